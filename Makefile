@@ -12,7 +12,7 @@ PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 
@@ -23,6 +23,9 @@ install: .venv/.stamp
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRA)]"
 	touch $@
+
+stubs: .venv/.stamp
+	$(BIN)/python -m tools.stubs
 
 lint: .venv/.stamp
 	$(BIN)/ruff format --check .

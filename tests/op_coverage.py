@@ -16,7 +16,8 @@ from thalweg.autodiff import gradients
 from thalweg.graph.node import Node
 from thalweg.graph.op import REGISTRY
 from thalweg.graph.subgraph import needed
-from thalweg.runtime import control_region, plan
+from thalweg.runtime import plan
+from thalweg.runtime.dataflow import control_region
 from thalweg.testing import gradient_checker
 
 #: Ops whose gradient no differences can check, and why.

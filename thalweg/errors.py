@@ -6,7 +6,7 @@ Kernels raise them with a message alone; whoever runs the node binds the error t
 
 from typing import Any, ClassVar, Self
 
-from thalweg.public import public
+from thalweg.public import public, publish_value
 
 OK = 0
 CANCELLED = 1
@@ -251,13 +251,22 @@ class DataLossError(OpError):
 _EXCEPTIONS: dict[int, type[OpError]] = {cls.code: cls for cls in OpError.__subclasses__()}
 
 
+@public("errors.exception_type_from_error_code")
 def exception_type_from_error_code(error_code: int) -> type[OpError]:
     """The exception class of a status code; a KeyError for OK and unknown codes."""
     return _EXCEPTIONS[error_code]
 
 
+@public("errors.error_code_from_exception_type")
 def error_code_from_exception_type(cls: type[OpError]) -> int:
     """The status code of an exception class; a KeyError for OpError itself and other classes."""
     if _EXCEPTIONS.get(cls.code) is not cls:
         raise KeyError(cls)
     return cls.code
+
+
+for _error in (OpError, *OpError.__subclasses__()):
+    publish_value(f"errors.{_error.__name__}", _error)
+for _name, _code in list(vars().items()):
+    if _name.isupper() and isinstance(_code, int):
+        publish_value(f"errors.{_name}", _code)

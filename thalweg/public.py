@@ -4,10 +4,14 @@ Modules register what they define with `@public(...)` or `publish_value(...)`; t
 calls `install` once, which puts every name on the module a user finds it in.
 """
 
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TypeVar
+
+from thalweg.absent import advice
+from thalweg.suggestions import closest
 
 Published = TypeVar("Published")
 
@@ -46,12 +50,39 @@ def publish_lazily(name: str, load: Callable[[], object]) -> None:
         raise ValueError(f"The public name {name!r} is bound twice.")
 
 
-def load(name: str) -> object:
-    """The object of a name that was published lazily; an AttributeError if there is none."""
-    if name not in _lazy:
-        path, _, leaf = f"thalweg.{name}".rpartition(".")
-        raise AttributeError(f"module {path!r} has no attribute {leaf!r}")
-    return _lazy[name]()
+def _unknown(module: ModuleType, path: str, leaf: str) -> AttributeError:
+    """The error for a name that a module does not have, with what to use instead."""
+    text = f"module {module.__name__!r} has no attribute {leaf!r}"
+    hint = "" if leaf.startswith("_") else _hint(path, leaf)
+    return AttributeError(text + hint, obj=module)  # with a name, Python would add its own guess
+
+
+def _hint(path: str, leaf: str) -> str:
+    """What to use instead of an unknown name, as the end of a sentence."""
+    name = f"{path}.{leaf}".lstrip(".")
+    instead = advice(name)
+    if instead is not None:
+        return f": TensorFlow's tf.{name} is not here" + (f"; {instead}." if instead else ".")
+    elsewhere = [f"tf.{other}" for other in names() if other.endswith(f".{leaf}")]
+    if elsewhere:
+        return f". Did you mean {min(elsewhere, key=len)}?"
+    meant = closest(leaf, children(path))
+    return f". Did you mean '{meant}'?" if meant else ""
+
+
+def children(path: str) -> set[str]:
+    """The names in a public module: `children("nn")` has `relu` and `rnn_cell`."""
+    start = f"{path}." if path else ""
+    below = (name for name in (*_registry, *_lazy) if name.startswith(start))
+    return {name[len(start) :].partition(".")[0] for name in below}
+
+
+@functools.cache
+def name_of(kind: type) -> str:
+    """What users call a class: `tf.nn.rnn_cell.LSTMCell`, or its own name if it is not public."""
+    found = [name for name, value in _registry.items() if value is kind]
+    found.sort(key=lambda name: (name.startswith("contrib."), len(name)))
+    return f"tf.{found[0]}" if found else kind.__qualname__
 
 
 def namespace() -> dict[str, object]:
@@ -59,14 +90,14 @@ def namespace() -> dict[str, object]:
     return {name: _registry[name] for name in names()}
 
 
+def everything() -> dict[str, object]:
+    """All public names and their objects, those that are made on demand too, in name order."""
+    return dict(sorted((_registry | {name: make() for name, make in _lazy.items()}).items()))
+
+
 def names() -> list[str]:
     """All public names, sorted."""
     return sorted(_registry)
-
-
-def lazy_names() -> list[str]:
-    """The names whose objects are made on demand, sorted."""
-    return sorted(_lazy)
 
 
 def install(root: ModuleType) -> None:
@@ -75,19 +106,38 @@ def install(root: ModuleType) -> None:
     for name, value in namespace().items():
         path, _, leaf = name.rpartition(".")
         setattr(_module_at(root, path), leaf, value)
-    for path in {name.rpartition(".")[0] for name in _lazy}:
-        _install_lazy(_module_at(root, path), path)
+    for path in {*_paths()}:
+        _show_names(_module_at(root, path), path)
 
 
-def _install_lazy(module: ModuleType, path: str) -> None:
-    """Let a module look up the names that it does not have; once found, they stay."""
+def _paths() -> Iterator[str]:
+    """The public modules below the root, and the root."""
+    yield ""
+    for name in (*_registry, *_lazy):
+        while name := name.rpartition(".")[0]:
+            yield name
+
+
+def _show_names(module: ModuleType, path: str) -> None:
+    """Let a module list its public names alone, and look up those that it does not have yet."""
 
     def find(name: str) -> object:
-        value = load(f"{path}.{name}" if path else name)
+        make = _lazy.get(f"{path}.{name}".lstrip("."))
+        if make is None:
+            raise _unknown(module, path, name)
+        value = make()
         setattr(module, name, value)
         return value
 
+    def listed() -> list[str]:
+        return sorted({*children(path), *(name for name in vars(module) if _is_special(name))})
+
     module.__getattr__ = find
+    module.__dir__ = listed
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _module_at(root: ModuleType, path: str) -> ModuleType:

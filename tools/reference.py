@@ -116,7 +116,7 @@ def page_of(name: str, value: object) -> str:
 
 def namespace() -> dict[str, object]:
     """All public names and what they are bound to, those made on demand included."""
-    found = public.namespace() | {name: public.load(name) for name in public.lazy_names()}
+    found = public.everything()
     return {name: value for name, value in found.items() if not isinstance(value, ModuleType)}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-import thalweg.runtime.control_region as controlled
+import thalweg.runtime.dataflow.control_region as controlled
 import thalweg.runtime.session as sessions
 
 NAMES = ("native", "executor", "numpy")

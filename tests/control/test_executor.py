@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.runtime.tokens import VertexKind
+from thalweg.runtime.dataflow.tokens import VertexKind
 
 pytestmark = pytest.mark.usefixtures("on_executor")
 

@@ -10,7 +10,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check_gradient
-from thalweg.runtime import control_region
+from thalweg.runtime.dataflow import control_region
 
 R = np.random.default_rng(3)
 ROWS = R.normal(size=(4, 3))

@@ -10,7 +10,7 @@ import pytest
 import thalweg as tf
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
-from thalweg.runtime import control_region
+from thalweg.runtime.dataflow import control_region
 
 
 def draws(monkeypatch: Any, native: bool) -> list[Any]:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import thalweg as tf
-from thalweg.runtime import control_region
+from thalweg.runtime.dataflow import control_region
 
 COUNT = 3  # of vectors
 WIDTH = 4

@@ -10,7 +10,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check_gradient
-from thalweg.runtime import control_region
+from thalweg.runtime.dataflow import control_region
 
 R = np.random.default_rng(4)
 TIME, BATCH, DEPTH, UNITS = 5, 3, 2, 4

@@ -7,7 +7,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.local import local_devices
-from thalweg.graph.order import step_order
+from thalweg.graph.analysis.order import step_order
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placer
 from thalweg.runtime.plan import prune

@@ -25,8 +25,8 @@ import thalweg as tf
 from tests.random_graphs import examples
 from thalweg.control import liveness
 from thalweg.graph import subgraph
+from thalweg.graph.analysis.order import step_order
 from thalweg.graph.node import Node, as_node, program_order
-from thalweg.graph.order import step_order
 from thalweg.runtime import session as sessions
 
 SIZE = 2

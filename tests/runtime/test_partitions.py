@@ -10,7 +10,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.workers import Workers
+from thalweg.runtime.dataflow.workers import Workers
 
 _DEVICES = "/job:localhost/replica:0/task:0/device:CPU:{}"
 

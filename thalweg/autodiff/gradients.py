@@ -18,6 +18,7 @@ from thalweg.graph.composite import IndexedSlices, ListEntry
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64, string, variant
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.origin import is_passed_over, user_frame
 from thalweg.graph.scopes import name_scope
@@ -65,7 +66,7 @@ def gradients(
     aggregation_method: int | None = None,
     stop_gradients: Any = None,
     unconnected_gradients: str = "none",
-) -> list[Any]:
+) -> list[Tensor | MaybeNone]:
     """The gradients of the sum of `ys` in each of `xs`, as new nodes of the graph.
 
     Args:

@@ -16,8 +16,8 @@ from thalweg.cli.checkpoints import CheckpointFiles, missing, refuse_record
 from thalweg.cli.problem import Problem
 from thalweg.cli.report import Report, Size
 from thalweg.cli.tensors import NamedArray, stored_array
-from thalweg.graph.attributes import shape_from_proto
 from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.graphdef.attributes import shape_from_proto
 from thalweg.platform.files.checkpoint_files import exists
 from thalweg.saved.meta_graph import read_proto
 from thalweg.saved.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME, saved_model_file

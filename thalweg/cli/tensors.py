@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from thalweg.cli.problem import Problem, named
 from thalweg.cli.report import Report, printable, show
 from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.tensor_proto import make_ndarray
+from thalweg.graph.graphdef.tensor_proto import make_ndarray
 from thalweg.platform.dtype_traits import is_float, widened
 from thalweg.platform.files.safetensors import dtype_name
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from thalweg.control.reload_variables import reload_variables, stale_reads
 from thalweg.control.structure import tensors_of
+from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.node_effects import is_visible, written_variables
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument, Body, SubGraph

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from thalweg.graph.analysis.node_effects import body_accesses
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.node_effects import body_accesses
 from thalweg.graph.subgraph import Argument, Body, SubGraph
 
 

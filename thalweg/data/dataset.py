@@ -12,13 +12,24 @@ from operator import attrgetter
 from typing import Any
 
 from thalweg.data import arguments, structure
-from thalweg.data.batching import BatchDatasetV2, PaddedBatchDatasetV2, UnbatchDataset
-from thalweg.data.caching import CacheDataset
 from thalweg.data.eager_iterator import EagerIterator
 from thalweg.data.functions import Traced, sparse_leaves
 from thalweg.data.iterator import Described, Iterator, initializable, leaves, one_shot
 from thalweg.data.iterator_ops import ReduceDataset
-from thalweg.data.mapping import (
+from thalweg.data.sources import (
+    GeneratorDataset,
+    RangeDataset,
+    TensorDataset,
+    TensorSliceDataset,
+)
+from thalweg.data.structure import DatasetSpec
+from thalweg.data.transformations.batching import (
+    BatchDatasetV2,
+    PaddedBatchDatasetV2,
+    UnbatchDataset,
+)
+from thalweg.data.transformations.caching import CacheDataset
+from thalweg.data.transformations.mapping import (
     AUTOTUNE,
     FilterDataset,
     FlatMapDataset,
@@ -27,7 +38,7 @@ from thalweg.data.mapping import (
     ParallelInterleaveDatasetV2,
     ParallelMapDataset,
 )
-from thalweg.data.ordering import (
+from thalweg.data.transformations.ordering import (
     ConcatenateDataset,
     RepeatDataset,
     ShardDataset,
@@ -35,18 +46,11 @@ from thalweg.data.ordering import (
     TakeDataset,
     ZipDataset,
 )
-from thalweg.data.prefetch import PrefetchDataset
-from thalweg.data.shuffling import ShuffleDataset
-from thalweg.data.sources import (
-    GeneratorDataset,
-    RangeDataset,
-    TensorDataset,
-    TensorSliceDataset,
-)
-from thalweg.data.structure import DatasetSpec
-from thalweg.data.windows import WindowDataset
+from thalweg.data.transformations.prefetch import PrefetchDataset
+from thalweg.data.transformations.shuffling import ShuffleDataset
+from thalweg.data.transformations.windows import WindowDataset
 from thalweg.functions.mode import executing_eagerly
-from thalweg.functions.tensor_spec import TensorSpec
+from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import int32, int64, string
@@ -59,6 +63,7 @@ from thalweg.graph.subgraph import root
 from thalweg.ops.core import checks, shaping
 from thalweg.ops.core.python_call import functions
 from thalweg.ops.io import files
+from thalweg.platform.described import described
 from thalweg.public import public, publish_value
 
 _MAX_INDEX = 2**63 - 1
@@ -91,7 +96,7 @@ class Dataset(Described):
         self._options: Any = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} element_spec: {self._spec!r}>"
+        return described(self, element_spec=self._spec)
 
     def _staged(self, op: Any, *inputs: Any, spec: Any = None) -> Dataset:
         """The dataset that a stage makes of this one."""

@@ -11,7 +11,7 @@ from thalweg.data.files import FixedLengthRecordDatasetV2
 from thalweg.data.files import TextLineDataset as TextLineOp
 from thalweg.data.files import TFRecordDataset as TFRecordOp
 from thalweg.data.iterator import leaves
-from thalweg.functions.tensor_spec import TensorSpec
+from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string
 from thalweg.graph.node import Tensor
@@ -32,8 +32,9 @@ def _of_files(
     """Records of files: of all in order, or of several in turn."""
     if not isinstance(filenames, Dataset) and parallel is None:
         return opened(convert_to_tensor(filenames, string))
-    names = filenames
-    if not isinstance(names, Dataset):
+    if isinstance(filenames, Dataset):
+        names = filenames
+    else:
         flat = shaping.reshape(convert_to_tensor(filenames, string), [-1])
         names = Dataset.from_tensor_slices(flat)
 

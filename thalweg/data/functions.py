@@ -19,9 +19,9 @@ from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
 from thalweg.device.local import local_devices
 from thalweg.functions.tensors import EagerTensor
-from thalweg.graph.attributes import FunctionName
 from thalweg.graph.composite import SparseTensorValue
-from thalweg.graph.functions import Lambda
+from thalweg.graph.graphdef.attributes import FunctionName
+from thalweg.graph.graphdef.functions import Lambda
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
 from thalweg.ops.core.basic import Identity

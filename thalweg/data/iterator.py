@@ -22,12 +22,13 @@ from thalweg.data.iterator_ops import (
 )
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import resource, string
-from thalweg.graph.functions import Lambda
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graphdef.functions import Lambda
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
 from thalweg.ops.core.basic import Placeholder
+from thalweg.platform.described import described
 from thalweg.public import public
 
 
@@ -82,6 +83,9 @@ class Iterator(Described):
         self.handle = handle
         self._initializer = initializer
         self._spec = spec
+
+    def __repr__(self) -> str:
+        return described(self, self.handle.op.name, element_spec=self._spec)
 
     @staticmethod
     def from_structure(

@@ -10,9 +10,9 @@ from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Puller, Run
 from thalweg.data.functions import Function, captured_values, tensors_of
 from thalweg.data.iterator_state import SessionIterator
-from thalweg.graph.attributes import FunctionName
+from thalweg.graph.analysis.effects import reads, writes
 from thalweg.graph.dtypes import DType
-from thalweg.graph.effects import reads, writes
+from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar

@@ -22,6 +22,7 @@ from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops.core import shaping
 from thalweg.ops.state import lookup
 from thalweg.ops.state.lookup import LINE_NUMBER, WHOLE_LINE
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.saved.saveables import SaveableObject, SaveSpec
 
@@ -33,6 +34,9 @@ class LookupInterface:
         self._key_dtype = as_dtype(key_dtype)
         self._value_dtype = as_dtype(value_dtype)
         self._name = name
+
+    def __repr__(self) -> str:
+        return described(self, self._name, keys=self._key_dtype.name, values=self._value_dtype.name)
 
     @property
     def key_dtype(self) -> DType:

@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.data.dataset import Dataset
-from thalweg.data.experimental import ignore_errors as errors_ignored
 from thalweg.data.file_datasets import TextLineDataset, TFRecordDataset
+from thalweg.data.transformations.experimental import ignore_errors as errors_ignored
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, float32, float64, int32, int64, string
 from thalweg.graph.node import Tensor

@@ -28,7 +28,7 @@ def _tensors(structure: Any) -> Any:
     if isinstance(structure, list) and all(
         isinstance(leaf, int | float | complex) for leaf in nest.flatten(structure)
     ):
-        return convert_to_tensor(structure)
+        return convert_to_tensor(cast("list[Any]", structure))
     return nest.map_structure(_tensor, structure)
 
 

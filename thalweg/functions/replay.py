@@ -28,6 +28,7 @@ from thalweg.graph.graph import global_graph, graphs
 from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_frame
 from thalweg.graph.shapes import TensorShape
+from thalweg.suggestions import name_keyword
 
 _OPS = "thalweg.ops."
 #: Modules of functions that change state, have names of their own, or call the user's functions.
@@ -74,20 +75,26 @@ def replayed(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if (graphs.items or global_graph)[-1] is not EAGER or fast_path_disabled[0]:
-            return function(*args, **kwargs)
-        lazy_trace = EAGER.current()
-        parts: list[Any] = [function]
-        if not (_describe(args, parts, lazy_trace) and _describe_named(kwargs, parts, lazy_trace)):
-            return function(*args, **kwargs)
-        if lazy_trace.closed:
-            return function(*args, **kwargs)
-        key, trace_node = tuple(parts), lazy_trace.end
-        cached = trace_node.children.get(key)
-        if type(cached) is not CachedPath:
-            return _explore(key, lazy_trace, trace_node, function, args, kwargs)
-        made = _follow(cached, lazy_trace)
-        return function(*args, **kwargs) if made is None else made
+        try:
+            if (graphs.items or global_graph)[-1] is not EAGER or fast_path_disabled[0]:
+                return function(*args, **kwargs)
+            lazy_trace = EAGER.current()
+            parts: list[Any] = [function]
+            if not (
+                _describe(args, parts, lazy_trace) and _describe_named(kwargs, parts, lazy_trace)
+            ):
+                return function(*args, **kwargs)
+            if lazy_trace.closed:
+                return function(*args, **kwargs)
+            key, trace_node = tuple(parts), lazy_trace.end
+            cached = trace_node.children.get(key)
+            if type(cached) is not CachedPath:
+                return _explore(key, lazy_trace, trace_node, function, args, kwargs)
+            made = _follow(cached, lazy_trace)
+            return function(*args, **kwargs) if made is None else made
+        except TypeError as error:
+            name_keyword(error, function)
+            raise
 
     return call
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from thalweg.device.local import local_devices
 from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
+from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.node_effects import reference_roots
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
 from thalweg.ops.core.basic import Const, Placeholder

@@ -16,15 +16,16 @@ from typing import Any, cast
 from thalweg.autodiff.gradients import gradients
 from thalweg.functions.backward import EagerGradient, TraceSpan
 from thalweg.functions.eager import EAGER
-from thalweg.functions.function_graph import FunctionGraph
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.variables.variable import Variable
 
@@ -46,6 +47,11 @@ class GradientTape:
         self._recording = False
         self._used = False
         self._forget()
+
+    def __repr__(self) -> str:
+        state = "recording" if self._recording else "stopped"
+        watched = len(self._watched) + len(self._variables)
+        return described(self, watched=watched, persistent=self._persistent, state=state)
 
     def _forget(self) -> None:
         self._watched: dict[Tensor, None] = {}

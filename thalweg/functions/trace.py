@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.autodiff.custom import CustomGradient
+from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs
 from thalweg.graph.node import Node, Tensor, flatten_nodes
-from thalweg.graph.node_effects import is_visible, written_variables
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape

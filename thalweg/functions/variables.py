@@ -47,7 +47,7 @@ class EagerVariable(Variable):
         self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
     ) -> None:
         with graphs.pushed(EAGER), EAGER.name_scope(name or "Variable") as scope:
-            made = initial_value() if callable(initial_value) else initial_value
+            made: Any = initial_value() if callable(initial_value) else initial_value
             value = convert_to_tensor(made, dtype)
             if not isinstance(value, EagerTensor):
                 raise ValueError(f"{value!r} has no value that a variable of eager code can have.")

@@ -11,6 +11,7 @@ from thalweg.graph.dtypes import DType, int64
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.described import described
 from thalweg.public import public
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class IndexedSlices:
 
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self.values, self.indices, self.dense_shape)
+
+    def __repr__(self) -> str:
+        return described(self, self.name, rows=self.values.shape, dtype=self.dtype.name)
 
     def __str__(self) -> str:
         shape = "" if self.dense_shape is None else f", dense_shape={self.dense_shape}"
@@ -211,6 +215,9 @@ class SparseTensor:
 
     def __mul__(self, other: Any) -> SparseTensor:
         return operators["sparse_mul"](self, other)
+
+    def __repr__(self) -> str:
+        return described(self, self._values.name, shape=self.shape, dtype=self.dtype.name)
 
     def __str__(self) -> str:
         return (

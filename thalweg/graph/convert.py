@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.node import Tensor
 from thalweg.platform.caches import Bounded
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import DTypeLike, TensorLike
 
 #: (value, dtype, name, as_ref) -> Tensor or NotImplemented
 Conversion = Callable[..., Any]
@@ -57,12 +60,12 @@ def has_conversion(value: Any) -> bool:
 
 @public("convert_to_tensor")
 def convert_to_tensor(
-    value: Any,
-    dtype: Any = None,
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
-    preferred_dtype: Any = None,
+    preferred_dtype: DTypeLike | None = None,
     as_ref: bool = False,
-    dtype_hint: Any = None,
+    dtype_hint: DTypeLike | None = None,
 ) -> Tensor:
     """`value` as a tensor: tensors as they are, other values as constants.
 
@@ -95,7 +98,7 @@ def convert_to_tensor(
                 f"{value.dtype.name}: {value!s} (made at {value.op.origin})"
             )
         return value
-    if value is None:
+    if value is None:  # pyright: ignore[reportUnnecessaryComparison] - user input
         whose = "." if name is None else f": '{name}' is None."
         raise ValueError(f"None values not supported{whose}")
     wanted = None if dtype is None else as_dtype(dtype)

@@ -6,13 +6,16 @@ at the end (`FLOATING`, `INTEGER`, ...) are the vocabulary of op signatures.
 """
 
 import builtins
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import numpy as np
 
 from thalweg.platform.dtype_traits import TABLE, Traits
 from thalweg.public import public, publish_value
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import DTypeLike
 
 _REFERENCE_OFFSET = 100  # the enum of a reference type is that of its base type plus this
 
@@ -191,7 +194,7 @@ class DType:
         if isinstance(other, DType):
             return False
         try:
-            return self is as_dtype(other)
+            return self is as_dtype(cast("Any", other))
         except TypeError:
             return False
 
@@ -209,7 +212,7 @@ class DType:
 
 
 @public("as_dtype", "dtypes.as_dtype")
-def as_dtype(type_value: Any) -> DType:
+def as_dtype(type_value: "DTypeLike") -> DType:
     """The `DType` for a DType, enum number, name, NumPy dtype or type, `float`, `bool` or `object`.
 
     Raises TypeError for anything else; Python's `int` names no type, since it has no one width.

@@ -17,13 +17,14 @@ from typing import Any, ClassVar, cast
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
+from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.names import NODE_NAME, Names
 from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.versions import Versions
 from thalweg.platform.compat import as_text
+from thalweg.platform.described import described
 from thalweg.public import public
 
 #: Where the user's line is not: in this package, nor in what enters its generators.
@@ -99,6 +100,10 @@ class Graph:
         self.container_name = ""
         self.seed: int | None = None
         self.graph_def_versions = Versions()
+
+    def __repr__(self) -> str:
+        finalized = True if self._finalized else None
+        return described(self, nodes=len(self._order), finalized=finalized)
 
     # Nodes
 

@@ -15,7 +15,7 @@ from thalweg.graph import context
 from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import line_of
-from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.graph.shapes import Size, TensorShape, as_shape
 from thalweg.platform.notebook import location
 from thalweg.public import public
 
@@ -296,7 +296,7 @@ class Tensor:
         self._shape = shape
 
     @property
-    def rank(self) -> int | None:
+    def rank(self) -> Size:
         """The number of dimensions, if known."""
         return self._shape.rank
 
@@ -448,7 +448,7 @@ class Tensor:
 
 def program_order(nodes: Iterable[Node]) -> list[Node]:
     """Nodes of one graph in the order in which the program made them. Effects happen in this order:
-    `thalweg.graph.order` makes edges of it, and what plans a step goes by those."""
+    `thalweg.graph.analysis.order` makes edges of it, and what plans a step goes by those."""
     return sorted(nodes, key=lambda node: node.index)
 
 

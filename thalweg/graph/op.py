@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from thalweg.graph import signature as signatures
-from thalweg.graph.effects import (
+from thalweg.graph.analysis.effects import (
     NO_FOOTPRINT,
     Effect,
     Footprint,
@@ -39,7 +39,7 @@ class Op:
     signature: ClassVar[str] = ""
     #: outputs depend on more than the inputs: never folded, merged or precomputed
     stateful: ClassVar[bool] = False
-    #: the state it reads and writes, where the signature does not tell (`thalweg.graph.effects`)
+    #: the state it reads and writes, unless the signature tells (`graph/analysis/effects.py`)
     effects: ClassVar[tuple[Effect, ...] | None] = None
     #: f(x, y) = f(y, x)
     commutative: ClassVar[bool] = False

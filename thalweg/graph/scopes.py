@@ -9,6 +9,7 @@ from typing import Any
 
 from thalweg.graph.build import graph_of
 from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.platform.described import described
 from thalweg.public import public
 
 
@@ -41,6 +42,9 @@ class NameScope(ContextDecorator):
                 f"At least one of name ({name}) and default_name ({default_name}) must be provided."
             )
         self._values = values or ()
+
+    def __repr__(self) -> str:
+        return described(self, self._name)
 
     def __enter__(self) -> str:
         current = get_default_graph()

@@ -5,14 +5,19 @@ A `TensorShape` is an immutable tuple of sizes in which `None` stands for an unk
 arithmetic and comparisons answer "unknown" where an operand is unknown.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import zip_longest
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from thalweg.graph.dtypes import DType
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import ShapeLike
 
 Size = int | None
 Sizes = tuple[Size, ...]
@@ -52,40 +57,40 @@ class Dimension:
         if not self.is_compatible_with(other):
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
-    def merge_with(self, other: Any) -> "Dimension":
+    def merge_with(self, other: Any) -> Dimension:
         """The dimension known as well as `self` and `other` together know it."""
         other = as_dimension(other)
         self.assert_is_compatible_with(other)
         return other if self._value is None else self
 
-    def __add__(self, other: Any) -> "Dimension":
+    def __add__(self, other: Any) -> Dimension:
         return _arithmetic(int.__add__, self, other)
 
-    def __radd__(self, other: Any) -> "Dimension":
+    def __radd__(self, other: Any) -> Dimension:
         return _arithmetic(int.__add__, other, self)
 
-    def __sub__(self, other: Any) -> "Dimension":
+    def __sub__(self, other: Any) -> Dimension:
         return _arithmetic(int.__sub__, self, other)
 
-    def __rsub__(self, other: Any) -> "Dimension":
+    def __rsub__(self, other: Any) -> Dimension:
         return _arithmetic(int.__sub__, other, self)
 
-    def __mul__(self, other: Any) -> "Dimension":
+    def __mul__(self, other: Any) -> Dimension:
         return _arithmetic(int.__mul__, self, other)
 
-    def __rmul__(self, other: Any) -> "Dimension":
+    def __rmul__(self, other: Any) -> Dimension:
         return _arithmetic(int.__mul__, other, self)
 
-    def __floordiv__(self, other: Any) -> "Dimension":
+    def __floordiv__(self, other: Any) -> Dimension:
         return _arithmetic(int.__floordiv__, self, other)
 
-    def __rfloordiv__(self, other: Any) -> "Dimension":
+    def __rfloordiv__(self, other: Any) -> Dimension:
         return _arithmetic(int.__floordiv__, other, self)
 
-    def __mod__(self, other: Any) -> "Dimension":
+    def __mod__(self, other: Any) -> Dimension:
         return _arithmetic(int.__mod__, self, other)
 
-    def __rmod__(self, other: Any) -> "Dimension":
+    def __rmod__(self, other: Any) -> Dimension:
         return _arithmetic(int.__mod__, other, self)
 
     def __lt__(self, other: Any) -> bool | None:
@@ -191,11 +196,11 @@ class TensorShape:
 
     _sizes: Sizes | None
 
-    def __init__(self, dims: Any) -> None:
+    def __init__(self, dims: ShapeLike) -> None:
         self._sizes = _checked_sizes(dims)
 
     @classmethod
-    def of(cls, sizes: Sizes | None) -> "TensorShape":
+    def of(cls, sizes: Sizes | None) -> TensorShape:
         """The shape of sizes known to be valid, without checking them."""
         if sizes is None:
             return _UNKNOWN
@@ -222,7 +227,7 @@ class TensorShape:
         return None if self._sizes is None else [Dimension(size) for size in self._sizes]
 
     @property
-    def rank(self) -> int | None:
+    def rank(self) -> Size:
         """The number of axes, or None if it is unknown."""
         return None if self._sizes is None else len(self._sizes)
 
@@ -234,7 +239,7 @@ class TensorShape:
             raise ValueError("as_list() is not defined on an unknown TensorShape.")
         return list(self._sizes)
 
-    def num_elements(self) -> int | None:
+    def num_elements(self) -> Size:
         """The number of elements, or None if any size is unknown."""
         if self._sizes is None:
             return None
@@ -264,7 +269,7 @@ class TensorShape:
         if not self.is_compatible_with(other):
             raise ValueError(f"Shapes {self} and {as_shape(other)} are incompatible")
 
-    def merge_with(self, other: Any) -> "TensorShape":
+    def merge_with(self, other: Any) -> TensorShape:
         """The shape known as well as `self` and `other` together know it."""
         other = as_shape(other)
         if self._sizes == other._sizes:
@@ -276,7 +281,7 @@ class TensorShape:
         pairs = zip(self._sizes, other._sizes, strict=True)
         return TensorShape.of(tuple(y if x is None else x for x, y in pairs))
 
-    def most_specific_compatible_shape(self, other: Any) -> "TensorShape":
+    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
         """The most specific shape that both `self` and `other` are instances of."""
         mine, theirs = self._sizes, as_shape(other)._sizes
         if mine is None or theirs is None or len(mine) != len(theirs):
@@ -284,7 +289,7 @@ class TensorShape:
         pairs = zip(mine, theirs, strict=True)
         return TensorShape.of(tuple(x if x == y else None for x, y in pairs))
 
-    def concatenate(self, other: Any) -> "TensorShape":
+    def concatenate(self, other: Any) -> TensorShape:
         """The axes of `self`, then those of `other`; unknown if either rank is."""
         other = as_shape(other)
         if self._sizes is None or other._sizes is None:
@@ -302,18 +307,18 @@ class TensorShape:
         if rank is not None and self.rank not in (None, rank):
             raise ValueError(f"Shape {self} must have rank {rank}")
 
-    def with_rank(self, rank: int | None) -> "TensorShape":
+    def with_rank(self, rank: int | None) -> TensorShape:
         """This shape, of rank `rank` from now on; a ValueError if it has another."""
         self.assert_has_rank(rank)
         return unknown_shape(rank) if self._sizes is None else self
 
-    def with_rank_at_least(self, rank: int) -> "TensorShape":
+    def with_rank_at_least(self, rank: int) -> TensorShape:
         """This shape; a ValueError if its rank is known and below `rank`."""
         if self._sizes is not None and len(self._sizes) < rank:
             raise ValueError(f"Shape {self} must have rank at least {rank}")
         return self
 
-    def with_rank_at_most(self, rank: int) -> "TensorShape":
+    def with_rank_at_most(self, rank: int) -> TensorShape:
         """This shape; a ValueError if its rank is known and above `rank`."""
         if self._sizes is not None and len(self._sizes) > rank:
             raise ValueError(f"Shape {self} must have rank at most {rank}")
@@ -333,19 +338,19 @@ class TensorShape:
         return map(Dimension, self._sizes)
 
     @overload
-    def __getitem__(self, key: slice) -> "TensorShape": ...
+    def __getitem__(self, key: slice) -> TensorShape: ...
 
     @overload
     def __getitem__(self, key: int) -> Dimension: ...
 
-    def __getitem__(self, key: slice | int) -> "TensorShape | Dimension":
+    def __getitem__(self, key: slice | int) -> TensorShape | Dimension:
         if isinstance(key, slice):
             return TensorShape.of(_unknown_slice(key) if self._sizes is None else self._sizes[key])
         return Dimension(None if self._sizes is None else self._sizes[key])
 
     def __eq__(self, other: object) -> bool:
         try:
-            theirs = as_shape(other)._sizes
+            theirs = as_shape(cast("Any", other))._sizes
         except (TypeError, ValueError):
             return NotImplemented
         # As with Dimension, two unknown sizes are not known to be equal.
@@ -353,7 +358,7 @@ class TensorShape:
 
     def __ne__(self, other: object) -> bool:
         try:
-            other = as_shape(other)
+            other = as_shape(cast("Any", other))
         except (TypeError, ValueError):
             return NotImplemented
         if self._sizes is None or other._sizes is None:
@@ -403,7 +408,7 @@ def _unknown_slice(key: slice) -> Sizes | None:
 _UNKNOWN = TensorShape(None)
 
 
-def as_shape(shape: Any) -> TensorShape:
+def as_shape(shape: ShapeLike) -> TensorShape:
     """A TensorShape as it is, anything else as the dimensions of a new one."""
     return shape if isinstance(shape, TensorShape) else TensorShape(shape)
 

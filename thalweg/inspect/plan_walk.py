@@ -26,7 +26,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.control_region import ControlCall, DataflowCall
+from thalweg.runtime.dataflow.control_region import ControlCall, DataflowCall
 from thalweg.runtime.kernels import Context, Instruction
 from thalweg.runtime.plan import Plan, region_plan
 from thalweg.runtime.resources import Resources

@@ -23,8 +23,8 @@ from thalweg.codegen.contraction.amx_plan import on_matrix_unit
 from thalweg.codegen.machine import host
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.device.cpu.program import Program
+from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.node_effects import inner_nodes
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
 from thalweg.inspect.plan_text import clipped, plural, table
 from thalweg.inspect.plan_walk import is_variable

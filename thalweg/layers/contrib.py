@@ -12,6 +12,7 @@ from typing import Any
 from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.layers import convolutional, core, normalization, pooling
@@ -280,7 +281,7 @@ def avg_pool2d(
 
 
 @public("contrib.layers.flatten")
-def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Tensor:
+def flatten(inputs: TensorLike, outputs_collections: Any = None, scope: Any = None) -> Tensor:
     """All axes but the first as one.
 
     Args:
@@ -302,7 +303,7 @@ def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> 
 
 @public("contrib.layers.dropout")
 def dropout(
-    inputs: Any,
+    inputs: TensorLike,
     keep_prob: Any = 0.5,
     noise_shape: Any = None,
     is_training: Any = True,
@@ -335,7 +336,7 @@ def dropout(
 
 @public("contrib.layers.batch_norm")
 def batch_norm(
-    inputs: Any,
+    inputs: TensorLike,
     decay: float = 0.999,
     center: bool = True,
     scale: bool = False,

@@ -8,6 +8,7 @@ from typing import Any
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.functional import functional
@@ -151,7 +152,7 @@ class Dropout(Layer):
 
 @public("layers.dropout")
 def dropout(
-    inputs: Any,
+    inputs: TensorLike,
     rate: Any = 0.5,
     noise_shape: Any = None,
     seed: int | None = None,
@@ -215,7 +216,9 @@ class Flatten(Layer):
 
 
 @public("layers.flatten")
-def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
+def flatten(
+    inputs: TensorLike, name: str | None = None, data_format: str = "channels_last"
+) -> Tensor:
     """All axes but the first as one.
 
     Args:

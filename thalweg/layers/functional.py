@@ -10,9 +10,12 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from thalweg.graph.likes import TensorLike
+from thalweg.graph.node import Tensor
 from thalweg.nn.layer import Layer
 from thalweg.platform.docstrings import composed
 from thalweg.public import public
+from thalweg.suggestions import name_keyword
 
 _PARTS: Final = ("kernel", "bias", "depthwise", "pointwise")
 
@@ -49,7 +52,11 @@ def functional(layer: type[Layer], *names: str, reuses: bool = True) -> Callable
     signature = _signature(layer, reuses)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            name_keyword(error, function)
+            raise
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
         return layer(**given, _reuse=reuse, _scope=given.get("name"))(inputs)
 
@@ -72,6 +79,6 @@ def _signature(layer: type[Layer], reuses: bool) -> inspect.Signature:
     own = list(inspect.signature(layer.__init__).parameters.values())[1:]
     named = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    inputs = inspect.Parameter("inputs", kind)
-    reuse = [inspect.Parameter("reuse", kind, default=None)] if reuses else []
-    return inspect.Signature([inputs, *named, *reuse])
+    inputs = inspect.Parameter("inputs", kind, annotation=TensorLike)
+    sharing = inspect.Parameter("reuse", kind, default=None, annotation=bool | None)
+    return inspect.Signature([inputs, *named, *[sharing] * reuses], return_annotation=Tensor)

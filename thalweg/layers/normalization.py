@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
@@ -345,7 +346,7 @@ def _choose(training: Any, batch: _Statistics, moving: _Statistics) -> _Statisti
 
 @public("layers.batch_normalization")
 def batch_normalization(
-    inputs: Any,
+    inputs: TensorLike,
     axis: Any = -1,
     momentum: float = 0.99,
     epsilon: float = 1e-3,

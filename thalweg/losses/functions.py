@@ -11,6 +11,7 @@ from typing import Any
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.collection import add_loss
@@ -36,7 +37,7 @@ _LOSSES = GraphKeys.LOSSES
 _BY_NONZERO = Reduction.SUM_BY_NONZERO_WEIGHTS
 
 
-def _require(**values: Any) -> None:
+def _require(**values: object) -> None:
     for name, value in values.items():
         if value is None:
             raise ValueError(f"{name} must not be None.")
@@ -51,8 +52,8 @@ def _floats(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
 
 @public("losses.absolute_difference")
 def absolute_difference(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -103,8 +104,8 @@ def cosine_distance(
 
 @public("losses.hinge_loss")
 def hinge_loss(
-    labels: Any,
-    logits: Any,
+    labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -120,8 +121,8 @@ def hinge_loss(
 
 @public("losses.huber_loss")
 def huber_loss(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     delta: float = 1.0,
     scope: str | None = None,
@@ -156,8 +157,8 @@ def huber_loss(
 
 @public("losses.log_loss")
 def log_loss(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     epsilon: float = 1e-7,
     scope: str | None = None,
@@ -191,8 +192,8 @@ def log_loss(
 
 @public("losses.mean_squared_error")
 def mean_squared_error(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -253,8 +254,8 @@ def mean_pairwise_squared_error(
 
 @public("losses.sigmoid_cross_entropy")
 def sigmoid_cross_entropy(
-    multi_class_labels: Any,
-    logits: Any,
+    multi_class_labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     label_smoothing: Any = 0,
     scope: str | None = None,
@@ -293,8 +294,8 @@ def sigmoid_cross_entropy(
 
 @public("losses.softmax_cross_entropy")
 def softmax_cross_entropy(
-    onehot_labels: Any,
-    logits: Any,
+    onehot_labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     label_smoothing: Any = 0,
     scope: str | None = None,
@@ -340,8 +341,8 @@ def _smooths(label_smoothing: Any) -> bool:
 
 @public("losses.sparse_softmax_cross_entropy")
 def sparse_softmax_cross_entropy(
-    labels: Any,
-    logits: Any,
+    labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,

@@ -1,6 +1,6 @@
 """Cuts a step into regions: nodes that are compiled together.
 
-Comes in: the nodes and their order edges (`thalweg.graph.order`). All host ops that are ready come
+Comes in: nodes and their order edges (`graph/analysis/order.py`). All host ops that are ready come
 first, then all compiled nodes that are ready form regions, and so forth: a step without host ops is
 one region. Nodes after different blocking nodes are in different regions, so that no region waits
 for more of those than each of its nodes does.
@@ -15,10 +15,10 @@ from typing import cast
 from thalweg.control.liveness import is_control, prune_loop_vars, traced_tensors
 from thalweg.control.traces import Trace
 from thalweg.graph import dtypes
+from thalweg.graph.analysis.node_effects import reference_roots
+from thalweg.graph.analysis.order import Order, blockers
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.node_effects import reference_roots
 from thalweg.graph.op import Op
-from thalweg.graph.order import Order, blockers
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.basic import Const, Identity, NoOp
 from thalweg.platform.caches import memoized

@@ -22,6 +22,7 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import as_node
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.described import described
 from thalweg.public import namespace, public
 from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.scope import VariableScope, get_variable, variable_scope
@@ -113,6 +114,10 @@ def _unique_name(base: str) -> str:
     return f"{base}_{number}" if number else base
 
 
+#: What tells layers of a class apart, where they have it.
+_SIZES = ("units", "num_units", "filters", "kernel_size", "strides", "pool_size", "rate", "axis")
+
+
 @public("layers.Layer")
 class Layer:
     """The base of layers: variables, losses and updates under one name.
@@ -168,6 +173,13 @@ class Layer:
                 self._scope = captured
 
     # What a layer has
+
+    def __repr__(self) -> str:
+        own = vars(self)
+        facts = {fact: own.get(fact, own.get(f"_{fact}")) for fact in _SIZES}
+        shapes = [str(weight.shape) for weight in self.weights]
+        weights = f"[{', '.join(shapes)}]" if shapes else None
+        return described(self, self._name, **facts, weights=weights)
 
     @property
     def name(self) -> str:
@@ -458,7 +470,7 @@ def _names(scope: VariableScope) -> str:
 def _tensor_of_number(value: Any) -> Any:
     """Arrays and numbers as tensors; whatever else a layer may take as it is."""
     is_number = isinstance(value, np.ndarray | np.generic | int | float)
-    return convert_to_tensor(value) if is_number else value
+    return convert_to_tensor(cast("float", value)) if is_number else value
 
 
 def _shape(tensor: Any) -> TensorShape:

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from thalweg.graph.analysis.order import Order
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.order import Order
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument

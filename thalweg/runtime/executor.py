@@ -16,7 +16,7 @@ from thalweg import errors
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow import run_all
+from thalweg.runtime.dataflow.run import run_all
 from thalweg.runtime.kernels import Context, located, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources

@@ -15,12 +15,12 @@ from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
 from thalweg.place.placer import Placer
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
 from thalweg.runtime.kernels import Instruction, run
 from thalweg.runtime.plan import backend_of, schedule
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.unfold import has_primitives
 
 
 class PartialRun:

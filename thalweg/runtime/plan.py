@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 
 from thalweg.control.liveness import needed
 from thalweg.device.device import Device
+from thalweg.graph.analysis.order import Order, step_order, touches_state
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.order import Order, step_order, touches_state
 from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.runtime.compiled import Backend, Executable, Run
-from thalweg.runtime.control_region import DataflowStep, control_call
-from thalweg.runtime.dataflow import Dataflow
+from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
+from thalweg.runtime.dataflow.run import Dataflow
+from thalweg.runtime.dataflow.tokens import of_instructions
+from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.kernels import Instruction, call_of, dereferenced
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.sending import with_sends
-from thalweg.runtime.tokens import of_instructions
-from thalweg.runtime.unfold import has_primitives
 
 _Unit = Unit | DataflowStep | Restoring
 

@@ -121,7 +121,9 @@ class _Writer:
             piece = self._piece(value.tobytes())
             return "array", [*piece, value.dtype, kind is np.ndarray, *value.shape]
         if issubclass(kind, np.dtype) or (kind is type and issubclass(value, np.generic)):
-            return "dtype" if kind is not type else "scalar type", [as_dtype(value).name]
+            return "dtype" if kind is not type else "scalar type", [
+                as_dtype(cast("Any", value)).name
+            ]
         if kind is bytes:
             return "bytes", self._piece(value)
         return _object_taken_apart(value, kind)

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.order import Order
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.io.saving import RestoreV2
 from thalweg.ops.state.state import Assign, VariableV2

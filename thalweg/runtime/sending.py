@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node
-from thalweg.graph.order import Order
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.transfers import Send

@@ -20,11 +20,12 @@ from thalweg import errors
 from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.graphdef.util import extract_sub_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.util import extract_sub_graph
 from thalweg.place.placer import Placer
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import session_options
@@ -78,6 +79,12 @@ class BaseSession:
         self._steps: set[Cancellation] = set()
         self._lock = threading.Lock()
         live.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return described(
+            self, nodes=len(self._graph.nodes), devices=len(self._devices), state=state
+        )
 
     @property
     def graph(self) -> Graph:

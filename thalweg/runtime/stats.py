@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from thalweg import protos
-from thalweg.graph.attributes import shape_proto
+from thalweg.graph.graphdef.attributes import shape_proto
 from thalweg.graph.shapes import TensorShape
 from thalweg.public import public
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graphdef.util import set_cpu0
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.util import set_cpu0
 from thalweg.ops.io import saving
 from thalweg.ops.state import state
 from thalweg.platform import tf_logging

@@ -13,8 +13,8 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.graph.graph import Graph
+from thalweg.graph.graphdef.serial import function_library, groups, inner_def, input_name
 from thalweg.graph.node import Node
-from thalweg.graph.serial import function_library, groups, inner_def, input_name
 
 COLLECTION = "thalweg_control_nodes"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.graph.graph import Graph
-from thalweg.graph.importer import import_graph_def
-from thalweg.graph.util import convert_variables_to_constants, remove_training_nodes
+from thalweg.graph.graphdef.importer import import_graph_def
+from thalweg.graph.graphdef.util import convert_variables_to_constants, remove_training_nodes
 from thalweg.inspect.session import Session
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from thalweg import protos
-from thalweg.graph import versions
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.importer import import_graph_def
+from thalweg.graph.graphdef import versions
+from thalweg.graph.graphdef.importer import import_graph_def
+from thalweg.graph.graphdef.serial import op_def
+from thalweg.graph.graphdef.util import write_graph
 from thalweg.graph.op import REGISTRY
-from thalweg.graph.serial import op_def
-from thalweg.graph.util import write_graph
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes, as_str
 from thalweg.public import public

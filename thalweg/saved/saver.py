@@ -20,9 +20,11 @@ import numpy as np
 from thalweg import errors, protos
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import MaybeNone
 from thalweg.ops.io import saving
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_str
+from thalweg.platform.described import described
 from thalweg.platform.files import checkpoint_files, gfile
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
@@ -125,6 +127,15 @@ class Saver:
             self._write_version = self.saver_def.version
 
     # Its nodes
+
+    def __repr__(self) -> str:
+        saved = None if self._var_list is None else len(self._var_list)
+        return described(
+            self,
+            variables="all" if saved is None else saved,
+            max_to_keep=self._max_to_keep,
+            last_checkpoint=self._last_checkpoints[-1][0] if self._last_checkpoints else None,
+        )
 
     def build(self) -> None:
         """Add the nodes to the graph, if that has not been done."""
@@ -242,7 +253,7 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
         background: bool = False,
-    ) -> str | None:
+    ) -> str | MaybeNone:
         """Save the variables.
 
         Args:

@@ -14,9 +14,9 @@ from typing import Any
 from thalweg import protos
 from thalweg.graph.device import canonical_name
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graphdef.util import set_cpu0
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.util import set_cpu0
 from thalweg.ops.core import basic, shaping
 from thalweg.ops.io import saving
 from thalweg.ops.text import strings

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from thalweg import protos
-from thalweg.graph.attributes import shape_proto
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.graphdef.attributes import shape_proto
 from thalweg.public import public, publish_value
 from thalweg.variables.save_slice import with_scope
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg import protos
-from thalweg.graph import versions
+from thalweg.graph.graphdef import versions
+from thalweg.graph.graphdef.serial import op_def
 from thalweg.graph.op import REGISTRY
-from thalweg.graph.serial import op_def
 from thalweg.version import __version__
 
 

@@ -6,6 +6,7 @@ written by the thread of an `EventFileWriter`.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.ops.io.summaries import METADATA, value_tag
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes
+from thalweg.platform.described import described
 from thalweg.platform.files.wire import bytes_field, fields
 from thalweg.public import public
 from thalweg.summary import events
@@ -140,7 +142,7 @@ class FileWriter(SummaryToEventTransformer):
 
     def __init__(
         self,
-        logdir: Any,
+        logdir: str | os.PathLike[str],
         graph: Any = None,
         max_queue: int = 10,
         flush_secs: float = 120,
@@ -158,6 +160,9 @@ class FileWriter(SummaryToEventTransformer):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return described(self, self.get_logdir(), state="closed" if self._closed else "open")
 
     def get_logdir(self) -> str:
         """The folder of the event file."""

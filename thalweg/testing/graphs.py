@@ -6,7 +6,7 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
-from thalweg.graph.versions import GRAPH_DEF_VERSION, GRAPH_DEF_VERSION_MIN_CONSUMER
+from thalweg.graph.graphdef.versions import GRAPH_DEF_VERSION, GRAPH_DEF_VERSION_MIN_CONSUMER
 from thalweg.public import public
 
 

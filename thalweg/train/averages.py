@@ -19,8 +19,9 @@ from thalweg.ops.core import basic, casting, filling
 from thalweg.ops.math import division
 from thalweg.ops.math.arithmetic import minimum
 from thalweg.ops.state import state
+from thalweg.platform.described import described
 from thalweg.public import public
-from thalweg.train import slots
+from thalweg.train.optimizers import slots
 from thalweg.variables.collections import (
     global_variables,
     is_buffer,
@@ -150,6 +151,9 @@ class ExponentialMovingAverage:
         self._zero_debias = zero_debias
         self._name = name
         self._averages: dict[Any, Variable] = {}
+
+    def __repr__(self) -> str:
+        return described(self, self._name, decay=self._decay, averages=len(self._averages))
 
     @property
     def name(self) -> str:

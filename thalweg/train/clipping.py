@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import joining
@@ -27,7 +28,7 @@ def _with_values(t: Any, values: Tensor) -> Any:
 
 
 @public("clip_by_norm")
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+def clip_by_norm(t: TensorLike, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
     """`t` scaled so that its L2 norm is at most `clip_norm`.
 
     Args:

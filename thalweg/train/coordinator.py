@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from thalweg import errors
 from thalweg.platform import tf_logging
+from thalweg.platform.described import described
 from thalweg.public import public
 
 #: How often a `join` without a stop in sight looks whether one was requested, in seconds.
@@ -50,6 +51,11 @@ class Coordinator:
         self._error: BaseException | None = None
         self._joined = False
         self._registered_threads: set[threading.Thread] = set()
+
+    def __repr__(self) -> str:
+        state = "stopping" if self._stop_event.is_set() else "running"
+        threads = len(self._registered_threads)
+        return described(self, threads=threads, state="joined" if self._joined else state)
 
     @property
     def joined(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.util import write_graph
+from thalweg.graph.graphdef.util import write_graph
 from thalweg.platform import tf_logging
 from thalweg.saved.meta_graph import create_meta_graph_def
 from thalweg.summary.writer import FileWriterCache

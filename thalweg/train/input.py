@@ -151,7 +151,7 @@ def string_input_producer(
     if isinstance(string_tensor, list | tuple | np.ndarray) and not len(cast("Any", string_tensor)):
         raise ValueError(message)
     with name_scope(name, "input_producer", [string_tensor]) as scope:
-        strings = convert_to_tensor(string_tensor, dtypes.string)
+        strings = convert_to_tensor(cast("Any", string_tensor), dtypes.string)
         there_is_one = checks.Assert(shaping.size(strings) > 0, [message])
         with get_default_graph().control_dependencies([there_is_one]):
             strings = basic.identity(strings)

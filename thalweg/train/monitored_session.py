@@ -14,14 +14,15 @@ from typing import Any, Self
 from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train.coordinator import Coordinator
-from thalweg.train.hooks import StepCounterHook
+from thalweg.train.hooks.basic import StepCounterHook
+from thalweg.train.hooks.saver_hooks import CheckpointSaverHook, SummarySaverHook
+from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.queue_runner import start_queue_runners
-from thalweg.train.saver_hooks import CheckpointSaverHook, SummarySaverHook
 from thalweg.train.scaffold import Scaffold
 from thalweg.train.session_manager import SessionManager
-from thalweg.train.session_run_hook import SessionRunHook
 from thalweg.train.wrapped_sessions import (
     CoordinatedSession,
     HookedSession,
@@ -166,6 +167,10 @@ class _MonitoredSession:
         )
         make: Callable[[Any], Any] = RecoverableSession if should_recover else _created
         self._sess: Any = make(self._coordinated_creator)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._tf_sess() is None else "open"
+        return described(self, hooks=len(self._hooks), state=state)
 
     @property
     def graph(self) -> Any:

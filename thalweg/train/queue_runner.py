@@ -17,6 +17,7 @@ from thalweg.graph import context
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
 from thalweg.platform import tf_logging
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.session import BaseSession
 from thalweg.saved.collection_protos import register_proto_function
@@ -78,6 +79,9 @@ class QueueRunner:
         self._lock = threading.Lock()
         self._running: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # threads by session
         self._exceptions_raised: list[Exception] = []
+
+    def __repr__(self) -> str:
+        return described(self, self._queue.name, enqueue_ops=len(self._enqueue_ops))
 
     @property
     def queue(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import basic, casting, shaping
@@ -56,8 +57,8 @@ def _progress(schedule: _Schedule, decay_steps: Any, staircase: bool) -> Tensor:
 def exponential_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    decay_rate: Any,
+    decay_steps: TensorLike,
+    decay_rate: TensorLike,
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:

@@ -17,7 +17,7 @@ from thalweg.public import public
 from thalweg.saved.checkpoint_state import get_checkpoint_state
 from thalweg.train import clock
 from thalweg.train.disk_trouble import survived
-from thalweg.train.saver_hooks import wait_for
+from thalweg.train.hooks.saver_hooks import wait_for
 
 Readiness = tuple[bool, str | None]  # and if not, why
 

@@ -15,7 +15,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.platform import tf_logging
 from thalweg.runtime.stats import RunMetadata
 from thalweg.train.coordinator import Coordinator
-from thalweg.train.session_run_hook import (
+from thalweg.train.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,

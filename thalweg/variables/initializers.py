@@ -22,6 +22,7 @@ from thalweg.ops.core import basic, filling, shaping
 from thalweg.ops.linalg import decomposition
 from thalweg.ops.math import arithmetic
 from thalweg.ops.random import random
+from thalweg.platform.described import described
 from thalweg.public import public
 
 Shape = Any
@@ -45,6 +46,9 @@ class Initializer:
     def from_config(cls, config: dict[str, Any]) -> Initializer:
         """The initializer that `get_config` described."""
         return cls(**config)
+
+    def __repr__(self) -> str:
+        return described(self, **self.get_config())
 
     def _kind(self, dtype: Any) -> DType:
         return self.dtype if dtype is None else as_dtype(dtype).base_dtype

@@ -18,9 +18,11 @@ from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import DTypeLike, ShapeLike
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
-from thalweg.variables.variable import VariableAggregation, VariableSynchronization
+from thalweg.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 SCOPES_KEY = ("__variable_scopes",)
 STORE_KEY = ("__variable_store",)
@@ -76,6 +78,9 @@ class VariableScope:
     def name(self) -> str:
         """The prefix."""
         return self._name
+
+    def __repr__(self) -> str:
+        return described(self, self._name, reuse=self._reuse)
 
     @property
     def original_name_scope(self) -> str:
@@ -257,8 +262,8 @@ def get_variable_scope() -> VariableScope:
 @public("get_variable")
 def get_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Callable[[Any], Any] | None = None,
     trainable: bool | None = None,
@@ -271,7 +276,7 @@ def get_variable(
     constraint: Callable[[Any], Any] | None = None,
     synchronization: Any = VariableSynchronization.AUTO,
     aggregation: Any = VariableAggregation.NONE,
-) -> Any:
+) -> Variable:
     """The variable of this name in the open variable scope: made, or shared where the scope reuses.
 
     Args:
@@ -466,6 +471,11 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
             "constraint": constraint,
         }
         self._opened: list[AbstractContextManager[VariableScope]] = []
+
+    def __repr__(self) -> str:
+        given = self._name_or_scope
+        name = given.name if isinstance(given, VariableScope) else given or self._default_name
+        return described(self, name, reuse=self._reuse)
 
     def __enter__(self) -> VariableScope:
         opened = self._scope()

@@ -9,6 +9,7 @@ told to by its own configuration.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ def main(pythons: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="check-wheel-") as folder:
         wheel = _built(Path(folder))
         _check_contents(wheel)
+        _check_page(wheel)
         for number, python in enumerate(usable):
             _try(wheel, python, Path(folder) / f"environment{number}")
     return 0
@@ -71,6 +73,16 @@ def _check_contents(wheel: Path) -> None:
     foreign = sorted(name for name in found if not name.startswith("thalweg/"))
     if missing or foreign:
         sys.exit(f"the wheel lacks {missing} and has {foreign}")
+
+
+def _check_page(wheel: Path) -> None:
+    """A package's page shows the readme where no file is beside it: its links are absolute."""
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        shown = opened.read(name).decode()
+    relative = re.findall(r"\]\((?!https:|#)[^)]*\)", shown)
+    if relative or "](https:" not in shown:
+        sys.exit(f"links of the readme lead nowhere on a package's page: {relative}")
 
 
 def _try(wheel: Path, python: str, folder: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import thalweg as tf
-from thalweg.graph.importer import import_graph_def
+from thalweg.graph.graphdef.importer import import_graph_def
 from thalweg.ops.io import summaries
 
 Summary: Any = tf.Summary

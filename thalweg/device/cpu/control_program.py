@@ -25,7 +25,7 @@ from thalweg.device.cpu.control_parts import placed_parts, threads_for
 from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.listing import Listing
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
-from thalweg.graph.node_effects import locks_updates
+from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
     LISTS,

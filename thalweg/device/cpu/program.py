@@ -23,7 +23,7 @@ from thalweg.device.cpu.listing import Call, Listing
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program_template import ProgramTemplate
 from thalweg.device.device import DeviceProgram
-from thalweg.graph.node_effects import locks_updates
+from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.specialise import Region

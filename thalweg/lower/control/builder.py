@@ -19,9 +19,9 @@ from thalweg.control.branches import Branching, If
 from thalweg.control.liveness import is_control, needed
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
+from thalweg.graph.analysis.order import step_order
 from thalweg.graph.dtypes import variant
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.order import step_order
 from thalweg.graph.subgraph import Body
 from thalweg.ir.target import Target
 from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.control.branches import Branching
 from thalweg.control.list_ops import (
     TensorArrayAdd,
     TensorArrayGradient,
@@ -411,12 +410,5 @@ def is_changed(body: Body, place: int) -> bool:
 
 def _root(body: Body, tensor: Tensor) -> int | None:
     """The argument of a body that a list of it is."""
-    while tensor not in body.arguments:
-        node = tensor.op
-        if isinstance(node.op, Branching | While):
-            tensor = node.inputs[list_source(node, tensor.value_index)]
-        elif isinstance(node.op, _IN_PLACE):
-            tensor = node.inputs[0]
-        else:
-            return None
-    return body.arguments.index(tensor)
+    first = first_of(tensor)
+    return body.arguments.index(first) if first in body.arguments else None

@@ -18,6 +18,7 @@ from thalweg.graph.convert import (
 )
 from thalweg.graph.dtypes import DType
 from thalweg.graph.known import constant_elements, constant_value, constant_value_as_shape
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -192,7 +193,9 @@ def _size_along(value: Tensor, axis: Tensor) -> Any:
 
 
 @public("concat", "concat_v2")
-def concat(values: Any, axis: Any = None, name: str = "concat", concat_dim: Any = None) -> Tensor:
+def concat(
+    values: TensorLike, axis: Any = None, name: str = "concat", concat_dim: Any = None
+) -> Tensor:
     """Tensors joined along an axis that all of them have.
 
     Args:

@@ -16,6 +16,7 @@ from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_elements
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.literal import make_array, plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -53,7 +54,7 @@ class Const(Op):
 
 @public("constant")
 def constant(
-    value: Any,
+    value: TensorLike,
     dtype: Any = None,
     shape: Any = None,
     name: str = "Const",

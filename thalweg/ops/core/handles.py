@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.effects import Resource, writes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar

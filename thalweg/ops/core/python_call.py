@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.effects import Resource, writes
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64
-from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -24,6 +24,7 @@ from thalweg.ops.io import reader_state
 from thalweg.ops.io.reader_state import Reader
 from thalweg.ops.state.queue_state import Queue
 from thalweg.ops.text import text
+from thalweg.platform.described import described
 from thalweg.platform.files.records import TFRecordOptions
 from thalweg.public import public
 
@@ -352,6 +353,9 @@ class ReaderBase:
     def __init__(self, reader_ref: Tensor, supports_serialize: bool = False) -> None:
         self._reader_ref = reader_ref
         self._supports_serialize = supports_serialize
+
+    def __repr__(self) -> str:
+        return described(self, self._reader_ref.op.name)
 
     @property
     def reader_ref(self) -> Tensor:

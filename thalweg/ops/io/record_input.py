@@ -17,7 +17,7 @@ from typing import Any
 
 from thalweg import errors
 from thalweg.graph import dtypes
-from thalweg.graph.effects import Resource, reads, writes
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope

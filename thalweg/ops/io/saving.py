@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.dtypes import DType
-from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op

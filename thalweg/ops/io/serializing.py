@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.effects import Resource, writes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, scalar, unknown_shape, vector

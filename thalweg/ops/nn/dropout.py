@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, cast
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
@@ -75,7 +75,7 @@ def _keep_probability(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
             f"rate must be a scalar tensor or a float in the range [0, 1), got {float(rate):g}"
         )
     given, label = (rate, "rate") if keep_prob is None else (keep_prob, "keep_prob")
-    value = convert_to_tensor(given, x.dtype.base_dtype, name=label)
+    value = convert_to_tensor(cast("Any", given), x.dtype.base_dtype, name=label)
     value.shape.assert_is_compatible_with(())
     return 1 - value if keep_prob is None else value
 

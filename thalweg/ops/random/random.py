@@ -8,16 +8,16 @@ part.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.effects import Resource, writes
 from thalweg.graph.known import constant_value, constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -91,7 +91,7 @@ def seeds(seed: int | None) -> dict[str, int]:
 def shape_argument(shape: Any) -> Tensor:
     """The `shape` argument of a random function as a tensor."""
     is_empty = isinstance(shape, list | tuple) and not shape
-    return convert_to_tensor(shape, dtypes.int32 if is_empty else None, name="shape")
+    return convert_to_tensor(cast("Any", shape), dtypes.int32 if is_empty else None, name="shape")
 
 
 def static_shape(shape: Tensor) -> TensorShape:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
-from thalweg.graph.effects import Resource, writes
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.dtypes import float32, int32
-from thalweg.graph.effects import Resource, writes
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op

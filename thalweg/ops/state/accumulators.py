@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import reads
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64
-from thalweg.graph.effects import reads
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -26,6 +26,7 @@ from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.ops.core import casting
 from thalweg.ops.core.context import Cancellation, Context
 from thalweg.platform import tf_logging
+from thalweg.platform.described import described
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -412,6 +413,9 @@ class ConditionalAccumulatorBase:
         self._shape = as_shape(shape)
         self._accumulator_ref = accumulator_ref
         self._name = accumulator_ref.op.name.split("/")[-1]
+
+    def __repr__(self) -> str:
+        return described(self, self._name, shape=self._shape, dtype=self._dtype.name)
 
     @property
     def accumulator_ref(self) -> Tensor:

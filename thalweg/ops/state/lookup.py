@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.dtypes import DType, string
-from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph.analysis.effects import reads
 from thalweg.graph.dtypes import DType, int64
-from thalweg.graph.effects import reads
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op

@@ -36,6 +36,7 @@ from thalweg.ops.state.queue_ops import (
     RandomShuffleQueueOp,
     RefSelect,
 )
+from thalweg.platform.described import described
 from thalweg.public import public
 
 
@@ -58,8 +59,14 @@ class QueueBase:
         self._queue_ref = queue_ref
         self._name = queue_ref.op.name.split("/")[-1]
 
+    def __repr__(self) -> str:
+        dtypes, shapes = [dtype.name for dtype in self._dtypes], [str(s) for s in self._shapes]
+        return described(
+            self, self._name, dtypes=f"[{', '.join(dtypes)}]", shapes=f"[{', '.join(shapes)}]"
+        )
+
     @staticmethod
-    def from_list(index: Any, queues: list[QueueBase]) -> QueueBase:
+    def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
         """The queue `queues[index]`, chosen again in each step."""
         if not queues or not isinstance(queues, list):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("A list of queues expected")

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import reads
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.effects import reads
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op

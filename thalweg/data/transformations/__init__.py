@@ -1,0 +1,1 @@
+"""From dataset to dataset: map, batch, shuffle, window and the like."""

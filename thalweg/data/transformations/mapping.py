@@ -1,0 +1,424 @@
+"""Stages that call a function for each element: map, filter, flat_map, interleave.
+
+A parallel map calls its function on threads, and gives the results in the order of the elements.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, ClassVar
+
+import numpy as np
+
+from thalweg.data.channels import Failure, Item, attempt
+from thalweg.data.columns import invalid, joined
+from thalweg.data.flow import Element, Flow, Pipeline, Rows, Staged
+from thalweg.data.functions import Function, FunctionStage, is_random, truth
+from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.data.transformations.prefetch import PrefetchedPipeline, packed_items, unpacked_items
+from thalweg.data.transformations.vectorise import vectorised
+from thalweg.graph.node import Node
+from thalweg.platform import spans
+
+AUTOTUNE = -1
+
+
+class MapFlow(Staged):
+    """A function of each element; of many at once where that is exactly the same."""
+
+    def open(self, source: Pipeline, function: Function, *_: Any) -> None:
+        self.source = source.start(self.puller)
+        node, run = self.pipeline.node, self.puller.run
+        self.call = function.bound(run, node)
+        self._left: list[Element] = []  # taken and not given, last first
+        self._error: Exception | None = None
+        if self.source.gives_rows and self.pipeline.has_rows:
+            whole = vectorised(function, source.stage)
+            self._whole = self._by_rows() if whole is None else whole.bound(run, node)
+            self.gives_rows = self._whole is not None
+
+    def _by_rows(self) -> Callable[..., Rows] | None:
+        """The function of one element, called for one row after the other."""
+        return self.call.by_rows if self.call.goes_by_rows else None
+
+    def next(self) -> Element | None:
+        element = self._left.pop() if self._left else self.source.next()
+        return None if element is None else self.result(element)
+
+    def result(self, element: Element) -> Element:
+        """What the function gives for an element."""
+        try:
+            return self.call(*element)
+        except Exception as error:
+            raise self.failed(error) from error
+
+    def rows(self, most: int) -> Rows | None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._left:
+            return self._one_by_one(most)
+        columns = self._taken(most)
+        if columns is None:
+            return None
+        count = len(columns[0])
+        try:
+            results = self._whole(*columns)  # pyright: ignore[reportOptionalCall] - it gives rows
+            if all(len(result) == count for result in results):
+                return results
+        except Exception:  # whatever it was: one by one it is clear whose fault
+            pass
+        self._left = list(zip(*columns, strict=True))[::-1]
+        return self._one_by_one(most)
+
+    def _taken(self, most: int) -> Rows | None:
+        """As many rows as were asked for, if there are any: their number is part of a program."""
+        parts: list[Rows] = []
+        while most > 0 and self._error is None:
+            try:
+                part = self.source.rows(most)
+            except Exception as error:
+                if not parts:
+                    raise
+                self._error = error
+                break
+            if part is None:
+                break
+            parts.append(part)
+            most -= len(part[0])
+        return tuple([joined(column) for column in zip(*parts, strict=True)]) if parts else None
+
+    def _one_by_one(self, most: int) -> Rows | None:
+        done: list[Element] = []
+        while self._left and len(done) < most:
+            try:
+                done.append(self.result(self._left.pop()))
+            except Exception as error:
+                if not done:
+                    raise
+                self._error = error
+                break
+        return tuple(
+            [np.stack([np.asarray(v) for v in column]) for column in zip(*done, strict=True)]
+        )
+
+    def own(self) -> dict[str, Any]:
+        failure = [] if self._error is None else [Failure(self._error)]
+        return {"left": packed_elements(self._left), "error": packed_items(failure)}
+
+    def set_own(self, state: Any) -> None:
+        self._left = unpacked_elements(state["left"])
+        errors = unpacked_items(state["error"])
+        self._error = errors[0].error if errors and isinstance(errors[0], Failure) else None
+
+
+class MapDataset(FunctionStage):
+    """A dataset of a function of each element."""
+
+    signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
+    flow = MapFlow
+
+
+class _Job:
+    """One call of a function, out on a thread."""
+
+    __slots__ = ("done", "element", "item")
+
+    def __init__(self, element: Element) -> None:
+        self.element = element
+        self.item: Item = None
+        self.done: SimpleQueue[Any] = SimpleQueue()
+
+
+class _Workers:
+    """Threads that do jobs, until they are dropped."""
+
+    def __init__(self, node: Node, call: Callable[..., Element], count: int) -> None:
+        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._finalize = weakref.finalize(self, _send_home, self.jobs, count)
+        self._finalize.atexit = False
+        for _ in range(count):
+            args, name = (self.jobs, call, node), f"thalweg-data {node.name}"
+            threading.Thread(target=_work, args=args, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._finalize()
+
+
+def _send_home(jobs: SimpleQueue[_Job | None], count: int) -> None:
+    for _ in range(count):
+        jobs.put(None)
+
+
+def _work(jobs: SimpleQueue[_Job | None], call: Callable[..., Element], node: Node) -> None:
+    with np.errstate(all="ignore"):
+        while True:
+            job = jobs.get()
+            if job is None:
+                return
+            with spans.Lasting("calls the function", node):
+                job.item = _attempted(call, job.element)
+            job.done.put(True)
+            del job
+
+
+def _attempted(call: Callable[..., Element], element: Element) -> Item:
+    return attempt(lambda: call(*element))
+
+
+class ParallelMapFlow(MapFlow):
+    """A function of several elements at a time, the results in order."""
+
+    def open(self, source: Pipeline, function: Function, *others: Any) -> None:
+        super().open(source, function)
+        wanted = int(others[0])
+        if wanted < 1 and wanted != AUTOTUNE:
+            raise self.failed(invalid("num_parallel_calls must be greater than zero."))
+        self._most = os.cpu_count() or 1 if wanted == AUTOTUNE else wanted
+        self._in_line = self._most == 1 or is_random(function.body)
+        self._pending: deque[_Job] = deque()
+        self._workers: _Workers | None = None
+        self._is_first = True
+        self._is_over = False
+
+    def _by_rows(self) -> None:
+        """The threads call it for one element at a time, several at once."""
+
+    def next(self) -> Element | None:
+        if not self._pending and self._is_in_line():
+            return super().next()
+        self._fill()
+        if not self._pending:
+            return None
+        item = self._finished(self._pending[0])
+        self._pending.popleft()
+        if isinstance(item, Failure):
+            raise self.failed(item.error) from item.error
+        return item
+
+    def _is_in_line(self) -> bool:
+        """Whether the next call is made here: the first is, and then those that hold the GIL."""
+        is_first, self._is_first = self._is_first, False
+        return self._in_line or is_first or self.call.holds_gil
+
+    def _fill(self) -> None:
+        """Have as many jobs out as there may be."""
+        if self._workers is None:
+            self._workers = _Workers(self.pipeline.node, self.call, self._most)
+        workers = self._workers
+        while len(self._pending) < self._most and not self._is_over:
+            item = attempt(self.source.next)
+            self._is_over = item is None
+            if item is not None:
+                job = _Job(item if not isinstance(item, Failure) else ())
+                self._pending.append(job)
+                self._submit(workers, job, item)
+
+    def _submit(self, workers: _Workers, job: _Job, item: Item) -> None:
+        if isinstance(item, Failure):
+            job.item = item
+            job.done.put(True)
+        else:
+            workers.jobs.put(job)
+
+    def _finished(self, job: _Job) -> Item:
+        if job.item is None:
+            self.puller.get(job.done, self.pipeline.node)
+        return job.item
+
+    def own(self) -> dict[str, Any]:
+        results = [self._finished(job) for job in self._pending]
+        return {**super().own(), "results": packed_items(results), "over": self._is_over}
+
+    def set_own(self, state: Any) -> None:
+        super().set_own(state)
+        self._is_over = bool(state["over"])
+        self._pending = deque(_done(item) for item in unpacked_items(state["results"]))
+
+    def close(self) -> None:
+        super().close()
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+
+def _done(item: Item) -> _Job:
+    job = _Job(())
+    job.item = item
+    return job
+
+
+class ParallelMapDataset(FunctionStage):
+    """A dataset of a function of each element, called for several at a time."""
+
+    signature = (
+        "input_dataset: variant, other_arguments: [Targuments], num_parallel_calls: int32 "
+        "-> handle: variant"
+    )
+    flow = ParallelMapFlow
+
+
+class FilterFlow(Staged):
+    """The elements of which a predicate holds."""
+
+    def open(self, source: Pipeline, function: Function) -> None:
+        self.source = source.start(self.puller)
+        self._call = function.bound(self.puller.run, self.pipeline.node)
+
+    def next(self) -> Element | None:
+        while True:
+            element = self.source.next()
+            if element is None or self._holds(element):
+                return element
+
+    def _holds(self, element: Element) -> bool:
+        try:
+            return truth(self._call.flat(*element)[0])
+        except Exception as error:
+            raise self.failed(error) from error
+
+
+class FilterDataset(FunctionStage):
+    """A dataset of the elements of which a predicate holds."""
+
+    signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
+    graphdef_names: ClassVar = {"f": "predicate"}
+    flow = FilterFlow
+
+
+class _Open:
+    """A dataset that is being read: what the function made of an element."""
+
+    def __init__(self, element: Element, flow: Flow | PrefetchedPipeline) -> None:
+        self.element = element
+        self.flow = flow
+
+
+class InterleaveFlow(Staged):
+    """The elements of several datasets in turn, each made by a function of an element."""
+
+    def open(
+        self,
+        source: Pipeline,
+        function: Function,
+        cycle_length: Any = 1,
+        block_length: Any = 1,
+        num_parallel_calls: Any = 0,
+    ) -> None:
+        self.source = source.start(self.puller)
+        self._call = function.bound(self.puller.run, self.pipeline.node)
+        self._cycle = int(cycle_length)
+        if self._cycle == AUTOTUNE:
+            self._cycle = os.cpu_count() or 1
+        self._block = int(block_length)
+        if self._cycle < 1 or self._block < 1:
+            raise self.failed(invalid("cycle_length and block_length must be greater than zero."))
+        self._is_parallel = int(num_parallel_calls) not in (0, 1)
+        self._slots: list[_Open | None] = [None] * self._cycle
+        self._place = self._in_block = 0
+        self._is_over = False
+
+    def next(self) -> Element | None:
+        while not self._is_over or any(self._slots):
+            current = self._slots[self._place]
+            if current is not None:
+                element = self._read(current)
+                if element is not None:
+                    return element
+            elif not self._is_over:
+                self._take()
+            else:
+                self._advance()
+        return None
+
+    def _read(self, current: _Open) -> Element | None:
+        element = current.flow.next()
+        if element is None:
+            current.flow.close()
+            self._slots[self._place] = None
+            self._advance()
+            return None
+        self._in_block += 1
+        if self._in_block == self._block:
+            self._advance()
+        return element
+
+    def _advance(self) -> None:
+        self._in_block = 0
+        self._place = (self._place + 1) % self._cycle
+
+    def _take(self) -> None:
+        """Read a new dataset in the empty slot."""
+        element = self.source.next()
+        if element is None:
+            self._is_over = True
+        else:
+            self._slots[self._place] = self._opened(element)
+
+    def _opened(self, element: Element) -> _Open:
+        try:
+            (pipeline,) = self._call.flat(*element)
+            return _Open(element, self._started(pipeline.fresh()))
+        except Exception as error:
+            raise self.failed(error) from error
+
+    def _started(self, pipeline: Pipeline) -> Flow | PrefetchedPipeline:
+        if self._is_parallel:
+            return PrefetchedPipeline(self.pipeline.node, pipeline, self.puller, 2 * self._block)
+        return pipeline.start(self.puller)
+
+    def own(self) -> dict[str, Any]:
+        opened = [
+            None if slot is None else [packed_elements([slot.element]), slot.flow.save()]
+            for slot in self._slots
+        ]
+        place = [self._place, self._in_block, self._is_over]
+        return {"open": opened, "place": place}
+
+    def set_own(self, state: Any) -> None:
+        self._place, self._in_block, self._is_over = state["place"]
+        self._slots = [None if saved is None else self._restored(*saved) for saved in state["open"]]
+
+    def _restored(self, element: Any, state: Any) -> _Open:
+        found = self._opened(unpacked_elements(element)[0])
+        found.flow.load(state)
+        return found
+
+    def close(self) -> None:
+        super().close()
+        for slot in self._slots:
+            if slot is not None:
+                slot.flow.close()
+
+
+class FlatMapDataset(FunctionStage):
+    """A dataset of the elements of the datasets that a function makes, one after the other."""
+
+    signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
+    flow = InterleaveFlow
+
+
+class InterleaveDataset(FunctionStage):
+    """A dataset of the elements of the datasets that a function makes, several in turn."""
+
+    signature = (
+        "input_dataset: variant, other_arguments: [Targuments], cycle_length: int64, "
+        "block_length: int64 -> handle: variant"
+    )
+    flow = InterleaveFlow
+
+
+class ParallelInterleaveDatasetV2(FunctionStage):
+    """As InterleaveDataset, each dataset prefetched by a thread of its own."""
+
+    signature = (
+        "input_dataset: variant, other_arguments: [Targuments], cycle_length: int64, "
+        "block_length: int64, num_parallel_calls: int64 -> handle: variant"
+    )
+    flow = InterleaveFlow

@@ -1,0 +1,1 @@
+"""`@tf.function`: Python functions traced to bodies, the cache of traces, their calls."""

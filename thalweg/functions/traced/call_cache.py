@@ -1,0 +1,131 @@
+"""A cache of the last calls of a function, with the programs that ran them.
+
+The arguments of a call are compared with the cached ones, one by one, without parsing their
+structure; the program of a call that matches takes their arrays as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from thalweg.functions.eager import EAGER
+from thalweg.functions.tensors import EagerTensor, known
+from thalweg.functions.traced.calls import Kinds, Runner, run_pending_before
+from thalweg.functions.traced.concrete import ConcreteFunction
+from thalweg.functions.traced.signature import Arguments
+
+_MAX_KINDS = 4
+_VALUES = (int, float, str, bool, type(None))
+
+MISSED: Any = object()  # a call of a kind that is not cached
+
+
+class Expected(NamedTuple):
+    """What an argument was: a tensor or an array of a dtype and shape, or a Python value."""
+
+    dtype: Any
+    numpy_dtype: Any
+    shape: Any
+    value: Any
+
+
+class CallKind:
+    """A kind of call: what its arguments must be, and what runs it."""
+
+    __slots__ = ("count", "dtypes", "expected", "has_effects", "packed", "program", "shapes")
+
+    def __init__(
+        self,
+        expected: list[Expected],
+        program: Runner,
+        outputs: Kinds,
+        concrete: ConcreteFunction,
+    ) -> None:
+        self.expected = expected
+        self.count = len(expected)
+        self.program = program
+        self.dtypes = [dtype for dtype, _ in outputs]
+        self.shapes = [shape for _, shape in outputs]
+        self.has_effects = concrete.has_effects
+        self.packed: Any = None if concrete.results.is_single else concrete.results.packed
+
+
+class CallCache:
+    """The kinds of calls that were made last."""
+
+    def __init__(self) -> None:
+        self._kinds: list[CallKind] = []
+
+    def clear(self) -> None:
+        """Drop all: there is a trace that may serve better, or one that is gone."""
+        self._kinds = []
+
+    def run(self, args: tuple[Any, ...]) -> Any:
+        """The result of a call of a cached kind; MISSED for other ones."""
+        if EAGER.tapes:
+            return MISSED
+        for kind in self._kinds:
+            arrays = _arrays(kind, args)
+            if arrays is None:
+                continue
+            if not EAGER.lazy_trace.done:
+                run_pending_before(kind.has_effects)
+            results = kind.program(arrays)
+            if results is None:
+                return MISSED  # the reference kernels say why
+            if kind.packed is None:
+                return known(results[0], kind.dtypes[0], kind.shapes[0])
+            return kind.packed(list(map(known, results, kind.dtypes, kind.shapes)), None)
+        return MISSED
+
+    def note(self, args: tuple[Any, ...], arguments: Arguments, concrete: ConcreteFunction) -> None:
+        """Cache a call that ran, if others like it are known by their arguments alone."""
+        expected = [one for one in map(_expected, args) if one is not None]
+        tensors = [one for one in expected if one.numpy_dtype is not None]
+        if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
+            return
+        program = concrete.program(arguments.tensors)
+        if program is not None:
+            self._kinds = [CallKind(expected, *program, concrete), *self._kinds][:_MAX_KINDS]
+
+
+def _expected(value: Any) -> Expected | None:
+    if isinstance(value, EagerTensor):
+        array = value.value()
+        if type(array) is not np.ndarray:
+            return None
+        return Expected(value.dtype, array.dtype, array.shape, None)
+    if type(value) is np.ndarray:
+        array = cast("np.ndarray[Any, Any]", value)
+        return Expected(None, array.dtype, array.shape, None)
+    if type(value) not in _VALUES or (type(value) is float and value == 0):
+        return None  # zeros differ by their signs
+    return Expected(None, None, None, value)
+
+
+def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
+    """The arrays of arguments, if they are of a kind."""
+    if len(args) != kind.count:
+        return None
+    arrays: list[Any] = []
+    for value, expected in zip(args, kind.expected):  # noqa: B905 - as many, seen above
+        if type(value) is EagerTensor:
+            if value.dtype is not expected.dtype:
+                return None
+            value = value._array  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+            if value is None or value.shape != expected.shape:
+                return None
+            arrays.append(value)
+        elif type(value) is np.ndarray:
+            if value.dtype is not expected.numpy_dtype or value.shape != expected.shape:
+                return None
+            arrays.append(value)
+        elif (
+            expected.numpy_dtype is not None
+            or type(value) is not type(expected.value)
+            or value != expected.value
+        ):
+            return None
+    return arrays

@@ -1,0 +1,201 @@
+"""`@tf.function`: a Python function, traced once for each kind of arguments and then run whole.
+
+A call finds the trace for its arguments (`function_cache`); in graph code that is inlined, in eager
+code it runs as one compiled step. The last few kinds of calls are cached with their programs,
+so that an eager call like one before costs microseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, cast
+
+from thalweg.functions.eager import EAGER
+from thalweg.functions.traced.call_cache import MISSED, CallCache
+from thalweg.functions.traced.concrete import ConcreteFunction
+from thalweg.functions.traced.function_cache import Report, Traces
+from thalweg.functions.traced.signature import Arguments, Parameters, arguments_of
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.origin import user_line
+from thalweg.public import public, publish_value
+
+
+class Function:
+    """A Python function that is called through its traces."""
+
+    def __init__(
+        self,
+        python_function: Callable[..., Any],
+        name: str | None = None,
+        input_signature: Any = None,
+        relaxes: bool = True,
+        state: tuple[Traces, CallCache] | None = None,
+    ) -> None:
+        self._python_function = python_function
+        self._given = (name, input_signature, relaxes)
+        self._traces, self._recent = state or _state(python_function, *self._given)
+        self._bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        functools.update_wrapper(cast("Any", self), _innermost(python_function), updated=())
+
+    # What it is
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function that is traced."""
+        return self._python_function
+
+    @property
+    def input_signature(self) -> tuple[Any, ...] | None:
+        """The specs of the arguments, if they were given."""
+        return self._traces.parameters.specs
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self._traces.name
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables that the first call made."""
+        return list(self._traces.variables)
+
+    @property
+    def retraces(self) -> Report:
+        """How often the function was called and traced, and why."""
+        return self._traces.report()
+
+    def explain(self) -> Report:
+        """How often the function was called and traced, and why: an object to print."""
+        return self._traces.report()
+
+    def experimental_get_tracing_count(self) -> int:
+        """How often the function was traced."""
+        return self._traces.count
+
+    def __repr__(self) -> str:
+        count = self._traces.count
+        return f"<tf.function {self.name}{self._traces.parameters}, traced {count} times>"
+
+    # Calling it
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and get_default_graph() is EAGER:
+            found = self._recent.run(args)
+            if found is not MISSED:
+                self._traces.calls += 1
+                return found
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._traces.calls += 1
+        arguments = self._arguments(args, kwargs)
+        concrete = self._traces.find(self._python_function, arguments)
+        result = concrete.call(arguments.tensors)
+        if not kwargs and get_default_graph() is EAGER:
+            self._recent.note(args, arguments, concrete)
+        return result
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The trace for arguments like these, some of which may be `tf.TensorSpec`s."""
+        specs = self.input_signature
+        if specs is not None and not args and not kwargs:
+            args = specs
+        return self._traces.find(self._python_function, self._arguments(args, kwargs))
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        parameters = self._traces.parameters
+        bound = parameters.bind(args, kwargs)
+        return arguments_of(bound) if parameters.specs is None else parameters.specified(bound)
+
+    # Methods
+
+    def __get__(self, instance: Any, owner: Any = None) -> Function:
+        """The function of an instance, with traces of its own as long as the instance lives."""
+        if instance is None:
+            return self
+        method = MethodType(self._python_function, instance)
+        try:
+            state = self._bound.get(instance)
+            if state is None:
+                state = self._bound[instance] = _state(method, *self._given)
+        except TypeError:  # unhashable, or of a kind that knows no weak references
+            state = self._state_by_identity(instance, method)
+        return Function(method, *self._given, state=state)
+
+    def _state_by_identity(self, instance: Any, method: Any) -> tuple[Traces, CallCache]:
+        known: dict[Any, Any] = self.__dict__.setdefault("_by_identity", {})
+        found = known.get(id(instance))
+        if found is None:
+            found = known[id(instance)] = _state(method, *self._given)
+            try:
+                weakref.finalize(instance, known.pop, id(instance), None)
+            except TypeError:  # then it is never gone
+                known[id(instance), "held"] = instance
+        return found
+
+
+def _state(
+    function: Callable[..., Any], name: str | None, input_signature: Any, relaxes: bool
+) -> tuple[Traces, CallCache]:
+    recent = CallCache()
+    traces = Traces(name or _name(function), Parameters(function, input_signature), relaxes)
+    traces.forget = recent.clear
+    return traces, recent
+
+
+def _innermost(function: Any) -> Any:
+    """The function inside partials and methods: it has a name and a docstring."""
+    while isinstance(function, functools.partial | MethodType):
+        function = (
+            cast("Any", function).func
+            if isinstance(function, functools.partial)
+            else function.__func__
+        )
+    return function
+
+
+def _name(function: Callable[..., Any]) -> str:
+    inner = _innermost(function)
+    name = str(getattr(inner, "__name__", type(inner).__name__))
+    return "lambda" if name == "<lambda>" else name.lstrip("_") or "function"
+
+
+@public("function", "contrib.eager.function")
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Any = None,
+    autograph: bool = True,
+    experimental_autograph_options: Any = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    *,
+    reduce_retracing: bool | None = None,
+    jit_compile: bool | None = None,
+    experimental_implements: str | None = None,
+    experimental_follow_type_hints: bool | None = None,
+    name: str | None = None,
+) -> Any:
+    """Trace a Python function and call it through its traces: `@tf.function` above a `def`.
+
+    Python runs once for each kind of arguments: tensors and arrays count by dtype and shape (sizes
+    that change are left open from the second one on), Python numbers and texts by value, other
+    objects by identity. Python's `if` and `while` decide while it is traced; write `tf.cond` and
+    `tf.while_loop` for what tensors decide. Every trace is compiled.
+    """
+    given = [experimental_relax_shapes, reduce_retracing]
+    relaxes = not any(choice is False for choice in given)
+
+    def decorate(inner: Callable[..., Any]) -> Function:
+        if not callable(inner):
+            raise TypeError(f"tf.function takes a function, not {inner!r} (at {user_line()})")
+        if isinstance(inner, Function):
+            inner = inner.python_function
+        return Function(inner, name, input_signature, relaxes)
+
+    return decorate if func is None else decorate(func)
+
+
+publish_value("contrib.eager.defun", function)

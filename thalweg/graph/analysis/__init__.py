@@ -1,0 +1,1 @@
+"""What nodes read and write besides their values, and the order that follows from it."""

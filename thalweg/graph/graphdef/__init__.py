@@ -1,0 +1,1 @@
+"""Graphs as protocol buffers: attributes, nodes, functions and graphs, to and from."""

@@ -1,0 +1,219 @@
+"""Functions that ops hold by name, and how a GraphDef's library holds them.
+
+A `Lambda` is a body with a name. `function_def` writes a body as a FunctionDef; `body_of` makes it
+again in another graph. Both leave single nodes to those who write and read NodeDefs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, cast
+
+from thalweg import protos
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef.attributes import FunctionName
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import unknown_shape
+from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
+from thalweg.platform.caches import memoized
+
+_SPARSE = "_sparse_outputs"
+
+
+class Lambda(FunctionName):
+    """A function as an op holds it: a name, which is what a GraphDef gets, and a body."""
+
+    body: Body
+    sparse: tuple[bool, ...]  # which leaves of what it gives are sparse
+    cells: tuple[Any, ...]  # the variables of eager code among its captures, None for others
+
+    def __new__(cls, body: Body, sparse: tuple[bool, ...], cells: tuple[Any, ...] = ()) -> Lambda:
+        made = super().__new__(cls, f"dataset_function_{next(_numbers)}")
+        made.body, made.sparse, made.cells = body, sparse, cells
+        return made
+
+
+_numbers = count()
+
+
+def held_by(node: Node) -> Iterator[tuple[str, Any]]:
+    """The functions that a node holds, by the names that a GraphDef has for them."""
+    for field, value in node.op.attributes.items():
+        many = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+        for place, each in enumerate(many):
+            if isinstance(each, Lambda):
+                yield str(each), each
+            elif isinstance(each, Body):
+                yield body_name(node, field, place), each
+
+
+def body_name(node: Node, field: str, place: int = 0) -> FunctionName:
+    """The name of a body without one; names of nodes are unique in the whole graph."""
+    return FunctionName(f"{node.name.replace('/', '_')}_{field}_{place}")
+
+
+@memoized(5_000)
+def body_fields(op: type[Op]) -> frozenset[str]:
+    """The fields of an op that hold bodies without names."""
+    found = (inspect.get_annotations(base).items() for base in op.__mro__)
+    return frozenset(
+        name for each in found for name, kind in each if re.search(r"\bBody\b", str(kind))
+    )
+
+
+# Writing
+
+
+def function_def(name: str, function: Lambda | Body, write: Callable[[Node], Any]) -> Any:
+    """A function as a FunctionDef; `write` gives the NodeDef of a node."""
+    body = function if isinstance(function, Body) else function.body
+    proto = protos.FunctionDef()
+    proto.signature.name = name
+    names = _write_arguments(proto, body)
+    for node in needed(body.outputs, body.targets, dict.fromkeys(body.arguments)):
+        if not isinstance(node.op, Argument):
+            proto.node_def.append(_inner_node(node, write(node), names))
+    for place, tensor in enumerate(body.outputs):
+        out = f"output_{place}"
+        proto.signature.output_arg.add(name=out, type=tensor.dtype.base_dtype.as_datatype_enum)
+        proto.ret[out] = names.get(tensor) or _output_name(tensor)
+    for place, node in enumerate(body.targets):
+        proto.signature.control_output.append(f"control_{place}")
+        proto.control_ret[f"control_{place}"] = node.name
+    if isinstance(function, Lambda) and any(function.sparse):
+        proto.attr[_SPARSE].CopyFrom(attributes.encode(list(function.sparse)))
+    return proto
+
+
+def _write_arguments(proto: Any, body: Body) -> dict[Tensor, str]:
+    names: dict[Tensor, str] = {}
+    for place, tensor in enumerate(body.arguments):
+        names[tensor] = f"argument_{place}"
+        proto.signature.input_arg.add(
+            name=names[tensor],
+            type=tensor.dtype.base_dtype.as_datatype_enum,
+            is_ref=tensor.dtype.is_ref_dtype,
+        )
+        shapes = attributes.encode([tensor.shape])
+        proto.arg_attr[place].attr["_output_shapes"].CopyFrom(shapes)
+    return names
+
+
+def _inner_node(node: Node, proto: Any, names: Mapping[Tensor, str]) -> Any:
+    """A NodeDef with inputs as functions name them, and without what is outside."""
+    del proto.input[:]
+    proto.input.extend(names.get(tensor) or _output_name(tensor) for tensor in node.inputs)
+    inside = (c for c in node.control_inputs if not isinstance(c.op, Argument))
+    proto.input.extend(f"^{control.name}" for control in inside)
+    proto.attr.pop("_class", None)
+    return proto
+
+
+def _output_name(tensor: Tensor) -> str:
+    """`node:output:place`, the place that within an output which is a list."""
+    node, place = tensor.op, tensor.value_index
+    values = node.attributes()
+    for argument in node.op.parsed.outputs:
+        size = 1
+        if argument.is_mixed:
+            size = len(values[argument.type])
+        elif argument.count:
+            size = values[argument.count]
+        if place < size:
+            return f"{node.name}:{argument.name}:{place}"
+        place -= size
+    raise AssertionError(f"{tensor!r} is beyond the outputs of its node")
+
+
+# Reading
+
+#: (a sub-graph, NodeDefs, tensors by the names of inputs) -> the nodes made of them, by name
+Maker = Callable[[SubGraph, Sequence[Any], Mapping[str, Tensor]], Mapping[str, Node]]
+
+
+def function_of(proto: Any, make: Maker, block_of: Callable[[Any], type[Op]]) -> Lambda:
+    """The function of a FunctionDef, its body inside the default graph."""
+    graph = SubGraph(get_default_graph(), "a function of a GraphDef")
+    with graph.as_default():
+        arguments = _read_arguments(graph, proto)
+        starts = {node.name: _starts(node, block_of(node)) for node in proto.node_def}
+        nodes = [_plain(node, starts) for node in proto.node_def]
+        given = dict(
+            zip((f"{a.name}:0" for a in proto.signature.input_arg), arguments, strict=True)
+        )
+        made = make(graph, nodes, given)
+        ends = [_flat(proto.ret[out.name], starts) for out in proto.signature.output_arg]
+        outputs = tuple(given[end] if end in given else _tensor(made, end) for end in ends)
+        names = [proto.control_ret[name] for name in proto.signature.control_output]
+        body = Body(graph, arguments, outputs, tuple(_node(made, name) for name in names))
+    sparse = attributes.decode(proto.attr[_SPARSE]) or ()
+    return Lambda(body, tuple(map(bool, sparse)))
+
+
+def _read_arguments(graph: SubGraph, proto: Any) -> tuple[Tensor, ...]:
+    found: list[Tensor] = []
+    for place, argument in enumerate(proto.signature.input_arg):
+        dtype = as_dtype(argument.type)
+        shapes = proto.arg_attr[place].attr["_output_shapes"].list.shape
+        shape = attributes.shape_from_proto(shapes[0]) if shapes else unknown_shape()
+        dtype = dtype.as_ref if argument.is_ref else dtype
+        found.append(graph.argument(dtype, shape, argument.name))
+    return tuple(found)
+
+
+def _starts(proto: Any, block: type[Op]) -> dict[str, int]:
+    """Where each output of a node begins among its tensors."""
+    found: dict[str, int] = {}
+    start = 0
+    names = block.graphdef_names
+    for argument in block.parsed.outputs:
+        found[argument.name] = start
+        if argument.is_mixed:
+            start += len(proto.attr[names.get(argument.type, argument.type)].list.type)
+        else:
+            start += proto.attr[argument.count].i if argument.count else 1
+    return found
+
+
+def _plain(proto: Any, starts: Mapping[str, Mapping[str, int]]) -> Any:
+    """A NodeDef with inputs as graphs name them."""
+    copied = type(proto)()
+    copied.CopyFrom(proto)
+    copied.input[:] = [_flat(source, starts) for source in proto.input]
+    return copied
+
+
+def _flat(source: str, starts: Mapping[str, Mapping[str, int]]) -> str:
+    """`node:output:place` as `node:index`; the name of an argument as its first output."""
+    node, *rest = source.split(":")
+    if source.startswith("^"):
+        return source
+    if not rest:
+        return f"{node}:0"
+    output, place = rest[0], rest[1] if len(rest) > 1 else "0"
+    if output not in starts.get(node, {}) or not place.isdecimal():
+        raise _lacking(source)
+    return f"{node}:{starts[node][output] + int(place)}"
+
+
+def _tensor(made: Mapping[str, Node], name: str) -> Tensor:
+    node, _, index = name.partition(":")
+    if node not in made or int(index) >= len(made[node].outputs):
+        raise _lacking(name)
+    return made[node].outputs[int(index)]
+
+
+def _node(made: Mapping[str, Node], name: str) -> Node:
+    if name not in made:
+        raise _lacking(name)
+    return made[name]
+
+
+def _lacking(name: str) -> ValueError:
+    return ValueError(f"graph_def is invalid: a function uses {name!r}, which it lacks.")

@@ -1,0 +1,492 @@
+"""`tf.import_graph_def`: the nodes of a GraphDef, rebuilt in the default graph.
+
+Every node is built by the same call that user code makes, so dtypes and shapes are checked and
+inferred again. Nodes may come in any order; a cycle is an error, but for the way from a
+`NextIteration` back to the `Merge` that its loop begins with.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, cast
+
+from thalweg import protos
+from thalweg.graph import dtypes
+from thalweg.graph.build import add_node
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef.attributes import FunctionName
+from thalweg.graph.graphdef.functions import Lambda, body_fields, function_of
+from thalweg.graph.graphdef.versions import Versions
+from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.signature import Argument
+from thalweg.platform.compat import as_str
+from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import MaybeNone
+
+_COLOCATION = b"loc:@"
+_LOOP_STARTS = frozenset({"Merge", "RefMerge"})
+_LOOP_ENDS = frozenset({"NextIteration", "RefNextIteration"})
+
+
+@public("import_graph_def", "graph_util.import_graph_def")
+def import_graph_def(
+    graph_def: Any,
+    input_map: Mapping[Any, Any] | None = None,
+    return_elements: Sequence[Any] | None = None,
+    name: str | None = None,
+    op_dict: Mapping[str, Any] | None = None,
+    producer_op_list: Any = None,
+) -> list[Any] | MaybeNone:
+    """Add the nodes of a GraphDef to the default graph.
+
+    Args:
+        graph_def: a `tf.GraphDef`.
+        input_map: a dict from names in `graph_def` to tensors that stand for them.
+        return_elements: names of nodes ("y") or tensors ("y:0") to return.
+        name: the scope of the new nodes; "import" if None, none if empty.
+        op_dict, producer_op_list: taken for old programs.
+
+    Returns:
+        A list with the elements asked for, or None.
+
+    Raises:
+        ValueError: where a name or an op is not known.
+
+    Example:
+        >>> graph = tf.Graph()
+        >>> with graph.as_default():
+        ...     y = tf.multiply(tf.placeholder(tf.float32, [], name="x"), 2.0, name="y")
+        >>> (y,) = tf.import_graph_def(
+        ...     graph.as_graph_def(), {"x:0": tf.constant(21.0)}, ["y:0"], name="copy"
+        ... )
+        >>> y.name, sess.run(y)
+        ('copy/y:0', np.float32(42.0))
+    """
+    proto = _checked_graph_def(graph_def)
+    replaced = _checked_input_map(input_map)
+    wanted = _checked_elements(return_elements)
+    if producer_op_list is not None:
+        producer_op_list = protos.as_message(producer_op_list, protos.OpList)
+    with name_scope(name, "import", list(replaced.values())) as scope:
+        graph = get_default_graph()
+        graph.graph_def_versions = Versions(
+            proto.versions.producer,
+            proto.versions.min_consumer,
+            list(proto.versions.bad_consumers),
+        )
+        given = _converted(replaced, scope)
+        library = _Library(proto.library, op_dict, producer_op_list)
+        importer = _Importer(graph, proto, given, op_dict, producer_op_list, library)
+        importer.run()
+        return None if wanted is None else [importer.element(element) for element in wanted]
+
+
+def _checked_graph_def(graph_def: Any) -> Any:
+    if not protos.is_message(graph_def, protos.GraphDef):
+        raise TypeError("graph_def must be a GraphDef proto.")
+    return protos.as_message(graph_def, protos.GraphDef)
+
+
+def _checked_input_map(input_map: Any) -> dict[str, Any]:
+    if input_map is None:
+        return {}
+    given = cast("Mapping[Any, Any]", input_map if isinstance(input_map, Mapping) else {None: None})
+    if not all(isinstance(key, str | bytes) for key in given):
+        raise TypeError("input_map must be a dictionary mapping strings to Tensor objects.")
+    return {_canonical(as_str(key)): value for key, value in given.items()}
+
+
+def _checked_elements(return_elements: Any) -> list[str] | None:
+    if return_elements is None:
+        return None
+    elements = list(return_elements)
+    if not all(isinstance(element, str | bytes) for element in elements):
+        raise TypeError("return_elements must be a list of strings.")
+    return [as_str(element) for element in elements]
+
+
+def _converted(replaced: Mapping[str, Any], scope: str) -> dict[str, Tensor]:
+    if not replaced:
+        return {}
+    if not scope:
+        raise ValueError(
+            "tf.import_graph_def() requires a non-empty `name` if `input_map` is used."
+        )
+    with name_scope("_inputs"):
+        return {key: convert_to_tensor(value) for key, value in replaced.items()}
+
+
+def _canonical(name: str) -> str:
+    """`node` as `node:0`; control inputs as they are."""
+    if name.startswith("^"):
+        return name
+    node, index = _parsed(name)
+    return f"{node}:{index}"
+
+
+def _parsed(name: str) -> tuple[str, int]:
+    node, colon, index = name.partition(":")
+    if colon and not index.isdigit():
+        raise ValueError(f"Cannot convert {name!r} to a tensor name.")
+    return node, int(index or 0)
+
+
+class _Importer:
+    """One import: what is to be made, and what is made already."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        proto: Any,
+        input_map: dict[str, Tensor],
+        op_dict: Mapping[str, Any] | None,
+        producer_op_list: Any,
+        library: _Library,
+    ) -> None:
+        self.graph = graph
+        self.protos: dict[str, Any] = {node.name: node for node in proto.node}
+        self.input_map = input_map
+        self.used: set[str] = set()
+        self.op_dict = op_dict
+        self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
+        # All names are taken first: nodes name each other before they exist.
+        self.names = graph.imported_names(self.protos)
+        self.made: dict[str, Node] = {}
+        self.library = library
+
+    def run(self) -> None:
+        """Make all nodes; an error if something was to be replaced that is not there."""
+        self.make_all()
+        unused = sorted(self.input_map.keys() - self.used)
+        unused = [key for key in unused if not self._has_output(key)]
+        if unused:
+            raise ValueError(
+                f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
+            )
+
+    def make_all(self) -> dict[str, Node]:
+        """Make all nodes."""
+        for name in self.protos:
+            self._make_with_inputs(name)
+        self._close_loops()
+        return self.made
+
+    def _has_output(self, name: str) -> bool:
+        node, index = _parsed(name)
+        return node in self.made and index < len(self.made[node].outputs)
+
+    def element(self, name: str) -> Any:
+        """The node or tensor of a name in the GraphDef."""
+        node, colon, index = name.partition(":")
+        found = self.made.get(node)
+        outputs = () if found is None else found.outputs
+        if not colon and found is not None:
+            return found
+        if colon and index.isdigit() and int(index) < len(outputs):
+            return outputs[int(index)]
+        raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
+
+    # In order
+
+    def _make_with_inputs(self, name: str) -> None:
+        """Make a node after those it needs, without recursion: graphs are deep."""
+        pending = [name]
+        waiting: set[str] = set()
+        while pending:
+            current = pending[-1]
+            missing = [] if current in self.made else self._missing(current)
+            if missing and current in waiting:
+                raise ValueError(
+                    f"The GraphDef has a cycle through node {current!r}: only what goes from a "
+                    "NextIteration to a Merge may close one."
+                )
+            if missing:
+                waiting.add(current)
+                pending += missing
+                continue
+            if current not in self.made:
+                self.made[current] = self._make(self.protos[current])
+            pending.pop()
+
+    def _missing(self, name: str) -> list[str]:
+        proto = self.protos[name]
+        needed = [
+            _canonical(source).lstrip("^").partition(":")[0]
+            for source in proto.input
+            if _canonical(source) not in self.input_map and not self._goes_back(proto, source)
+        ]
+        return [node for node in needed if node in self.protos and node not in self.made]
+
+    # Loops
+
+    def _goes_back(self, proto: Any, source: str) -> bool:
+        """Whether an input of a node closes a loop."""
+        if proto.op not in _LOOP_STARTS or source[0] == "^":
+            return False
+        found = self.protos.get(_parsed(source)[0])
+        is_end = found is not None and found.op in _LOOP_ENDS
+        return is_end and _canonical(source) not in self.input_map
+
+    def _forward_sources(self, proto: Any, sources: list[str]) -> list[str]:
+        """The inputs of a node; for those that are not made yet, another one for the time being."""
+        ready = [s for s in sources if not self._goes_back(proto, s)]
+        if len(ready) < len(sources) and not ready:
+            raise _invalid(proto, "A Merge needs an input that is not a NextIteration.")
+        return [ready[0] if self._goes_back(proto, source) else source for source in sources]
+
+    def _close_loops(self) -> None:
+        """Give merges the inputs that were made after them."""
+        for name, proto in self.protos.items():
+            for place, source in enumerate(proto.input):
+                if self._goes_back(proto, source):
+                    _, tensor = self._tensor(proto, _canonical(source))
+                    operators["update_input"](self.made[name], place, tensor)
+
+    # One node
+
+    def _make(self, proto: Any) -> Node:
+        block = _block(proto, self.op_dict)
+        values = dict(proto.attr)
+        self._drop_newer_defaults(proto, block, values)
+        sources = [_canonical(source) for source in proto.input]
+        forward = self._forward_sources(proto, _current_order(proto, sources))
+        inputs = [self._tensor(proto, source) for source in forward]
+        controls = [self._control(proto, s) for s in sources if s.startswith("^")]
+        op = self._op(proto, block, values)
+        counts = _check_inputs(proto, block, values, inputs)
+        with ExitStack() as scopes:
+            scopes.enter_context(self.graph.control_dependencies(controls))
+            scopes.enter_context(self.graph.attr_scope(self._annotations(proto, block, values)))
+            if proto.device:
+                scopes.enter_context(self.graph.device(proto.device))
+            grouped = op.parsed.group([tensor for _, tensor in inputs], counts)
+            node = add_node(self.graph, op, tuple(grouped), f"{self.names[proto.name]}/")
+        _narrow_shapes(proto, node)
+        return node
+
+    def _drop_newer_defaults(self, proto: Any, block: type[Op], values: dict[str, Any]) -> None:
+        """Attributes that only the producer knows may go where they say what is usual there."""
+        if proto.op not in self.producer:
+            return
+        known = _attribute_names(block)
+        for attribute in self.producer[proto.op].attr:
+            given = values.get(attribute.name)
+            is_default = attribute.HasField("default_value") and given == attribute.default_value
+            if is_default and attribute.name not in known:
+                del values[attribute.name]
+
+    def _op(self, proto: Any, block: type[Op], values: Mapping[str, Any]) -> Op:
+        fields = {
+            field: self._field(proto, block, field, values[name])
+            for field in block.fields
+            if (name := block.graphdef_names.get(field, field)) in values
+        }
+        try:
+            return block(**fields)
+        except TypeError as error:
+            raise _invalid(proto, str(error)) from None
+
+    def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
+        found = attributes.decode(value, attributes.kinds(block).get(field))
+        is_held = field in body_fields(block)
+        return self._bodies(proto, found) if is_held else self.library.resolved(found)
+
+    def _bodies(self, proto: Any, names: Any) -> Any:
+        """The body of a function, or those of several."""
+        if isinstance(names, tuple):
+            return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
+        if not isinstance(names, FunctionName):
+            raise _invalid(proto, f"Expected the name of a function, not {names!r}.")
+        return self.library.function(names).body
+
+    def _annotations(
+        self, proto: Any, block: type[Op], values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        known = _attribute_names(block) | {"_output_shapes"}
+        found = {name: attributes.decode(values[name]) for name in values if name not in known}
+        if "_class" in values:
+            found["_class"] = self._groups(proto, values["_class"].list.s)
+        return found
+
+    def _groups(self, proto: Any, groups: Sequence[bytes]) -> list[bytes]:
+        """Colocation groups, by the names that the nodes have now."""
+        renamed: list[bytes] = []
+        for group in groups:
+            if not group.startswith(_COLOCATION):
+                renamed.append(group)
+                continue
+            peer = group.removeprefix(_COLOCATION).decode()
+            if peer not in self.names:
+                raise ValueError(
+                    "Specified colocation to an op that does not exist during import: "
+                    f"{peer} in {proto.name}"
+                )
+            renamed.append(_COLOCATION + self.names[peer].encode())
+        return renamed
+
+    def _tensor(self, proto: Any, source: str) -> tuple[str, Tensor]:
+        if source in self.input_map:
+            self.used.add(source)
+            return source, self.input_map[source]
+        name, index = _parsed(source)
+        if not self._has_output(source):
+            raise _invalid(proto, f"Input tensor {source!r} not found in graph_def.")
+        return source, self.made[name].outputs[index]
+
+    def _control(self, proto: Any, source: str) -> Node:
+        node = self.made.get(source[1:])
+        if node is None:
+            raise _invalid(proto, f"Control input {source!r} not found in graph_def.")
+        return node
+
+
+class _Library:
+    """The functions of a GraphDef, made when a node asks for one."""
+
+    def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
+        self._protos = {function.signature.name: function for function in proto.function}
+        self._made: dict[str, Lambda] = {}
+        self._open: set[str] = set()  # functions in the making
+        self._op_dict, self._producer = op_dict, producer_op_list
+
+    def resolved(self, value: Any) -> Any:
+        """An attribute, functions in the place of their names."""
+        if isinstance(value, FunctionName):
+            return self.function(value)
+        if not isinstance(value, tuple):
+            return value
+        return tuple(map(self.resolved, cast("tuple[Any, ...]", value)))
+
+    def function(self, name: str) -> Lambda:
+        """The function of a name."""
+        if name not in self._protos:
+            raise ValueError(f"graph_def is invalid: its library has no function {name!r}.")
+        if name in self._open:
+            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
+        if name not in self._made:
+            self._open.add(name)
+            block = functools.partial(_block, op_dict=self._op_dict)
+            self._made[name] = function_of(self._protos[name], self._make, block)
+            self._open.discard(name)
+        return self._made[name]
+
+    def _make(
+        self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]
+    ) -> dict[str, Node]:
+        part = protos.GraphDef(node=nodes)
+        return _Importer(graph, part, dict(given), self._op_dict, self._producer, self).make_all()
+
+
+def _block(proto: Any, op_dict: Mapping[str, Any] | None) -> type[Op]:
+    name = _current_name(proto.op)
+    if name is None or not (op_dict is None or proto.op in op_dict):
+        raise ValueError(f"No op named {proto.op} in defined operations.")
+    return REGISTRY[name]
+
+
+def _invalid(proto: Any, message: str) -> ValueError:
+    return ValueError(f"graph_def is invalid at node {proto.name!r}: {message}")
+
+
+def _attribute_names(block: type[Op]) -> set[str]:
+    """The names a GraphDef has for what the block defines."""
+    arguments = block.parsed.inputs + block.parsed.outputs
+    own = {*block.fields, *block.parsed.type_names, *(a.count for a in arguments if a.count)}
+    return {block.graphdef_names.get(name, name) for name in own}
+
+
+# Ops of other versions
+
+
+def _current_name(name: str) -> str | None:
+    """The op here: `Variable` is VariableV2, `AddV2` is Add, `BatchMatrixInverse` MatrixInverse."""
+    if name in REGISTRY:
+        return name
+    unversioned = re.sub(r"V\d$", "", name)
+    unbatched = unversioned.removeprefix("Batch")
+    bases = (unversioned, unbatched, unbatched.removeprefix("Matrix"))
+    candidates = (f"{base}{version}" for base in bases for version in ("V2", "V3", ""))
+    return next((other for other in candidates if other in REGISTRY), None)
+
+
+def _current_order(proto: Any, sources: list[str]) -> list[str]:
+    """The data inputs as the current op takes them: the axis of `Concat` now comes last."""
+    data = [source for source in sources if not source.startswith("^")]
+    if proto.op == "Concat" and "Concat" not in REGISTRY:
+        return data[1:] + data[:1]
+    return data
+
+
+# Input types
+
+
+def _check_inputs(
+    proto: Any, block: type[Op], values: Mapping[str, Any], inputs: list[tuple[str, Tensor]]
+) -> tuple[int, ...]:
+    """How many tensors each input takes; a ValueError where they do not fit the op."""
+    names = block.graphdef_names
+    expected = [
+        _argument_types(argument, values, names, len(inputs)) for argument in block.parsed.inputs
+    ]
+    flat = [dtype for types in expected for dtype in types]
+    for position, (source, tensor) in enumerate(inputs):
+        if position >= len(flat):
+            raise _invalid(proto, f"More inputs specified ({source!r}) than the op expects.")
+        _check_input(proto, source, tensor, flat[position])
+    if len(flat) > len(inputs):
+        wanted = ", ".join("any" if dtype is None else dtype.name for dtype in flat)
+        got = ", ".join(tensor.dtype.name for _, tensor in inputs)
+        raise _invalid(proto, f"Input types mismatch (expected {wanted!r} but got {got!r})")
+    return tuple(len(types) for types in expected)
+
+
+def _argument_types(
+    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], given: int
+) -> list[DType | None]:
+    """The dtypes an input takes, None where the NodeDef leaves one to the tensor."""
+    if argument.is_mixed:
+        listed = values.get(names.get(argument.type, argument.type))
+        return [None] * given if listed is None else [dtypes.as_dtype(t) for t in listed.list.type]
+    dtype = argument.fixed
+    stated = values.get(names.get(argument.type, argument.type))
+    if dtype is None and stated is not None:
+        dtype = dtypes.as_dtype(stated.type)
+    if dtype is not None and argument.is_ref:
+        dtype = dtype.as_ref
+    return [dtype] * (int(values[argument.count].i) if argument.count else 1)
+
+
+def _check_input(proto: Any, source: str, tensor: Tensor, dtype: DType | None) -> None:
+    if dtype is None or dtype.is_compatible_with(tensor.dtype):
+        return
+    raise _invalid(
+        proto,
+        f"Input tensor {source!r} Cannot convert a tensor of type {tensor.dtype.name} to an input "
+        f"of type {dtype.name}.",
+    )
+
+
+def _narrow_shapes(proto: Any, node: Node) -> None:
+    """Add what the producer knew of the outputs' shapes."""
+    if "_output_shapes" not in proto.attr:
+        return
+    shapes = proto.attr["_output_shapes"].list.shape
+    for tensor, shape in zip(node.outputs, shapes, strict=False):
+        # What older libraries wrote as the shape of a handle says nothing of a value.
+        if not _is_handle(tensor):
+            tensor.set_shape(attributes.shape_from_proto(shape))
+
+
+def _is_handle(tensor: Tensor) -> bool:
+    is_text_reference = tensor.dtype.is_ref_dtype and tensor.dtype.base_dtype is dtypes.string
+    return tensor.dtype is dtypes.resource or is_text_reference

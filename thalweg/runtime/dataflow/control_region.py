@@ -1,0 +1,114 @@
+"""Control nodes as kernels of a plan: a conditional or a loop with all that is inside it.
+
+What can be is run as native code. What cannot (strings, Python, shapes that change from one
+iteration to the next, nodes on several devices) and what native code gives up is unfolded to a
+token graph for the dataflow executor. Within one process that executor runs the vertices of all
+devices, each with the state of its own; between processes every device would run its own vertices
+and a copy of the loop's condition, as Send and Recv would carry a frame and an iteration in their
+keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.specialise import ControlRegion
+from thalweg.ops.core.context import VariableCell
+from thalweg.partition.cut import spans
+from thalweg.runtime.compiled import Backend
+from thalweg.runtime.dataflow.run import Dataflow
+from thalweg.runtime.dataflow.unfold import unfold, unfold_step
+from thalweg.runtime.kernels import Call
+from thalweg.runtime.program_cache import cached_lower
+
+#: Where this is False, everything is left to the executor: both must give the same.
+NATIVE = True
+
+
+class ControlCall:
+    """The kernel of a control node and its traces."""
+
+    def __init__(self, unit: ControlRegion, backend: Backend, fed: Sequence[int] = ()) -> None:
+        self.unit = unit
+        self._fed = fed  # inputs that are values where the bodies want references
+        devices = backend.devices
+        self._spans = devices is not None and spans(unit.nodes[0], devices)
+        self._backend = backend if self._spans else replace(backend, devices=None)
+        is_native = backend.compiled and not self._spans
+        self.native = backend.device.load_control(unit, cached_lower) if is_native else None
+        self.was_native: bool | None = None  # how it ran the last time, if it did
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """The unit as a token graph."""
+        nested = self._nested if self._backend.compiled else None
+        return Dataflow(unfold(self.unit, self._backend, nested))
+
+    @property
+    def reason(self) -> str:
+        """Why it ran on the executor, where native code is wanted."""
+        if self._spans:
+            return "its nodes are on several devices"
+        if self.native is None or not NATIVE:
+            return "nothing is compiled"
+        return self.native.reason or "native code gave up"
+
+    def _nested(self, unit: ControlRegion) -> Call:
+        return control_call(unit, (), self._backend)
+
+    def __call__(self, context: Any, *values: Any) -> list[Any]:
+        inputs = list(values)
+        for place in self._fed:
+            inputs[place] = _cell(self.unit.inputs[place], inputs[place])
+        if self.native is not None and NATIVE:
+            results = self.native(context, inputs)
+            if results is not None:
+                self.was_native = True
+                return results
+        self.was_native = False
+        return self.dataflow.run(inputs, context)
+
+
+def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:
+    """The call that computes a control node and its traces."""
+    first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
+    references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
+    read = [p for p in references if p < first and unit.inputs[p] not in fed]
+    given = [p for p in references if p >= first and unit.inputs[p] in fed]
+    function = ControlCall(unit, backend, given)
+    return Call(function, True, tuple(read), unit.node, unit.nodes)
+
+
+@dataclass(frozen=True)
+class DataflowStep:
+    """A step that runs as one token graph, since its nodes are control primitives."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Tensor, ...]  # what is fed
+    outputs: tuple[Tensor, ...]  # what is fetched and not fed
+
+    def call(self, backend: Backend) -> Call:
+        """The call that computes the step."""
+        graph = unfold_step(self.nodes, self.outputs, self.inputs, backend)
+        return Call(DataflowCall(Dataflow(graph)), True, (), self.nodes[-1], self.nodes)
+
+
+@dataclass(frozen=True)
+class DataflowCall:
+    """The kernel of a step that runs as one token graph."""
+
+    dataflow: Dataflow
+
+    def __call__(self, context: Any, *values: Any) -> list[Any]:
+        return self.dataflow.run(values, context)
+
+
+def _cell(tensor: Tensor, value: Any) -> VariableCell:
+    """A fed value that stands for a variable."""
+    cell = VariableCell(tensor.op.name, tensor.dtype.base_dtype, tensor.shape)
+    cell.assign(value)
+    return cell

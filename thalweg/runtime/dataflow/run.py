@@ -1,0 +1,584 @@
+"""The dataflow executor: runs token graphs, with frames, iterations and dead tokens.
+
+A token belongs to an iteration of a frame. The caller's thread fires all that is ready, in one
+graph or in those of all partitions of a step. Calls that may block, and in steps of several
+partitions calls that may take long, are deferred until nothing else is ready: several run on worker
+threads, a single one on the caller's. Dead tokens run through a branch that is not taken; an
+iteration is over when nothing in it can fire any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.graph.node import Node
+from thalweg.partition.transfers import Transfer
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
+from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
+from thalweg.runtime.dataflow.workers import WORKERS
+from thalweg.runtime.kernels import Call, Context, located, outputs_of
+from thalweg.runtime.sending import SendingExecutable
+
+_MAX_WAIT = 0.1  # seconds without handling signals
+
+
+class Dataflow:
+    """A token graph, ready to run: any number of threads may do so at once."""
+
+    def __init__(self, graph: TokenGraph) -> None:
+        self.graph = graph
+        self.wiring = Wiring(graph)
+
+    def run(self, feeds: Sequence[Any], context: Context) -> list[Any]:
+        """The fetched values of one run."""
+        return run_all([(self, feeds, context)], context.cancellation)[0]
+
+
+def run_all(
+    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]], cancellation: Cancellation
+) -> list[list[Any]]:
+    """The fetched values of token graphs that run at once, each with its feeds."""
+    scheduler = _Scheduler(cancellation, defers=len(graphs) > 1)
+    runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
+    for run, (_, feeds, _) in zip(runs, graphs, strict=True):
+        run.begin(feeds)
+    scheduler.work()
+    return [run.results() for run in runs]
+
+
+class _Iteration:
+    """The tokens of one iteration of a frame that have not been used yet."""
+
+    __slots__ = (
+        "children",
+        "dead",
+        "frame",
+        "index",
+        "out",
+        "pending",
+        "queued",
+        "ready",
+        "values",
+    )
+
+    def __init__(
+        self, frame: _Frame, index: int, values: list[Any], pending: list[int], ready: list[int]
+    ) -> None:
+        self.frame = frame
+        self.index = index
+        self.values, self.pending, self.ready = values[:], pending[:], ready[:]
+        self.dead = bytearray(len(pending))
+        self.out = 0  # calls that may block and have not come back
+        self.children: dict[int, _Frame] = {}
+        self.queued = False
+
+
+class _Frame:
+    """A frame that is running: a loop, for one iteration of what is around it."""
+
+    __slots__ = (
+        "collected",
+        "exited",
+        "held",
+        "is_over",
+        "iterations",
+        "missing",
+        "newest",
+        "oldest",
+        "parent",
+        "pattern",
+        "place",
+        "run",
+        "wiring",
+    )
+
+    def __init__(
+        self, run: _Run, wiring: FrameWiring, place: int, parent: _Iteration | None
+    ) -> None:
+        self.run = run
+        self.wiring = wiring
+        self.place = place
+        self.parent = parent
+        #: what iterations begin with: constants
+        self.pattern = _Iteration(self, -1, wiring.values, wiring.pending, [])
+        self.iterations: dict[int, _Iteration] = {}
+        self.oldest, self.newest = 0, -1
+        self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
+        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration that may not begin yet
+        self.exited: set[WiredVertex] = set()
+        self.is_over = False
+        self.collected: dict[WiredVertex, dict[int, Any]] = {}
+
+
+class _Done(NamedTuple):
+    """A call that came back, from a worker or from who sent a value."""
+
+    iteration: _Iteration
+    vertex: WiredVertex
+    result: Any
+    error: BaseException | None = None
+    running: Lock | None = None  # of a call on a worker
+
+
+class _Scheduler:
+    """What one thread has to do in the token graphs that it runs."""
+
+    def __init__(self, cancellation: Cancellation, defers: bool) -> None:
+        self.defers = defers  # calls that may take long
+        self.active: deque[_Iteration] = deque()  # with vertices that are ready
+        self.deferred: list[tuple[_Iteration, WiredVertex, list[Any]]] = []
+        self.done: SimpleQueue[_Done] = SimpleQueue()
+        self.under_way = 0  # calls that have not come back
+        self._running: set[Lock] = set()  # of calls on workers: held while the call runs
+        self._cancellation = cancellation
+
+    def work(self) -> None:
+        """Fire all that is ready, and what that makes ready, until nothing is left."""
+        try:
+            self._work()
+        except BaseException as error:
+            self._stop(error)
+            raise
+
+    def _work(self) -> None:
+        active = self.active
+        while True:
+            while active:
+                iteration = active.popleft()
+                iteration.frame.run.drain(iteration)
+            if self.deferred:
+                self._release()
+            elif self.under_way:
+                self._finish(self._next_done())
+            else:
+                return
+
+    def _next_done(self) -> _Done:
+        """Wait for a call to come back, for a short time at once: a signal that arrives just before
+        a wait begins does not end it."""
+        while True:
+            try:
+                return self.done.get(timeout=_MAX_WAIT)
+            except Empty:
+                continue
+
+    def _release(self) -> None:
+        """Call what was deferred: on workers, a single one here."""
+        deferred, self.deferred = self.deferred, []
+        is_single = len(deferred) == 1 and not self._running
+        is_awaited = self.under_way > 0 and _sends_early(deferred[0][1].call)
+        self.under_way += len(deferred)
+        if is_single and not is_awaited:
+            ((iteration, vertex, inputs),) = deferred
+            self._finish(_Done(iteration, vertex, iteration.frame.run.result(vertex, inputs)))
+            return
+        for entry in deferred:
+            running = Lock()
+            self._running.add(running)
+            WORKERS.start(partial(self._call_on_worker, running, *entry))
+
+    def _call_on_worker(
+        self, running: Lock, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]
+    ) -> None:
+        with running, np.errstate(all="ignore"):  # a thread has its own
+            try:
+                result = iteration.frame.run.result(vertex, inputs)
+                done = _Done(iteration, vertex, result, None, running)
+            except BaseException as error:  # carried to the caller's thread
+                done = _Done(iteration, vertex, None, error, running)
+        self.done.put(done)
+
+    def _finish(self, done: _Done) -> None:
+        self.under_way -= 1
+        if done.running is not None:
+            self._running.discard(done.running)
+        if done.error is not None:
+            raise done.error
+        done.iteration.frame.run.come_back(done.iteration, done.vertex, done.result)
+
+    def _stop(self, error: BaseException) -> None:
+        """Cancel the calls that workers run, and wait for them. One that has yet to begin finds the
+        step cancelled."""
+        if not self._running:
+            return
+        reason = error if isinstance(error, errors.OpError) else None
+        self._cancellation.cancel(
+            reason or errors.CancelledError(None, None, "another node of the step failed")
+        )
+        for running in self._running:
+            with running:
+                pass
+
+
+class _Run:
+    """One run of a token graph."""
+
+    def __init__(self, dataflow: Dataflow, context: Context, scheduler: _Scheduler) -> None:
+        self._graph, self._wiring = dataflow.graph, dataflow.wiring
+        self._context = context
+        self._cancellation = context.cancellation
+        self._contexts: dict[Node, Context] = {}
+        self._scheduler = scheduler
+        self._root = _Frame(self, self._wiring.frames[0], 0, None)
+
+    def begin(self, feeds: Sequence[Any]) -> None:
+        """Make the feeds and all that takes nothing ready."""
+        first = self._begin(self._root)
+        fed = len(self._wiring.feeds)
+        sources = [p for p, count in enumerate(first.pending[fed:-1], fed) if not count]
+        first.ready += reversed(sources)  # the last of those that are ready fires first
+        for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
+            self._send(first, vertex.edges[0], value)
+
+    def results(self) -> list[Any]:
+        """The fetched values, when nothing can fire any more."""
+        first = self._root.iterations.pop(0)  # what it holds lives no longer than the step
+        return [self._fetched(first, place) for place in range(len(self._graph.fetches))]
+
+    def drain(self, iteration: _Iteration) -> None:
+        """Fire all that is ready in an iteration."""
+        iteration.queued = False
+        error = self._cancellation.error
+        if error is not None:
+            raise error
+        vertices, dead = iteration.frame.wiring.vertices, iteration.dead
+        ready = iteration.ready
+        while ready:
+            place = ready.pop()
+            vertex = vertices[place]
+            if dead[place]:
+                self._die(iteration, vertex)
+            else:
+                _FIRES[vertex.kind](self, iteration, vertex)
+        self._end_iterations(iteration.frame)
+
+    # Sending
+
+    def _send(self, iteration: _Iteration, edges: Edges, value: Any) -> None:
+        """Send a value to the followers of an output."""
+        values, pending = iteration.values, iteration.pending
+        for place, slot in edges.plain:
+            values[slot] = value
+            left = pending[place] = pending[place] - 1
+            if not left:
+                iteration.ready.append(place)
+        for place, slot, number, _ in edges.merges:
+            if values[slot] is EMPTY:
+                values[slot], values[slot + 1] = value, number
+                self._count_down(iteration, place)
+
+    def _count_down(self, iteration: _Iteration, place: int) -> None:
+        left = iteration.pending[place] = iteration.pending[place] - 1
+        if not left:
+            iteration.ready.append(place)
+
+    def send_done(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send a token without a value along control edges."""
+        for place in vertex.controls:
+            self._count_down(iteration, place)
+        for place in vertex.triggers:
+            self._count_down(iteration, place)
+
+    def _kill(self, iteration: _Iteration, edges: Edges) -> None:
+        """Send a dead token to the followers of an output."""
+        for place in edges.dead:
+            iteration.dead[place] = 1
+            self._count_down(iteration, place)
+        for place, slot, _, count in edges.merges:
+            iteration.values[slot + 2] += 1
+            if iteration.values[slot + 2] == count:
+                iteration.dead[place] = 1
+                self._count_down(iteration, place)
+
+    def _kill_all(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send dead tokens to all followers of a vertex."""
+        for edges in vertex.edges:
+            self._kill(iteration, edges)
+        for place in vertex.controls:
+            iteration.dead[place] = 1
+            self._count_down(iteration, place)
+        for place in vertex.triggers:
+            self._count_down(iteration, place)
+
+    def _queue(self, iteration: _Iteration) -> None:
+        if not iteration.queued:
+            iteration.queued = True
+            self._scheduler.active.append(iteration)
+
+    # Vertices that fire
+
+    def call(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Call a kernel, now or when nothing else is ready."""
+        values = iteration.values
+        inputs = values[vertex.first : vertex.last]
+        values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
+        if vertex.spec.is_async:
+            self._start(iteration, vertex, inputs)
+            return
+        if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call)):
+            iteration.out += 1
+            self._scheduler.deferred.append((iteration, vertex, inputs))
+            return
+        self._give(iteration, vertex, self.result(vertex, inputs))
+
+    def result(self, vertex: WiredVertex, inputs: list[Any]) -> Any:
+        """What a call gives; its error is attributed to its node."""
+        call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - calls have one
+        try:
+            if self._cancellation.error is not None:
+                raise self._cancellation.error
+            for position in call.references:
+                inputs[position] = inputs[position].read()
+            if call.takes_context:
+                return call.function(self._context_of(call), *inputs)
+            return call.function(*inputs)
+        except Exception as error:
+            raise located(error, call.node) from error
+
+    def _context_of(self, call: Call) -> Context:
+        found = self._contexts.get(call.node)
+        if found is None:
+            found = self._contexts[call.node] = self._context.at(call.node, call.device)
+        return found
+
+    def _give(self, iteration: _Iteration, vertex: WiredVertex, result: Any) -> None:
+        edges = vertex.edges
+        if len(edges) == 1 and not isinstance(result, list | tuple):
+            self._send(iteration, edges[0], result)
+        else:
+            flat = outputs_of(result, len(edges), vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
+            for each, value in zip(edges, flat, strict=True):
+                self._send(iteration, each, value)
+        if vertex.is_awaited:
+            self.send_done(iteration, vertex)
+
+    def switch(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send the data to the output that is chosen, dead tokens to the others."""
+        values, first = iteration.values, vertex.first
+        chosen = int(values[first + 1])
+        for number, edges in enumerate(vertex.edges):
+            if number == chosen:
+                self._send(iteration, edges, values[first])
+            elif edges.dead or edges.merges:
+                self._kill(iteration, edges)
+        values[first] = None
+        if vertex.is_awaited:
+            self.send_done(iteration, vertex)
+
+    def merge(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send the first input that is alive, and its number."""
+        values, first = iteration.values, vertex.first
+        self._send(iteration, vertex.edges[0], values[first])
+        if len(vertex.edges) > 1:
+            self._send(iteration, vertex.edges[1], np.int32(values[first + 1]))
+        values[first] = None
+        if vertex.is_awaited:
+            self.send_done(iteration, vertex)
+
+    def hand_on(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send what came."""
+        self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
+        iteration.values[vertex.first] = None
+        if vertex.is_awaited:
+            self.send_done(iteration, vertex)
+
+    def _die(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """A vertex with a dead input: all that follows is dead."""
+        iteration.values[vertex.first : vertex.last] = vertex.empty
+        if vertex.loop is None:
+            self._kill_all(iteration, vertex)
+            return
+        frame = self._child(iteration, vertex)
+        frame.missing -= 1
+        self._end_iterations(frame)
+
+    # Frames
+
+    def _child(self, iteration: _Iteration, vertex: WiredVertex) -> _Frame:
+        found = iteration.children.get(vertex.child)
+        if found is None:
+            found = _Frame(self, self._wiring.frames[vertex.child], vertex.child, iteration)
+            iteration.children[vertex.child] = found
+        return found
+
+    def _begin(self, frame: _Frame) -> _Iteration:
+        """The next iteration of a frame."""
+        frame.newest += 1
+        like = frame.pattern
+        iteration = _Iteration(frame, frame.newest, like.values, like.pending, like.ready)
+        frame.iterations[frame.newest] = iteration
+        self._queue(iteration)
+        return iteration
+
+    def enter(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send a value into a frame: to its first iteration, or to all."""
+        value = iteration.values[vertex.first]
+        iteration.values[vertex.first] = None
+        frame = self._child(iteration, vertex)
+        frame.missing -= 1
+        if frame.newest < 0:
+            self._begin(frame)
+        reached = [*frame.iterations.values()] if vertex.is_constant else [frame.iterations[0]]
+        if vertex.is_constant:
+            self._arrive(frame.pattern, vertex, value)
+        for each in reached:
+            self._arrive(each, vertex, value)
+            self._queue(each)
+
+    def _arrive(self, iteration: _Iteration, vertex: WiredVertex, value: Any) -> None:
+        self._send(iteration, vertex.edges[0], value)
+        if vertex.is_awaited:
+            self.send_done(iteration, vertex)
+
+    def next_iteration(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send a value to the next iteration."""
+        value = iteration.values[vertex.first]
+        iteration.values[vertex.first] = None
+        frame, index = iteration.frame, iteration.index + 1
+        if index > frame.newest:
+            if index >= frame.oldest + frame.wiring.limit:
+                frame.held.append((vertex, value))
+                return
+            self._begin(frame)
+        following = frame.iterations[index]
+        self._arrive(following, vertex, value)
+        self._queue(following)
+
+    def exit(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send a value out of its frame."""
+        frame = iteration.frame
+        frame.exited.add(vertex)
+        value = iteration.values[vertex.first]
+        iteration.values[vertex.first] = None
+        self._leave(frame, vertex, value)
+
+    def _leave(self, frame: _Frame, vertex: WiredVertex, value: Any) -> None:
+        parent: _Iteration = frame.parent  # pyright: ignore[reportAssignmentType] - not the root
+        self._arrive(parent, vertex, value)
+        self._queue(parent)
+
+    def collect(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Keep the value of an iteration."""
+        found = iteration.frame.collected.setdefault(vertex, {})
+        found[iteration.index] = iteration.values[vertex.first]
+        iteration.values[vertex.first] = None
+
+    def _end_iterations(self, frame: _Frame) -> None:
+        """End the iterations in which nothing can fire any more, the oldest first."""
+        if frame.missing or frame.is_over:
+            return
+        while frame.oldest <= frame.newest:
+            oldest = frame.iterations[frame.oldest]
+            if oldest.ready or oldest.out or oldest.children:
+                return
+            if frame.parent is not None:
+                del frame.iterations[frame.oldest]
+            frame.oldest += 1
+            self._release_held(frame)
+        if frame.parent is not None:
+            self._end(frame, frame.parent)
+
+    def _release_held(self, frame: _Frame) -> None:
+        if not frame.held:
+            return
+        following = self._begin(frame)
+        for vertex, value in frame.held:
+            self._arrive(following, vertex, value)
+        frame.held = []
+
+    def _end(self, frame: _Frame, parent: _Iteration) -> None:
+        """Send what leaves a frame at its end, and dead tokens for what never left."""
+        frame.is_over = True
+        del parent.children[frame.place]
+        for vertex in frame.wiring.leaving:
+            collects = vertex.spec.collects
+            if collects is None:
+                if vertex not in frame.exited:
+                    self._kill_all(parent, vertex)
+            elif frame.exited:
+                self._arrive(
+                    parent, vertex, collects(frame.collected.get(vertex, {}), frame.newest)
+                )
+            else:
+                self._kill_all(parent, vertex)
+        self._queue(parent)
+
+    # Calls that may block
+
+    def _start(self, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
+        """Begin a call that hands on its value or error later, from any thread."""
+        iteration.out += 1
+        self._scheduler.under_way += 1
+
+        def done(value: Any, error: BaseException | None) -> None:
+            self._scheduler.done.put(_Done(iteration, vertex, value, error))
+
+        self.result(vertex, [done, *inputs])
+
+    def come_back(self, iteration: _Iteration, vertex: WiredVertex, result: Any) -> None:
+        """Take what a call gave that was deferred or under way."""
+        iteration.out -= 1
+        self._give(iteration, vertex, result)
+        self._queue(iteration)
+
+    def _fetched(self, first: _Iteration, place: int) -> Any:
+        graph = self._graph
+        value = first.values[self._wiring.fetches[place]]
+        if value is not EMPTY:
+            return value
+        if place in graph.may_be_dead:
+            return None
+        source = cast("Source", graph.fetches[place])  # what is known is never dead
+        node = graph.vertices[source.vertex].node
+        name = "a value" if node is None else f"{node.name}:{source.output}"
+        raise errors.InvalidArgumentError(
+            None,
+            node,
+            f"The tensor returned for {name} was not valid: it is computed in a branch that was "
+            "not taken",
+        )
+
+
+def _nothing(run: _Run, iteration: _Iteration, vertex: WiredVertex) -> None:
+    """What leaves at the end of a frame is found then."""
+
+
+_BY_KIND: dict[VertexKind, Callable[[_Run, _Iteration, WiredVertex], None]] = {
+    VertexKind.CALL: _Run.call,
+    VertexKind.SWITCH: _Run.switch,
+    VertexKind.MERGE: _Run.merge,
+    VertexKind.ENTER: _Run.enter,
+    VertexKind.EXIT: _Run.exit,
+    VertexKind.NEXT_ITERATION: _Run.next_iteration,
+    VertexKind.LOOP_COND: _Run.hand_on,
+    VertexKind.PASS: _Run.hand_on,
+    VertexKind.COLLECT: _Run.collect,
+    VertexKind.COUNT: _nothing,
+    VertexKind.TRIGGER: _Run.send_done,
+}
+_FIRES = [_BY_KIND[kind] for kind in VertexKind]
+
+
+def _sends_early(call: Call | None) -> bool:
+    """Whether a call sends values, which others take, while it runs."""
+    return call is not None and isinstance(call.function, SendingExecutable)
+
+
+def _is_short(call: Call | None) -> bool:
+    """Whether a call takes less time than to hand it to another thread."""
+    if call is None:
+        return False
+    function = call.function
+    if isinstance(function, Executable):
+        return function.holds_gil
+    return isinstance(call.node.op, Transfer) or not call.node.inputs

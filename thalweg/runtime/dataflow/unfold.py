@@ -1,0 +1,536 @@
+"""From control nodes to token graphs: conditionals become switches and merges, loops frames.
+
+What comes in is a conditional or a loop of a plan with its traces; what goes out is a token graph
+whose feeds are the unit's inputs and whose fetches are its outputs. Bodies are unfolded to any
+depth; what lies between control nodes is compiled in regions, or run node by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.control.branches import Branching
+from thalweg.control.lists import ListValue
+from thalweg.control.liveness import needed
+from thalweg.control.loops import While
+from thalweg.control.primitives import Enter, Merging, Primitive
+from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace, traced_tensor
+from thalweg.graph.analysis.node_effects import has_state, is_sequential
+from thalweg.graph.analysis.order import Order, step_order
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import Argument, Body
+from thalweg.lower.regions import Unit, regions, with_traces
+from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.ops.core.basic import Const
+from thalweg.runtime.compiled import Backend
+from thalweg.runtime.dataflow.tokens import (
+    Input,
+    Known,
+    Loop,
+    Source,
+    TokenGraph,
+    Vertex,
+    VertexKind,
+)
+from thalweg.runtime.kernels import Call, call_of, dereferenced
+
+_KINDS = {
+    "Switch": VertexKind.SWITCH,
+    "Merge": VertexKind.MERGE,
+    "Enter": VertexKind.ENTER,
+    "Exit": VertexKind.EXIT,
+    "NextIteration": VertexKind.NEXT_ITERATION,
+    "LoopCond": VertexKind.LOOP_COND,
+    "ControlTrigger": VertexKind.TRIGGER,
+}
+
+
+Nested = Callable[[ControlRegion], Call]
+
+
+def unfold(unit: ControlRegion, backend: Backend, nested: Nested | None = None) -> TokenGraph:
+    """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
+    where `nested` gives such."""
+    unfolder = Unfolder(backend, nested=nested)
+    around = Section()
+    for tensor in unit.inputs:
+        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
+    unfolder.control(unit, around, {})
+    fetches = tuple(around.values[tensor] for tensor in unit.outputs)
+    if not fetches:
+        unfolder.done(around, unit.node)
+    dead = [p for p, t in enumerate(unit.outputs) if isinstance(t.op.op, BranchTrace)]
+    return TokenGraph(tuple(unfolder.vertices), len(unit.inputs), fetches, frozenset(dead))
+
+
+def unfold_step(
+    nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor], backend: Backend
+) -> TokenGraph:
+    """A step that has control primitives as a token graph: its nodes one by one."""
+    unfolder = Unfolder(replace(backend, compiled=False), feeds)
+    around = Section()
+    for tensor in feeds:
+        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
+    order = {node: set(node.controls) for node in nodes}
+    for unit in with_traces(nodes, fetches):
+        unfolder.unit(unit, around, order)
+    unfolder.close_loops(nodes, around)
+    ends = tuple(around.values[tensor] for tensor in fetches)
+    return TokenGraph(tuple(unfolder.vertices), len(feeds), ends)
+
+
+@dataclass(eq=False)
+class Section:
+    """A part of a graph that runs or not as a whole: a branch, the condition or body of a loop."""
+
+    #: makes a vertex that is alive where the section is; none where it always is
+    make_pivot: Callable[[], int] | None = None
+    values: dict[Tensor, Input] = field(default_factory=dict[Tensor, Input])
+    #: for each node, a vertex that fires when it is done, or how to make one
+    ends: dict[Node, int | Callable[[], int]] = field(
+        default_factory=dict[Node, "int | Callable[[], int]"]
+    )
+    _pivot: int | None = None
+
+    @property
+    def pivot(self) -> int | None:
+        """The vertex that what has no other input waits for."""
+        if self._pivot is None and self.make_pivot is not None:
+            self._pivot = self.make_pivot()
+        return self._pivot
+
+
+class Unfolder:
+    """Vertices in the making."""
+
+    def __init__(
+        self, backend: Backend, fed: Collection[Tensor] = (), nested: Nested | None = None
+    ) -> None:
+        self.vertices: list[Vertex] = []
+        self._backend = backend
+        self._nested = nested
+        self._fed = fed  # tensors that are values whatever their nodes give
+        self._closed: set[Node] = set()
+        self._constants: set[int] = set()  # vertices whose tokens are there in every iteration
+
+    def add(
+        self,
+        section: Section,
+        kind: VertexKind,
+        inputs: Sequence[Input] = (),
+        controls: Iterable[int] = (),
+        **more: Any,
+    ) -> Source:
+        """A vertex of a section: what only takes what is always there waits for its pivot."""
+        after = tuple(dict.fromkeys(controls))
+        if not after and all(self._is_ambient(source) for source in inputs):
+            after = () if section.pivot is None else (section.pivot,)
+        self.vertices.append(Vertex(kind, tuple(inputs), after, **more))
+        return Source(len(self.vertices) - 1)
+
+    def _is_ambient(self, source: Input) -> bool:
+        return isinstance(source, Known) or source.vertex in self._constants
+
+    def _alive(self, source: Input, section: Section) -> Source:
+        """A value as a token that is alive where its section is."""
+        if isinstance(source, Source) and source.vertex not in self._constants:
+            return source
+        return self.add(section, VertexKind.PASS, (source,))
+
+    def done(self, section: Section, node: Node) -> int:
+        """A vertex that fires when a node of a section is done with all it does."""
+        end = section.ends[node]
+        if not isinstance(end, int):
+            end = section.ends[node] = end()
+        return end
+
+    # Bodies
+
+    def body(self, body: Body, wanted: Sequence[Tensor], section: Section) -> None:
+        """What tensors of a body need, whose arguments the section has as values."""
+        nodes = [n for n in _needed(body, wanted) if not isinstance(n.op, Argument)]
+        feeds = [t for t in section.values if not t.dtype.is_ref_dtype]
+        order = step_order(nodes, feeds)
+        if self._backend.compiled and not has_primitives(nodes):
+            units = regions(nodes, wanted, feeds, order, devices=self._device_names(nodes))
+        else:
+            units = with_traces(nodes, wanted)
+        for unit in units:
+            self.unit(unit, section, order)
+        self.close_loops(nodes, section)
+
+    def _device_names(self, nodes: Iterable[Node]) -> dict[Node, str] | None:
+        devices = self._backend.devices
+        return None if devices is None else {node: devices[node].name for node in nodes}
+
+    def unit(self, unit: Unit, section: Section, order: Order) -> None:
+        """A node, a region or a control node."""
+        if isinstance(unit, ControlRegion):
+            self._inner(unit, section, order)
+        elif isinstance(unit, Node) and isinstance(unit.op, Const) and not unit.control_inputs:
+            section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
+        elif isinstance(unit, Node) and isinstance(unit.op, Primitive):
+            self._primitive(unit, section, order)
+        else:
+            self.call(unit, section, order)
+
+    def call(self, unit: Node | Region, section: Section, order: Order) -> None:
+        """A vertex that computes a node or a region."""
+        taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
+        self._add_call(call_of(unit, self._fed, self._backend), unit, taken, section, order)
+
+    def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:
+        """A control node inside another one. Only dead tokens can say that a trace of a branch has
+        no value: branches are unfolded."""
+        op = unit.node.op
+        if self._nested is None or op.blocking or isinstance(op, Branching):
+            self.control(unit, section, order)
+        else:
+            self._add_call(self._nested(unit), unit, unit.inputs, section, order)
+
+    def _add_call(
+        self, call: Call, unit: Unit, taken: Sequence[Tensor], section: Section, order: Order
+    ) -> None:
+        inputs = [section.values[tensor] for tensor in taken]
+        if self._backend.devices is not None:
+            call = call._replace(device=self._backend.devices[call.nodes[-1]].name)
+        made = self.add(
+            section,
+            VertexKind.CALL,
+            inputs,
+            self._before(unit, section, order),
+            outputs=len(unit.outputs),
+            node=call.node,
+            call=call,
+            blocks=call.node.op.blocking,
+        )
+        self._gives(section, unit.outputs, made)
+        section.ends.update(dict.fromkeys(call.nodes, made.vertex))
+
+    def _gives(self, section: Section, outputs: Sequence[Tensor], made: Source) -> None:
+        for place, tensor in enumerate(outputs):
+            if tensor not in self._fed:
+                section.values[tensor] = Source(made.vertex, place)
+
+    def _before(self, unit: Unit, section: Section, order: Order) -> list[int]:
+        """What a unit comes after besides what it takes."""
+        nodes = (unit,) if isinstance(unit, Node) else unit.nodes
+        came = {tensor.op for tensor in unit.inputs if not _goes_on_after(tensor.op)}
+        earlier = dict.fromkeys(e for node in nodes for e in order.get(node, ()))
+        return [
+            self.done(section, each)
+            for each in earlier
+            if each in section.ends and each not in nodes and each not in came
+        ]
+
+    # Primitives
+
+    def _primitive(self, node: Node, section: Section, order: Order) -> None:
+        """A vertex for a primitive. What a merge takes from later nodes is added at the end."""
+        op: Any = node.op
+        loop = None
+        if isinstance(op, Enter):
+            loop = Loop(op.frame_name, op.parallel_iterations)
+        known = [place for place, tensor in enumerate(node.inputs) if tensor in section.values]
+        made = self.add(
+            section,
+            _KINDS[type(op).__name__.removeprefix("Ref")],
+            [self._value(node, place, section) for place in known],
+            self._before(node, section, order),
+            outputs=max(1, len(node.outputs)),
+            node=node,
+            loop=loop,
+            is_constant=loop is not None and op.is_constant,
+        )
+        if loop is not None and op.is_constant:
+            self._constants.add(made.vertex)
+        self._gives(section, node.outputs, made)
+        section.ends[node] = made.vertex
+
+    def _value(self, node: Node, place: int, section: Section) -> Input:
+        """An input of a primitive, read where it is a reference and a value is wanted."""
+        source = section.values[node.inputs[place]]
+        if isinstance(node.op, Merging):
+            source = self._alive(source, section)
+        if place not in dereferenced(node, self._fed):
+            return source
+        call = Call(_same, False, (0,), node, (node,))
+        return self.add(section, VertexKind.CALL, (source,), node=node, call=call)
+
+    def close_loops(self, nodes: Iterable[Node], section: Section) -> None:
+        """Have merges take what was made after them."""
+        for node in nodes:
+            if isinstance(node.op, Merging) and node not in self._closed:
+                self._closed.add(node)
+                place = cast("int", section.ends[node])
+                inputs = [self._value(node, each, section) for each in range(len(node.inputs))]
+                self.vertices[place] = self.vertices[place]._replace(inputs=tuple(inputs))
+
+    # Conditionals
+
+    def control(self, unit: ControlRegion, section: Section, order: Order) -> None:
+        """A conditional or a loop, with its traces."""
+        controls = self._before(unit, section, order)
+        if isinstance(unit.node.op, Branching):
+            self._conditional(unit, section, controls)
+        else:
+            self._loop(unit, section, controls)
+        for node in unit.nodes:
+            section.ends[node] = section.ends[unit.node]
+
+    def _conditional(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
+        node, op = unit.node, cast("Branching", unit.node.op)
+        chosen = self._choice(node, len(op.branches), section, controls)
+        switched: dict[Tensor, Source] = {}
+        parts: list[Section] = []
+        for number, body in enumerate(op.branches):
+            traces = [t for t in unit.nodes[1:] if traced_tensor(t).graph is body.graph]
+            wanted = [*body.outputs, *map(traced_tensor, traces)]
+            parts.append(self._branch(node, number, body, chosen, switched, section, wanted))
+            for trace in traces:
+                inner = parts[-1].values[traced_tensor(trace)]
+                section.values[trace.outputs[0]] = self._alive(inner, parts[-1])
+        for place, tensor in enumerate(node.outputs):
+            ends = [
+                self._alive(part.values[body.outputs[place]], part)
+                for part, body in zip(parts, op.branches, strict=True)
+            ]
+            section.values[tensor] = self.add(section, VertexKind.MERGE, ends, node=node)
+        section.ends[node] = lambda: self._joined(parts, section)
+
+    def _choice(self, node: Node, count: int, section: Section, controls: Sequence[int]) -> Source:
+        """The number of the branch; it comes after all that the conditional comes after."""
+        references = (0,) if node.inputs[0].dtype.is_ref_dtype else ()
+        call = Call(_Choice(count, node.type == "If"), False, references, node, (node,))
+        source = section.values[node.inputs[0]]
+        return self.add(section, VertexKind.CALL, (source,), controls, node=node, call=call)
+
+    def _branch(
+        self,
+        node: Node,
+        number: int,
+        body: Body,
+        chosen: Source,
+        switched: dict[Tensor, Source],
+        section: Section,
+        wanted: Sequence[Tensor],
+    ) -> Section:
+        """The section of one branch."""
+        count = len(cast("Branching", node.op).branches)
+
+        def pivot() -> int:
+            switch = self.add(
+                section, VertexKind.SWITCH, (chosen, chosen), outputs=count, node=node
+            )
+            return self.add(section, VertexKind.PASS, (Source(switch.vertex, number),)).vertex
+
+        part = Section(pivot)
+        used = _used(body, wanted)
+        for argument, outer in zip(body.arguments, node.inputs[1:], strict=True):
+            source = section.values[outer]
+            if argument not in used:
+                continue
+            if isinstance(source, Known):
+                part.values[argument] = source
+                continue
+            if outer not in switched:
+                switched[outer] = self.add(
+                    section, VertexKind.SWITCH, (source, chosen), outputs=count, node=node
+                )
+            part.values[argument] = Source(switched[outer].vertex, number)
+        self.body(body, wanted, part)
+        return part
+
+    def _joined(self, parts: Sequence[Section], section: Section) -> int:
+        """A vertex that fires when all of the branch that was taken is done."""
+        ends: list[Input] = []
+        for part in parts:
+            done = [self.done(part, node) for node in list(part.ends)]
+            ends.append(self.add(part, VertexKind.PASS, (Known(None),), done))
+        return self.add(section, VertexKind.MERGE, ends).vertex
+
+    # Loops
+
+    def _loop(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
+        node, op = unit.node, cast("While", unit.node.op)
+        loop = Loop(node.name, op.parallel_iterations, is_sequential(node))
+        count = len(node.outputs)
+        enters = [
+            self.add(
+                section, VertexKind.ENTER, (section.values[t],), controls, node=node, loop=loop
+            )
+            for t in node.inputs[:count]
+        ]
+        merges = [self.add(Section(), VertexKind.MERGE, (each,), node=node) for each in enters]
+        traced = [traced_tensor(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
+        invariants = self._invariants(node, traced, section, controls, loop)
+        test = Section(lambda: merges[0].vertex)
+        test.values |= dict(zip(op.condition.arguments, merges, strict=False))
+        test.values |= _by_argument(op.condition, count, invariants)
+        self.body(op.condition, op.condition.outputs, test)
+        truth = self._truth(op.condition, node, test)
+        switches = [
+            self.add(test, VertexKind.SWITCH, (merge, truth), outputs=2, node=node)
+            for merge in merges
+        ]
+        part = Section(lambda: self._goes_on(truth, test))
+        inside = [Source(switch.vertex, 1) for switch in switches]
+        part.values |= dict(zip(op.body.arguments, inside, strict=False))
+        part.values |= _by_argument(op.body, count, invariants)
+        self.body(op.body, [*op.body.outputs, *traced], part)
+        for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
+            back = self.add(part, VertexKind.NEXT_ITERATION, (part.values[tensor],), node=node)
+            self.vertices[merge.vertex] = self.vertices[merge.vertex]._replace(inputs=(enter, back))
+        for tensor, switch in zip(node.outputs, switches, strict=True):
+            section.values[tensor] = self.add(test, VertexKind.EXIT, (switch,), node=node)
+        self._loop_traces(unit, section, part, truth)
+
+    def _truth(self, condition: Body, node: Node, test: Section) -> Source:
+        """What decides whether the loop goes on."""
+        tensor = condition.outputs[0]
+        references = (0,) if tensor.dtype.is_ref_dtype else ()
+        source = test.values[tensor]
+        if references:
+            call = Call(_same, False, references, node, (node,))
+            source = self.add(test, VertexKind.CALL, (source,), node=node, call=call)
+        return self.add(test, VertexKind.LOOP_COND, (source,), node=node)
+
+    def _goes_on(self, truth: Source, test: Section) -> int:
+        """A vertex that is alive in the iterations in which the body runs."""
+        switch = self.add(test, VertexKind.SWITCH, (truth, truth), outputs=2)
+        return self.add(test, VertexKind.PASS, (Source(switch.vertex, 1),)).vertex
+
+    def _invariants(
+        self,
+        node: Node,
+        traced: Sequence[Tensor],
+        section: Section,
+        controls: Sequence[int],
+        loop: Loop,
+    ) -> dict[int, Input]:
+        """What the loop takes and does not change, by the place of the argument."""
+        op, count = cast("While", node.op), len(node.outputs)
+        used = _used(op.condition, op.condition.outputs)
+        used |= _used(op.body, [*op.body.outputs, *traced])
+        found: dict[int, Input] = {}
+        entered: dict[Tensor, Source] = {}
+        for place, tensor in enumerate(node.inputs[count:], count):
+            if op.condition.arguments[place] not in used and op.body.arguments[place] not in used:
+                continue
+            source = section.values[tensor]
+            if isinstance(source, Known):
+                found[place] = source
+                continue
+            if tensor not in entered:
+                entered[tensor] = self.add(
+                    section,
+                    VertexKind.ENTER,
+                    (source,),
+                    controls,
+                    node=node,
+                    loop=loop,
+                    is_constant=True,
+                )
+                self._constants.add(entered[tensor].vertex)
+            found[place] = entered[tensor]
+        return found
+
+    def _loop_traces(
+        self, unit: ControlRegion, section: Section, part: Section, truth: Source
+    ) -> None:
+        """What is known of a loop when it is done: how many iterations, and values of each."""
+
+        def counted() -> Source:
+            return self.add(Section(), VertexKind.COUNT, (truth,), collects=_count, node=unit.node)
+
+        section.ends[unit.node] = lambda: counted().vertex
+        for trace in unit.nodes[1:]:
+            if isinstance(trace.op, LoopCount):
+                made = counted()
+                section.ends[unit.node] = made.vertex
+            else:
+                tensor = traced_tensor(trace)
+                source, collects = part.values[tensor], _Collected(tensor)
+                made = self.add(
+                    part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
+                )
+            section.values[trace.outputs[0]] = made
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The number of a branch from what chooses it."""
+
+    count: int
+    is_truth: bool
+
+    def __call__(self, value: Any) -> int:
+        if self.is_truth:
+            return int(bool(value))
+        return int(value) if 0 <= value < self.count else self.count - 1
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """The list of the values that a tensor had in the iterations of a loop."""
+
+    tensor: Tensor
+
+    def __call__(self, found: Mapping[int, Any], count: int) -> ListValue:
+        dtype = self.tensor.dtype.base_dtype
+        absent = self._absent(found) if len(found) < count else None
+        values: list[Any] = [found.get(index, absent) for index in range(count)]
+        if self._is_numeric() and len({np.shape(value) for value in values}) == 1:
+            return ListValue.of_stacked(np.stack(values), dtype=dtype)
+        made = ListValue(dtype, count)
+        for index, value in enumerate(values):
+            made.write(index, value)
+        return made
+
+    def _is_numeric(self) -> bool:
+        dtype = self.tensor.dtype.base_dtype
+        return dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
+
+    def _absent(self, found: Mapping[int, Any]) -> Any:
+        """What stands for the value in iterations that did not take its branch: it is never
+        looked at, but read all the same."""
+        if not self.tensor.dtype.base_dtype.is_numpy_compatible:
+            return None
+        sizes = self.tensor.shape.sizes or ()
+        shape = np.shape(next(iter(found.values()))) if found else [size or 0 for size in sizes]
+        return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
+
+
+def has_primitives(nodes: Iterable[Node]) -> bool:
+    """Whether only a token graph can run these nodes."""
+    return any(isinstance(node.op, Primitive) for node in nodes)
+
+
+def _count(_: Mapping[int, Any], count: int) -> Any:
+    return np.int32(count)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _needed(body: Body, wanted: Sequence[Tensor]) -> list[Node]:
+    return needed(wanted, body.targets, {})
+
+
+def _used(body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
+    """The tensors of a body that are taken to get those that are wanted."""
+    return {t for node in _needed(body, wanted) for t in node.inputs} | set(wanted)
+
+
+def _by_argument(body: Body, count: int, invariants: Mapping[int, Input]) -> dict[Tensor, Input]:
+    return {body.arguments[place]: source for place, source in invariants.items() if place >= count}
+
+
+def _goes_on_after(node: Node) -> bool:
+    """Whether a node may still do something when its values are there."""
+    return bool(node.op.bodies) and has_state(node)

@@ -1,0 +1,222 @@
+"""A token graph made ready to run: vertices by frame, and for each where its tokens go.
+
+What comes in says where inputs come from; what goes out says, for each frame, the slots that hold
+inputs until their vertex fires, how many tokens each vertex waits for, and its followers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from thalweg import errors
+from thalweg.graph.node import Node
+from thalweg.runtime.dataflow.tokens import Known, Loop, Source, TokenGraph, Vertex, VertexKind
+from thalweg.runtime.kernels import Call
+
+EMPTY: Any = object()  # a slot that no token has come to
+_LEAVING = frozenset({VertexKind.EXIT, VertexKind.COLLECT, VertexKind.COUNT})
+_ENDS_DEAD = _LEAVING | {VertexKind.NEXT_ITERATION}  # a dead token has nothing to say there
+_MERGE_SLOTS = (EMPTY, 0, 0)  # the value, the input it came by, and how many inputs were dead
+
+
+class Edges(NamedTuple):
+    """Where tokens go: places are those of the frame that the followers are in."""
+
+    plain: tuple[tuple[int, int], ...] = ()  # (follower, slot)
+    merges: tuple[tuple[int, int, int, int], ...] = ()  # (follower, slot, input, inputs)
+    dead: tuple[int, ...] = ()  # the plain ones that a dead token kills
+
+
+class WiredVertex:
+    """A vertex in its frame. A class with slots: it is looked at for every token."""
+
+    __slots__ = (
+        "call",
+        "child",
+        "controls",
+        "edges",
+        "empty",
+        "first",
+        "is_awaited",
+        "is_constant",
+        "kind",
+        "last",
+        "loop",
+        "node",
+        "place",
+        "spec",
+        "triggers",
+    )
+
+    def __init__(self, spec: Vertex, place: int, first: int, last: int) -> None:
+        self.spec = spec
+        self.kind = int(spec.kind)
+        self.node: Node | None = spec.node
+        self.call: Call | None = spec.call
+        self.loop: Loop | None = spec.loop
+        self.is_constant = spec.is_constant
+        self.place = place  # in its frame
+        self.first, self.last = first, last  # the slots of its inputs
+        self.empty: list[Any] = [None] * (last - first)
+        self.child = 0  # of an enter: the frame
+        self.edges: tuple[Edges, ...] = ()  # by output
+        self.controls: tuple[int, ...] = ()
+        self.triggers: tuple[int, ...] = ()  # control edges to what fires dead or alive
+        self.is_awaited = False  # whether there are any of both
+
+
+class FrameWiring:
+    """One frame: what all its iterations begin with."""
+
+    def __init__(self, parent: int, loop: Loop) -> None:
+        self.parent = parent
+        self.limit = 1 if loop.sequential else max(1, loop.parallel_iterations)
+        self.vertices: list[WiredVertex] = []
+        self.values: list[Any] = []
+        self.pending: list[int] = []
+        self.entering = 0  # how many vertices enter it
+        self.leaving: list[WiredVertex] = []
+
+
+class Wiring:
+    """All frames of a token graph; the first is the one around everything."""
+
+    def __init__(self, graph: TokenGraph) -> None:
+        self._vertices = graph.vertices
+        self.frames = [FrameWiring(0, Loop("", 1))]
+        self._children: dict[tuple[int, str], int] = {}
+        self._frame_of = self._inferred(graph)
+        self._wired = self._placed()
+        self.feeds = self._wired[: graph.feeds]
+        self.fetches = self._fetch_slots(graph)
+        self._connect(graph)
+
+    # Frames
+
+    def _inferred(self, graph: TokenGraph) -> list[int]:
+        """The frame that each vertex waits in: that which its inputs come from."""
+        followers: dict[int, list[int]] = defaultdict(list)
+        for place, vertex in enumerate(graph.vertices):
+            for earlier in _before(vertex):
+                followers[earlier].append(place)
+        found = [-1] * len(graph.vertices)
+        pending = [p for p, v in enumerate(graph.vertices) if next(_before(v), None) is None]
+        for place in pending:
+            found[place] = 0
+        while pending:
+            place = pending.pop()
+            frame = self._left_for(graph.vertices[place], found[place])
+            for follower in followers[place]:
+                if found[follower] < 0:
+                    found[follower] = frame
+                    pending.append(follower)
+                elif found[follower] != frame:
+                    raise _mixed(graph.vertices[follower])
+        return [max(0, frame) for frame in found]
+
+    def _left_for(self, vertex: Vertex, frame: int) -> int:
+        """The frame that the tokens of a vertex in a frame go to."""
+        if vertex.kind in _LEAVING:
+            return self.frames[frame].parent
+        return frame if vertex.loop is None else self._child(frame, vertex.loop)
+
+    def _child(self, parent: int, loop: Loop) -> int:
+        key = parent, loop.name
+        if key not in self._children:
+            self._children[key] = len(self.frames)
+            self.frames.append(FrameWiring(parent, loop))
+        return self._children[key]
+
+    # Slots
+
+    def _placed(self) -> list[WiredVertex]:
+        found: list[WiredVertex] = []
+        for number, (vertex, place) in enumerate(zip(self._vertices, self._frame_of, strict=True)):
+            frame = self.frames[place]
+            first = len(frame.values)
+            frame.values += _initial(vertex)
+            wired = WiredVertex(vertex, len(frame.vertices), first, len(frame.values))
+            frame.vertices.append(wired)
+            frame.pending.append(_pending_count(vertex))
+            if vertex.loop is not None:
+                wired.child = self._child(self._frame_of[number], vertex.loop)
+                self.frames[wired.child].entering += 1
+            if vertex.kind in _LEAVING:
+                frame.leaving.append(wired)
+            found.append(wired)
+        return found
+
+    def _fetch_slots(self, graph: TokenGraph) -> range:
+        """What is fetched is held by slots of no vertex."""
+        values = self.frames[0].values
+        first = len(values)
+        values += [f.value if isinstance(f, Known) else EMPTY for f in graph.fetches]
+        return range(first, len(values))
+
+    # Edges
+
+    def _connect(self, graph: TokenGraph) -> None:
+        plain: dict[Source, list[tuple[int, int]]] = defaultdict(list)
+        merges: dict[Source, list[tuple[int, int, int, int]]] = defaultdict(list)
+        dead: dict[Source, list[int]] = defaultdict(list)
+        controls: dict[int, list[int]] = defaultdict(list)
+        triggers: dict[int, list[int]] = defaultdict(list)
+        for wired in self._wired:
+            vertex = wired.spec
+            for number, source in enumerate(vertex.inputs):
+                if isinstance(source, Known):
+                    continue
+                if vertex.kind is VertexKind.MERGE:
+                    merges[source].append((wired.place, wired.first, number, len(vertex.inputs)))
+                    continue
+                plain[source].append((wired.place, wired.first + number))
+                if vertex.kind not in _ENDS_DEAD:
+                    dead[source].append(wired.place)
+            for control in dict.fromkeys(vertex.controls):
+                found = triggers if vertex.kind is VertexKind.TRIGGER else controls
+                found[control].append(wired.place)
+        for slot, source in zip(self.fetches, graph.fetches, strict=True):
+            if isinstance(source, Source):
+                plain[source].append((-1, slot))
+        for number, wired in enumerate(self._wired):
+            sources = [Source(number, output) for output in range(wired.spec.outputs)]
+            wired.edges = tuple(
+                Edges(tuple(plain[s]), tuple(merges[s]), tuple(dead[s])) for s in sources
+            )
+            wired.controls, wired.triggers = tuple(controls[number]), tuple(triggers[number])
+            wired.is_awaited = bool(wired.controls or wired.triggers)
+        # Fetched slots count down a vertex that is in no frame and never fires.
+        self.frames[0].pending.append(0)
+
+
+def _before(vertex: Vertex) -> Iterator[int]:
+    for source in vertex.inputs:
+        if isinstance(source, Source):
+            yield source.vertex
+    yield from vertex.controls
+
+
+def _initial(vertex: Vertex) -> Sequence[Any]:
+    if vertex.kind is VertexKind.MERGE:
+        return _MERGE_SLOTS
+    return [source.value if isinstance(source, Known) else None for source in vertex.inputs]
+
+
+def _pending_count(vertex: Vertex) -> int:
+    """How many tokens a vertex waits for: a merge for one that is alive, or that all are dead."""
+    controls = len(set(vertex.controls))
+    if vertex.kind is VertexKind.MERGE:
+        return controls + 1
+    return controls + sum(isinstance(source, Source) for source in vertex.inputs)
+
+
+def _mixed(vertex: Vertex) -> errors.InvalidArgumentError:
+    name = "a node" if vertex.node is None else vertex.node.name
+    return errors.InvalidArgumentError(
+        None,
+        vertex.node,
+        f"{name} has inputs from different frames: what goes into a loop must go through "
+        "tf.control.enter, and what comes out of it through tf.control.exit",
+    )

@@ -1,0 +1,1 @@
+"""Hooks of monitored sessions: what runs before and after each step."""

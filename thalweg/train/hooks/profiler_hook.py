@@ -1,0 +1,76 @@
+"""A hook that traces a step now and then: a Chrome trace to a file, and the step to TensorBoard."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from thalweg import protos
+from thalweg.inspect.timeline import Timeline
+from thalweg.platform import tf_logging
+from thalweg.platform.files import gfile
+from thalweg.public import public
+from thalweg.train.disk_trouble import survived
+from thalweg.train.event_files import event_writer
+from thalweg.train.global_steps import global_step
+from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
+from thalweg.train.hooks.step_timer import SecondOrStepTimer, watched_global_step
+
+
+@public("train.ProfilerHook", "estimator.ProfilerHook")
+class ProfilerHook(SessionRunHook):
+    """Writes `timeline-<step>.json` every so many steps or seconds; the first step is never traced.
+
+    Open the file in chrome://tracing or Perfetto.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: str = "",
+        show_dataflow: bool = True,
+        show_memory: bool = False,
+    ) -> None:
+        self._output_dir = output_dir
+        self._file_writer = event_writer(output_dir)
+        self._show_dataflow = show_dataflow
+        self._show_memory = show_memory
+        self._timer = SecondOrStepTimer(save_secs, save_steps)
+
+    def begin(self) -> None:
+        """Find the global step."""
+        self._next_step: int | None = None
+        self._is_due = False
+        self._global_step_tensor = watched_global_step(self)
+
+    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+        """Have the step traced when it is time."""
+        next_step = self._next_step
+        self._is_due = next_step is not None and self._timer.should_trigger_for_step(next_step)
+        if not self._is_due:
+            return SessionRunArgs(self._global_step_tensor)
+        options = protos.RunOptions(trace_level=protos.RunOptions.FULL_TRACE)
+        return SessionRunArgs(self._global_step_tensor, options=options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Write the trace."""
+        step = int(run_values.results)
+        if self._next_step is None:
+            self._timer.update_last_triggered_step(step)
+        if self._is_due:
+            step = global_step(run_context.session, self._global_step_tensor)
+            self._timer.update_last_triggered_step(step)
+            with survived(f"Writing the trace of step {step}"):
+                self._write(step, run_values.run_metadata)
+        self._next_step = step + 1
+
+    def _write(self, step: int, run_metadata: Any) -> None:
+        path = os.path.join(self._output_dir, f"timeline-{step}.json")
+        tf_logging.info("Saving timeline for %d into '%s'.", step, path)
+        trace = Timeline(run_metadata.step_stats).generate_chrome_trace_format(
+            self._show_dataflow, self._show_memory
+        )
+        with gfile.GFile(path, "w") as file:
+            file.write(trace)
+        self._file_writer.add_run_metadata(run_metadata, f"step_{step}", step)
