@@ -4,7 +4,6 @@ Modules register what they define with `@public(...)` or `publish_value(...)`; t
 calls `install` once, which puts every name on the module a user finds it in.
 """
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -90,7 +89,6 @@ def children(path: str) -> set[str]:
     return {name[len(start) :].partition(".")[0] for name in below}
 
 
-@functools.cache
 def name_of(kind: type) -> str:
     """What users call a class: `tf.nn.rnn_cell.LSTMCell`, or its own name if it is not public."""
     found = [name for name, value in _registry.items() if value is kind]

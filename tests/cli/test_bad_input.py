@@ -198,6 +198,9 @@ HOSTILE = {
     "length.tfrecord": record_of_length(1 << 62),
     "long.tfrecord": record_of_length(1 << 40),
     "bomb.tfrecord": gzip.compress(record_of_length(3 << 30) + bytes(1 << 25), 1),
+    "claim.tfrecord": gzip.compress(
+        record_of_length(2 << 30) + random.Random(4).randbytes(3 << 20), 1
+    ),
     "events.out.tfevents.1": record_of_length(1 << 50),
     "header.safetensors": (1 << 62).to_bytes(8, "little") + b"{}",
     "shape.safetensors": safetensors(

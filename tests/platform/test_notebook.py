@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from thalweg.platform import notebook
 
@@ -20,7 +22,11 @@ def outputs():
     """The outputs of the cells of the example, by the execution count of the cell."""
     executed = nbformat.read(ROOT / "examples" / "tour.ipynb", as_version=4)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    NotebookClient(executed, timeout=100).execute(env=environment)
+    with tempfile.TemporaryDirectory() as sockets:  # of files, not of a network
+        config = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
+        NotebookClient(executed, config=config, timeout=100, startup_timeout=100).execute(
+            env=environment
+        )
     cells = [cell for cell in executed.cells if cell.cell_type == "code"]
     return {cell.execution_count: cell.outputs for cell in cells}
 

@@ -36,14 +36,28 @@ class GraphFile:
     def _proto(self) -> Any:
         """The message. Each kind reads as the other without nodes, or not at all."""
         check_size(self._path)
+        reason = ""
         for kind in (protos.MetaGraphDef, protos.GraphDef):
             try:
                 proto = read_proto(self._path, kind)
-            except OSError:
+            except OSError as error:
+                reason = str(error)
                 continue
             if len(_graph_of(proto).node):
                 return proto
-        raise Problem(f"{self._path}: neither a GraphDef nor a MetaGraphDef")
+            reason = "it has no nodes"
+        raise self._unreadable(reason)
+
+    def _unreadable(self, reason: str) -> Problem:
+        """What is wrong with a file that should be a graph, or was found to be nothing else."""
+        if self._path.endswith(".pbtxt"):
+            return Problem(reason if self._path in reason else f"{self._path}: {reason}")
+        if self._path.endswith((".pb", ".meta")):
+            return Problem(f"{self._path}: no graph, or one that is damaged or cut off")
+        return Problem(
+            f"{self._path}: of no kind that is known: neither a checkpoint nor safetensors, a "
+            "saved model, a graph, records or events"
+        )
 
     def report(self, verify: bool) -> Report:
         """The ops of the graph, and what a MetaGraphDef knows besides."""

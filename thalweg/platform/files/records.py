@@ -192,7 +192,7 @@ class RecordReader:
         if size - len(data) > self._source.most_left():
             raise self._cut_short()
         if self._max_record is not None and size > self._max_record:
-            raise _data_loss(self._name, f"a record of {size:,} bytes at {self._offset}")
+            raise _data_loss(self._name, f"a record at {self._offset} claims {size:,} bytes")
         pieces, total = [data], len(data)
         while total < size and (piece := self._source.read(size - total)):
             pieces.append(piece)

@@ -188,7 +188,7 @@ def read_entries(path: str, content: Array) -> dict[str, Entry]:
 def parse_object(path: str, offset: int, text: bytes) -> dict[str, Any]:
     """A JSON object from a file."""
     try:
-        value = json.loads(text)
+        value = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise damaged(path, offset, f"this is no JSON: {error}") from error
     if not isinstance(value, dict):
