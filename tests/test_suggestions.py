@@ -91,6 +91,7 @@ def test_names_said_to_be_absent_are(name: str) -> None:
         "estimator",
         "signal",
         "profiler",
+        "python",
     ), "only some of these modules are here"
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from thalweg.cli.migrate import exists
-from thalweg.cli.replacements import ADVICE, advice
+from thalweg.cli.replacements import advice
 from thalweg.cli.tf_uses import uses
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,13 +110,6 @@ def test_folders_are_searched_and_notebooks_read(tmp_path, thalweg):
         f"{tmp_path}/a/b/x.py:2:1",
         f"{tmp_path}/n.ipynb:cell 3:4:1",
     ]
-
-
-@pytest.mark.parametrize("name", ADVICE)
-def test_advice_is_for_what_is_not_here_and_names_what_is(name):
-    for named in re.findall(r"\btf\.[\w.]*\w", ADVICE[name]):
-        assert exists(named.removeprefix("tf."))
-    assert advice(f"{name}.no_such_name") == ADVICE[name]
 
 
 def test_names_that_moved_are_found():
