@@ -1,39 +1,42 @@
 """Names of TensorFlow that Thalweg does not have, and what to use instead.
 
-A row holds for a name and for everything below it. The test of this table checks that no row names
-something that exists, and that everything a row recommends does.
+A row holds for a name and for all names that begin with it. A test looks up whether what rows are
+about is absent, and whether everything they recommend exists.
 """
 
 from __future__ import annotations
 
-_LAYERS = "build models with tf.layers and train them with the optimizers of tf.train"
-_LOOP = "write the loop with tf.train.MonitoredTrainingSession and the hooks of tf.train"
-_COLUMNS = "prepare features with Dataset.map, tf.one_hot and tf.nn.embedding_lookup"
 _PROCESS = "a program is one process; tf.device places ops on its devices"
 _COMPILED = "every step is compiled, there is nothing to switch on; see Session.plan"
 _ARGUMENTS = "bind arguments with functools.partial"
+_COLUMNS = "prepare features with Dataset.map, tf.one_hot and tf.nn.embedding_lookup"
 _DECODER = "decode with tf.while_loop or tf.nn.raw_rnn around a cell of tf.nn.rnn_cell"
-_SCATTER = "combine tf.scatter_nd and tf.where"
+_LOOP = "write the loop with tf.train.MonitoredTrainingSession and the hooks of tf.train"
 _PROFILE = "read Session.plan, or a tf.RunMetadata with tf.profiler.Timeline"
+_SCATTER = "combine tf.scatter_nd and tf.where"
 
-#: What to use instead, by the start of the name.
+#: What to use instead, by the beginning of a name below `tf.`.
 INSTEAD: dict[str, str] = {
     "AUTOTUNE": "it is tf.data.experimental.AUTOTUNE",
-    "Module": "derive from tf.layers.Layer",
-    "RaggedTensor": "pad with Dataset.padded_batch and tf.sequence_mask, or use tf.SparseTensor",
+    "Module": "use a class of your own, with tf.variable_scope for its variables",
+    "RaggedTensor": "pad to equal lengths, with tf.sequence_mask for what counts",
     "SyncReplicasOptimizer": _PROCESS,
     "autograph": "use tf.cond and tf.while_loop",
     "compat.v2": "the API is that of TensorFlow 1.x",
-    "config": "pass a tf.ConfigProto to tf.Session",
+    "config": "use tf.ConfigProto",
+    "contrib": "contrib is here in parts; look for the name in tf, tf.nn or tf.layers",
     "contrib.all_reduce": _PROCESS,
     "contrib.cluster_resolver": _PROCESS,
     "contrib.compiler": _COMPILED,
+    "contrib.data": "use tf.data",
     "contrib.distribute": _PROCESS,
+    "contrib.eager": "use tf.enable_eager_execution and tf.GradientTape",
+    "contrib.estimator": "write the loop with tf.train.MonitoredTrainingSession and its hooks",
     "contrib.framework.add_arg_scope": _ARGUMENTS,
     "contrib.framework.arg_scope": _ARGUMENTS,
     "contrib.graph_editor": "replace inputs with tf.import_graph_def(..., input_map=...)",
     "contrib.image": "see tf.image",
-    "contrib.keras": _LAYERS,
+    "contrib.keras": "use tf.layers",
     "contrib.layers.bucketized_column": _COLUMNS,
     "contrib.layers.conv2d_transpose": "use tf.layers.conv2d_transpose",
     "contrib.layers.create_feature_spec_for_parsing": _COLUMNS,
@@ -44,25 +47,15 @@ INSTEAD: dict[str, str] = {
     "contrib.layers.optimize_loss": "use tf.clip_by_global_norm and Optimizer.apply_gradients",
     "contrib.layers.real_valued_column": _COLUMNS,
     "contrib.layers.softmax": "use tf.nn.softmax",
-    "contrib.layers.sparse_column": _COLUMNS,
-    "contrib.layers.summarize": "use tf.summary.histogram",
-    "contrib.layers.weighted_s": _COLUMNS,
-    "contrib.learn": _LOOP,
-    "contrib.legacy_seq2seq.attention_decoder": _DECODER,
-    "contrib.legacy_seq2seq.embedding": _DECODER,
-    "contrib.legacy_seq2seq.model_with_buckets": _DECODER,
-    "contrib.seq2seq.A": _DECODER,
-    "contrib.seq2seq.B": _DECODER,
-    "contrib.seq2seq.GreedyEmbeddingHelper": _DECODER,
-    "contrib.seq2seq.L": _DECODER,
-    "contrib.seq2seq.SampleEmbeddingHelper": _DECODER,
-    "contrib.seq2seq.TrainingHelper": _DECODER,
-    "contrib.seq2seq.attention": _DECODER,
-    "contrib.seq2seq.dynamic": _DECODER,
-    "contrib.seq2seq.prepare_attention": _DECODER,
-    "contrib.seq2seq.simple_decoder": _DECODER,
+    "contrib.layers.sparse_column_with_hash_bucket": _COLUMNS,
+    "contrib.layers.sparse_column_with_keys": _COLUMNS,
+    "contrib.layers.summarize_activation": "use tf.summary.histogram",
+    "contrib.learn": "write the loop with tf.train.MonitoredTrainingSession and its hooks",
+    "contrib.legacy_seq2seq": _DECODER,
+    "contrib.seq2seq": _DECODER,
     "contrib.seq2seq.tile_batch": "use tf.tile and tf.reshape",
     "contrib.signal": "see tf.signal",
+    "contrib.slim": "use tf.layers, with tf.variable_scope for arguments in common",
     "contrib.slim.add_arg_scope": _ARGUMENTS,
     "contrib.slim.arg_scope": _ARGUMENTS,
     "contrib.slim.assign_from_checkpoint": "use tf.train.init_from_checkpoint",
@@ -91,7 +84,7 @@ INSTEAD: dict[str, str] = {
     "contrib.staging": "use Dataset.prefetch",
     "contrib.summary": "use tf.summary",
     "contrib.tfprof": _PROFILE,
-    "contrib.tpu": _COMPILED,
+    "contrib.tpu": "there is no TPU here; leave it out",
     "contrib.training.HParams": "use a dataclass",
     "contrib.training.batch_sequences_with_states": "use Dataset.padded_batch",
     "disable_control_flow_v2": "leave it out: there is one kind of control flow",
@@ -102,12 +95,12 @@ INSTEAD: dict[str, str] = {
     "enable_resource_variables": "give tf.get_variable use_resource=True where it matters",
     "enable_tensor_equality": "write tf.equal",
     "enable_v2_behavior": "leave it out: the API here is that of TensorFlow 1",
-    "estimator": _LOOP,
+    "estimator": "write the loop with tf.train.MonitoredTrainingSession and its hooks",
     "estimator.BoostedTrees": "trees are not part of Thalweg",
     "examples": "TensorFlow's examples are not shipped; read data with NumPy or tf.data",
-    "feature_column": _COLUMNS,
+    "feature_column": "use tf.parse_example and tf.nn.embedding_lookup",
     "get_logger": "use tf.logging",
-    "keras": _LAYERS,
+    "keras": "build models with tf.layers, train them with tf.train.AdamOptimizer and its kin",
     "keras.callbacks": "use the hooks of tf.train, such as tf.train.CheckpointSaverHook",
     "keras.datasets": "read data with NumPy, or with tf.data",
     "keras.initializers": "use tf.glorot_uniform_initializer and its kin",
@@ -124,6 +117,7 @@ INSTEAD: dict[str, str] = {
     "keras.optimizers": "use the optimizers of tf.train",
     "linalg.LinearOperator": "use matrices: tf.matmul, tf.linalg.solve, tf.matrix_diag",
     "lite": "save with tf.saved_model and run it here",
+    "lookup.experimental": "use tf.contrib.lookup",
     "losses.BinaryCrossentropy": "use tf.losses.sigmoid_cross_entropy",
     "losses.CategoricalCrossentropy": "use tf.losses.softmax_cross_entropy",
     "losses.MeanSquaredError": "use tf.losses.mean_squared_error",
@@ -132,34 +126,42 @@ INSTEAD: dict[str, str] = {
     "metrics.Mean": "use tf.metrics.mean",
     "metrics.SparseCategoricalAccuracy": "use tf.metrics.accuracy of tf.argmax",
     "mlir": "print(sess.plan(fetches)) shows what a step becomes",
+    "models": "TensorFlow's models are not shipped",
     "optimizers": "they are in tf.train, such as tf.train.AdamOptimizer",
     "profiler": _PROFILE,
     "py_function": "use tf.py_func",
     "python": "these are TensorFlow's insides; use the public name below tf",
-    "ragged": "pad with Dataset.padded_batch and tf.sequence_mask, or use tf.SparseTensor",
+    "ragged": "pad to equal lengths, with tf.sequence_mask for what counts",
     "random.Generator": "use tf.random_normal and tf.set_random_seed",
     "random.set_seed": "use tf.set_random_seed",
-    "raw_ops": "ops are the functions of tf, tf.math and tf.nn",
+    "raw_ops": "use the function of that name in tf",
     "recompute_grad": "leave it out: what is cheap is recomputed anyway",
     "saved_model.save": "use tf.saved_model.simple_save",
-    "signal": "see tf.signal.rfft and tf.signal.fft",
+    "signal.inverse_stft": "cut the signal with tf.gather and use tf.signal.rfft",
+    "signal.stft": "cut the signal with tf.gather and use tf.signal.rfft",
     "summary.create_file_writer": "use tf.summary.FileWriter",
     "summary.initialize": "use tf.summary.FileWriter",
     "tensor_scatter": _SCATTER,
+    "tensor_scatter_add": "add tf.scatter_nd to the tensor",
+    "tensor_scatter_nd_add": "add tf.scatter_nd to the tensor",
+    "tensor_scatter_nd_sub": "subtract tf.scatter_nd from the tensor",
+    "tensor_scatter_nd_update": "use tf.scatter_nd, with tf.where for what stays",
+    "tensor_scatter_sub": "subtract tf.scatter_nd from the tensor",
+    "tensor_scatter_update": "use tf.scatter_nd, with tf.where for what stays",
     "test.create_local_cluster": _PROCESS,
     "tools": "TensorFlow's tools are not shipped; `thalweg inspect` looks into files",
-    "tpu": _COMPILED,
+    "tpu": "there is no TPU here; leave it out",
     "train.Checkpoint": "use tf.train.Saver",
     "train.ClusterDef": _PROCESS,
     "train.ClusterSpec": _PROCESS,
     "train.JobDef": _PROCESS,
-    "train.Server": _PROCESS,
-    "train.SyncReplicasOptimizer": _PROCESS,
+    "train.Server": "a process is one machine; use tf.Session without a target",
+    "train.SyncReplicasOptimizer": "a process is one machine; use its optimizer alone",
     "train.warm_start": "use tf.train.init_from_checkpoint",
     "variable_creator_scope": "pass custom_getter to tf.variable_scope",
     "vectorized_map": "use tf.map_fn",
     "wrap_function": "use tf.function",
-    "xla": _COMPILED,
+    "xla": "leave it out: every step is compiled",
 }
 
 #: Names of TensorFlow 1.x for which there is nothing.
@@ -186,6 +188,7 @@ NOTHING = frozenset(
         "contrib.stat_summarizer",
         "contrib.tensor_forest",
         "contrib.timeseries",
+        "disable_control_flow_v2",
         "extract_volume_patches",
         "fingerprint",
         "image.adjust_jpeg_quality",
@@ -219,10 +222,7 @@ NOTHING = frozenset(
 )
 
 
-def advice(name: str) -> str | None:
-    """What to use instead of a name below `tf.`, if TensorFlow has it; "" if there is nothing."""
-    for length in range(len(name), 0, -1):
-        found = INSTEAD.get(name[:length])
-        if found is not None:
-            return found
-    return "" if name in NOTHING or name.startswith("contrib.") else None
+def row_of(name: str) -> str | None:
+    """The row that a name falls under: the longest that it begins with."""
+    beginnings = (name[:length] for length in range(len(name), 0, -1))
+    return next((beginning for beginning in beginnings if beginning in INSTEAD), None)

@@ -85,7 +85,7 @@ class CancelledError(OpError):
         node_def: the NodeDef of the node that failed, or None.
         op: the node that failed, or None.
         message: what happened.
-        error_code: taken for old programs.
+        error_code: the number of the kind of error; that of the class if None.
 
     Example:
         >>> queue = tf.FIFOQueue(2, tf.float32)
@@ -113,7 +113,7 @@ class InvalidArgumentError(OpError):
         node_def: the NodeDef of the node that failed, or None.
         op: the node that failed, or None.
         message: what happened.
-        error_code: taken for old programs.
+        error_code: the number of the kind of error; that of the class if None.
 
     Example:
         >>> x = tf.placeholder(tf.float32)
@@ -140,7 +140,7 @@ class NotFoundError(OpError):
         node_def: the NodeDef of the node that failed, or None.
         op: the node that failed, or None.
         message: what happened.
-        error_code: taken for old programs.
+        error_code: the number of the kind of error; that of the class if None.
 
     Example:
         >>> try:
@@ -190,7 +190,7 @@ class AbortedError(OpError):
         node_def: the NodeDef of the node that failed, or None.
         op: the node that failed, or None.
         message: what happened.
-        error_code: taken for old programs.
+        error_code: the number of the kind of error; that of the class if None.
 
     Example:
         >>> issubclass(tf.errors.AbortedError, tf.errors.OpError)
@@ -207,7 +207,7 @@ class OutOfRangeError(OpError):
         node_def: the NodeDef of the node that failed, or None.
         op: the node that failed, or None.
         message: what happened.
-        error_code: taken for old programs.
+        error_code: the number of the kind of error; that of the class if None.
 
     Example:
         >>> number = tf.data.Dataset.range(2).make_one_shot_iterator().get_next()

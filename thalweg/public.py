@@ -4,13 +4,12 @@ Modules register what they define with `@public(...)` or `publish_value(...)`; t
 calls `install` once, which puts every name on the module a user finds it in.
 """
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TypeVar
 
-from thalweg.absent import advice
+from thalweg.absent import INSTEAD, NOTHING, row_of
 from thalweg.suggestions import closest
 
 Published = TypeVar("Published")
@@ -60,14 +59,27 @@ def _unknown(module: ModuleType, path: str, leaf: str) -> AttributeError:
 def _hint(path: str, leaf: str) -> str:
     """What to use instead of an unknown name, as the end of a sentence."""
     name = f"{path}.{leaf}".lstrip(".")
-    instead = advice(name)
-    if instead is not None:
-        return f": TensorFlow's tf.{name} is not here" + (f"; {instead}." if instead else ".")
-    elsewhere = [f"tf.{other}" for other in names() if other.endswith(f".{leaf}")]
-    if elsewhere:
-        return f". Did you mean {min(elsewhere, key=len)}?"
+    row = row_of(name)
+    if name in NOTHING or (row is not None and not _is_module(row)):
+        return f": TensorFlow's tf.{name} is not here{'.' if row is None else f'; {INSTEAD[row]}.'}"
+    other = elsewhere(leaf)
+    if other is not None:
+        return f". Did you mean tf.{other}?"
     meant = closest(leaf, children(path))
-    return f". Did you mean '{meant}'?" if meant else ""
+    if meant is not None:
+        return f". Did you mean '{meant}'?"
+    return "" if row is None else f": {INSTEAD[row]}."
+
+
+def _is_module(name: str) -> bool:
+    """Whether part of what TensorFlow has below a name is here."""
+    return any(other.startswith(f"{name}.") for other in _registry)
+
+
+def elsewhere(leaf: str) -> str | None:
+    """The shortest public name that ends as an unknown one does."""
+    found = [name for name in names() if name.endswith(f".{leaf}") or name == leaf]
+    return min(found, key=lambda name: (name.count("."), len(name)), default=None)
 
 
 def children(path: str) -> set[str]:
@@ -77,7 +89,6 @@ def children(path: str) -> set[str]:
     return {name[len(start) :].partition(".")[0] for name in below}
 
 
-@functools.cache
 def name_of(kind: type) -> str:
     """What users call a class: `tf.nn.rnn_cell.LSTMCell`, or its own name if it is not public."""
     found = [name for name, value in _registry.items() if value is kind]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from thalweg.absent import INSTEAD
 from thalweg.cli.replacements import advice
 from thalweg.cli.tf_uses import uses
 
@@ -110,6 +111,11 @@ def test_folders_are_searched_and_notebooks_read(tmp_path, thalweg):
         f"{tmp_path}/a/b/x.py:2:1",
         f"{tmp_path}/n.ipynb:cell 3:4:1",
     ]
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_a_name_below_another_gets_its_advice(name):
+    assert advice(f"{name}.no_such_name") == INSTEAD[name]
 
 
 def test_names_that_moved_are_found():

@@ -15,7 +15,7 @@ from thalweg.platform.caches import Bounded, caches, memoized
 
 #: The bounded dictionaries, by name: how many entries each may have.
 LIMITS = {
-    "amounts of kernels": 2_000,
+    "flops and bytes of kernels": 2_000,
     "calls of a session": 1_000,
     "conversions by type": 1_000,
     "devices that nobody has": 1_000,
@@ -143,7 +143,11 @@ def test_all_have_the_limits_that_are_listed() -> None:
         found = {c.name: c for c in caches() if "." not in c.name}
     assert {name: found[name].limit for name in found if name in LIMITS}.items() <= LIMITS.items()
     assert found.keys() <= LIMITS.keys() | {"test", "short-lived"}
-    assert {"programs of a region", "plans of a session", "amounts of kernels"} <= found.keys()
+    assert {
+        "programs of a region",
+        "plans of a session",
+        "flops and bytes of kernels",
+    } <= found.keys()
     assert all(c.limit and c.size <= c.limit for c in caches())
 
 

@@ -6,7 +6,6 @@ import argparse
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from thalweg.cli.arguments import Subparsers, add_json, subcommand
 from thalweg.cli.problem import Problem, named
 from thalweg.cli.replacements import advice
 from thalweg.cli.report import Report, bold, printable, show
+from thalweg.platform.caches import memoized
 
 _ABOUT = """\
 Tell which TensorFlow names of a program exist here and which do not, with the place of
@@ -147,7 +147,7 @@ def _summary(check: Check) -> str:
 # What exists here
 
 
-@cache
+@memoized(10_000)
 def exists(name: str) -> bool:
     """Whether a name below `tf.` is here; attributes of objects are taken to be."""
     value: Any = thalweg
@@ -174,7 +174,7 @@ def _unknown_keywords(source: sources.Source, use: tf_uses.Use) -> Iterator[Find
             yield Finding(source.place, use.line, use.column, name, f"it takes {there}")
 
 
-@cache
+@memoized(10_000)
 def _keywords(name: str) -> tuple[str, ...] | None:
     """The arguments that a function or class takes by keyword; None if any, or nobody knows."""
     value: Any = thalweg

@@ -1,29 +1,24 @@
-"""What to use instead of a TensorFlow name that is not here."""
+"""What to use instead of a TensorFlow name that is not here, as a phrase."""
 
 from __future__ import annotations
 
-from functools import cache
+from difflib import get_close_matches
 
-from thalweg import absent, public
-from thalweg.suggestions import closest
+from thalweg import public
+from thalweg.absent import INSTEAD, row_of
+
+_MAX_SPELLINGS = 3
 
 
 def advice(name: str) -> str:
-    """What to use instead of a name below `tf.`; empty if nobody knows."""
-    own = absent.INSTEAD.get(name)
-    elsewhere = _by_leaf().get(name.rpartition(".")[2])
-    if own is None and elsewhere is not None:
-        return f"use tf.{elsewhere}"
-    told = own or absent.advice(name)
-    if told is not None:
-        return told
-    path, _, leaf = name.rpartition(".")
-    meant = closest(leaf, public.children(path))
-    return "" if meant is None else f"did you mean tf.{path + '.' if path else ''}{meant}?"
-
-
-@cache
-def _by_leaf() -> dict[str, str]:
-    """The shortest public name that ends in a word: TensorFlow moved many from module to module."""
-    names = sorted(public.names(), key=lambda each: (-each.count("."), -len(each)))
-    return {name.rpartition(".")[2]: name for name in names}
+    """What to use instead of a name that is not here; empty if nobody knows."""
+    if name in INSTEAD:
+        return INSTEAD[name]
+    other = public.elsewhere(name.rpartition(".")[2])
+    if other is not None:
+        return f"use tf.{other}"
+    row = row_of(name)
+    if row is not None:
+        return INSTEAD[row]
+    near = get_close_matches(name, public.names(), _MAX_SPELLINGS, 0.8)
+    return "did you mean " + " or ".join(f"tf.{each}" for each in near) + "?" if near else ""

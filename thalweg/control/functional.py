@@ -132,7 +132,8 @@ def map_fn(
         fn: a function of a row, or of a nesting of rows.
         elems: a tensor [rows, ...], or a nesting of such.
         dtype: the structure and dtypes of the results, where they are not those of `elems`.
-        parallel_iterations, swap_memory: taken for old programs.
+        parallel_iterations: how many iterations may overlap, where a loop is not compiled.
+        swap_memory: taken for old programs.
         back_prop: whether gradients can be taken.
         infer_shape: False lets the results of the rows differ in shape.
         name: the name of the node.
@@ -235,7 +236,8 @@ def scan(
         fn: a function of the value so far and a row, which returns the next value.
         elems: a tensor [rows, ...], or a nesting of such.
         initializer: the value to begin with; the first row if None.
-        parallel_iterations, swap_memory: taken for old programs.
+        parallel_iterations: how many iterations may overlap, where a loop is not compiled.
+        swap_memory: taken for old programs.
         back_prop: whether gradients can be taken.
         infer_shape: False lets the values differ in shape.
         reverse: go from the last row to the first, each value at the place of its row.

@@ -306,7 +306,8 @@ def while_loop(
         body: a function of the loop variables that returns their next values.
         loop_vars: the first values: tensors, or a nesting of them.
         shape_invariants: looser shapes, for variables whose shape changes.
-        parallel_iterations, swap_memory: taken for old programs.
+        parallel_iterations: how many iterations may overlap, where a loop is not compiled.
+        swap_memory: taken for old programs.
         back_prop: whether gradients can be taken.
         name: the name of the node.
         maximum_iterations: a limit on the number of iterations.

@@ -92,7 +92,7 @@ class TensorArray:
         handle, flow: what another TensorArray is made of.
         infer_shape: whether all entries have one shape.
         element_shape: the shape of an entry.
-        colocate_with_first_write_call: taken for old programs.
+        colocate_with_first_write_call: whether it lives on the device of what is written first.
         name: the name of the node.
 
     Example:

@@ -327,24 +327,45 @@ class Dataset(Described):
     # Order
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """These elements, then those of another dataset."""
+        """These elements, then those of another dataset.
+
+        Args:
+            dataset: the other one, with elements of the same structure and dtypes.
+        """
         spec = structure.agree(self._spec, dataset.element_spec)
         return self._staged(ConcatenateDataset, dataset.variant, spec=spec)
 
     def repeat(self, count: Any = None) -> Dataset:
-        """The elements `count` times over; for ever if there is no count."""
+        """The elements several times over.
+
+        Args:
+            count: how often; None or -1 means for ever.
+        """
         return self._staged(RepeatDataset, arguments.long(-1 if count is None else count))
 
     def take(self, count: Any) -> Dataset:
-        """The first `count` elements; all if it is -1."""
+        """The first elements.
+
+        Args:
+            count: how many; -1 means all.
+        """
         return self._staged(TakeDataset, arguments.long(count))
 
     def skip(self, count: Any) -> Dataset:
-        """All but the first `count` elements; none if it is -1."""
+        """All but the first elements.
+
+        Args:
+            count: how many are left out; -1 means all.
+        """
         return self._staged(SkipDataset, arguments.long(count))
 
     def shard(self, num_shards: Any, index: Any) -> Dataset:
-        """Every `num_shards`-th element, from the `index`-th on."""
+        """Every n-th element.
+
+        Args:
+            num_shards: n.
+            index: the first one, in [0, n).
+        """
         count, place = arguments.known(num_shards), arguments.known(index)
         if count is not None and count < 1:
             raise ValueError("num_shards must be >= 1")
@@ -462,11 +483,19 @@ class Dataset(Described):
     # Keeping
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """The same elements, up to `buffer_size` of them prefetched by a thread."""
+        """The same elements, some of them made ahead by a thread.
+
+        Args:
+            buffer_size: how many.
+        """
         return self._staged(PrefetchDataset, arguments.long(buffer_size))
 
     def cache(self, filename: Any = "") -> Dataset:
-        """The same elements, computed once: kept in memory, or in a file."""
+        """The same elements, computed once and kept.
+
+        Args:
+            filename: a file to keep them in; in memory if empty.
+        """
         return self._staged(CacheDataset, convert_to_tensor(filename, string))
 
     # Iterators

@@ -155,8 +155,27 @@ class GradientTape:
         output_gradients: Any = None,
         unconnected_gradients: str = "none",
     ) -> Any:
-        """d(target)/d(source) for each of `sources`, in their structure; None (or zeros) where the
-        target does not depend on it, or it was not watched."""
+        """The derivatives of what was computed inside the block.
+
+        Args:
+            target: a tensor, or a structure of tensors, whose sum is differentiated.
+            sources: tensors or variables, in any structure.
+            output_gradients: what flows into each target; ones if None.
+            unconnected_gradients: "none" or "zero": what a source gets that the target does not
+                depend on, or that was not watched.
+
+        Returns:
+            The structure of `sources`, with gradients.
+
+        Example:
+            >>> with tf.eager_mode():
+            ...     x = tf.constant(3.0)
+            ...     with tf.GradientTape() as tape:
+            ...         tape.watch(x)
+            ...         y = x**2
+            ...     print(tape.gradient(y, x).numpy())
+            6.0
+        """
         if unconnected_gradients not in ("none", "zero"):
             raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}")
         if self._used and not self._persistent:

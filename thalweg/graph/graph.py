@@ -321,12 +321,14 @@ class Graph:
     @contextmanager
     def _having(self, **state: Any) -> Generator[None]:
         """Attributes of the graph have other values inside the block."""
-        saved = {name: getattr(self, name) for name in state}
-        self.__dict__.update(state)
+        saved = [(name, getattr(self, name)) for name in state]
+        for name, value in state.items():
+            setattr(self, name, value)
         try:
             yield
         finally:
-            self.__dict__.update(saved)
+            for name, value in saved:
+                setattr(self, name, value)
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
         elements = [self.as_graph_element(v) for v in flatten_control_inputs(values)]

@@ -109,6 +109,17 @@ class Node:
         return self.index
 
     @property
+    def _input_types(self) -> list[DType]:
+        """The dtypes that the op takes its inputs as: references only where it writes them."""
+        references: list[bool] = []
+        for argument, count in zip(self.op.parsed.inputs, self.input_counts(), strict=True):
+            references += [argument.is_ref] * count
+        pairs = zip(self.inputs, references, strict=True)
+        return [tensor.dtype if is_ref else tensor.dtype.base_dtype for tensor, is_ref in pairs]
+
+    _input_dtypes = _input_types  # as TensorFlow of 2016 spelt it
+
+    @property
     def type(self) -> str:
         """The name of the op, as in GraphDef."""
         return self.op.type_name

@@ -369,7 +369,7 @@ def batch_norm(
         reuse: whether the variables of the scope are shared.
         variables_collections, outputs_collections: collections to join.
         trainable: whether optimizers change the variables by default.
-        fused: taken for old programs.
+        fused: whether one op normalizes, which takes images by channel; None: where that fits.
         data_format: "NHWC" or "NCHW".
         scope: the variable scope; "BatchNorm" if None.
 

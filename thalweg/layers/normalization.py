@@ -391,7 +391,7 @@ def batch_normalization(
         name: the name of the layer.
         reuse: whether variables of that name are shared.
         renorm, renorm_clipping, renorm_momentum: batch renormalization and its bounds.
-        fused: taken for old programs.
+        fused: whether one op normalizes, which takes images by channel; None: where that fits.
         virtual_batch_size: normalize parts of the batch of this size.
         adjustment: a function of the shape that gives a random (scale, bias) in training.
 

@@ -61,7 +61,9 @@ def predictions_first(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(**dict(zip(order, args, strict=False)), **kwargs)
 
     swapped.__name__ = swapped.__qualname__ = function.__name__
-    swapped.__doc__ = f"{function.__name__}, with {predictions} before {labels}."
+    _, _, rest_of_doc = (function.__doc__ or "").partition("\n")
+    about = f"`{function.__name__}`, with {predictions} before {labels}."
+    swapped.__doc__ = f"{about}\n{rest_of_doc}" if rest_of_doc else about
     taken = [signature.parameters[name] for name in order]
     swapped.__signature__ = signature.replace(parameters=taken)  # pyright: ignore[reportFunctionMemberAccess] - what inspect reads
     return swapped

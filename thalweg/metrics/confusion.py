@@ -82,7 +82,19 @@ def mean_iou(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean over classes seen of intersection / union; the update gives the matrix."""
+    """The mean over classes seen of intersection / union; the update gives the matrix.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        num_classes: how many classes there are.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     with variable_scope(name, "mean_iou", [predictions, labels, weights]):
         convert_to_tensor(predictions).shape.assert_is_compatible_with(
             convert_to_tensor(labels).shape
@@ -129,6 +141,17 @@ def mean_per_class_accuracy(
     """The mean over classes of the share of examples of a class that were predicted right.
 
     The update gives that share for each class.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        num_classes: how many classes there are.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
     """
     with variable_scope(name, "mean_accuracy", [predictions, labels, weights]):
         labels, predictions, weights = match(casting.cast(labels, int64), predictions, weights)

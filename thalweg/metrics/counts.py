@@ -43,7 +43,18 @@ def true_positives(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """How many positives were predicted so."""
+    """How many positives were predicted so.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -61,7 +72,18 @@ def true_negatives(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """How many negatives were predicted so."""
+    """How many negatives were predicted so.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -79,7 +101,18 @@ def false_positives(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """How many negatives were predicted as positives."""
+    """How many negatives were predicted as positives.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -97,7 +130,18 @@ def false_negatives(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """How many positives were predicted as negatives."""
+    """How many positives were predicted as negatives.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -115,7 +159,18 @@ def precision(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of predicted positives that are positive; 0 if none was predicted."""
+    """The share of predicted positives that are positive; 0 if none was predicted.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     with variable_scope(name, "precision", [predictions, labels, weights]):
         right, update_right = true_positives(labels, predictions, weights)
         wrong, update_wrong = false_positives(labels, predictions, weights)
@@ -133,7 +188,18 @@ def recall(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of positives that were predicted so; 0 if there was none."""
+    """The share of positives that were predicted so; 0 if there was none.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     with variable_scope(name, "recall", [predictions, labels, weights]):
         found, update_found = true_positives(labels, predictions, weights)
         missed, update_missed = false_negatives(labels, predictions, weights)

@@ -80,7 +80,17 @@ def mean_tensor(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The (weighted) mean of all tensors seen, element by element."""
+    """The (weighted) mean of all tensors seen, element by element.
+
+    Args:
+        values: a tensor.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     with variable_scope(name, "mean", [values, weights]):
         values = casting.cast(values, float32)
         total = metric_variable(values.shape, float32, name="total_tensor")
@@ -140,7 +150,18 @@ def mean_absolute_error(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of |predictions - labels|."""
+    """The mean of |predictions - labels|.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     labels, predictions, weights = match(labels, predictions, weights)
     errors = arithmetic.absolute(predictions - labels)
     name = name or "mean_absolute_error"
@@ -157,7 +178,19 @@ def mean_relative_error(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of |predictions - labels| / normalizer, taken as 0 where that is 0."""
+    """The mean of |predictions - labels| / normalizer, taken as 0 where that is 0.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        normalizer: what errors are divided by, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     labels, predictions, weights = match(labels, predictions, weights)
     predictions, normalizer = remove_squeezable_dimensions(predictions, normalizer)
     predictions.shape.assert_is_compatible_with(normalizer.shape)
@@ -177,7 +210,18 @@ def mean_squared_error(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of (predictions - labels)²."""
+    """The mean of (predictions - labels)².
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     labels, predictions, weights = match(labels, predictions, weights)
     errors = arithmetic.squared_difference(labels, predictions)
     name = name or "mean_squared_error"
@@ -193,7 +237,18 @@ def root_mean_squared_error(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The square root of the mean squared error."""
+    """The square root of the mean squared error.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     name = name or "root_mean_squared_error"
     squared, update = mean_squared_error(labels, predictions, weights, None, None, name)
     value, update = transcendental.sqrt(squared), transcendental.sqrt(update)
@@ -210,7 +265,19 @@ def mean_cosine_distance(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """1 - the mean of predictions · labels along a dimension; both have unit length."""
+    """1 - the mean of predictions · labels along a dimension; both have unit length.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        dim: the axis of the vectors.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     labels, predictions, weights = match(labels, predictions, weights)
     products = reduce.reduce_sum(predictions * labels, [dim], keepdims=True)
     name = name or "mean_cosine_distance"
@@ -227,7 +294,18 @@ def percentage_below(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The (weighted) share of values below a threshold."""
+    """The (weighted) share of values below a threshold.
+
+    Args:
+        values: a tensor.
+        threshold: the bound.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     below = casting.cast(compare.less(values, threshold), float32)
     name = name or "percentage_below_threshold"
     return mean(below, weights, metrics_collections, updates_collections, name)

@@ -140,7 +140,19 @@ def precision_at_thresholds(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The precision at each threshold."""
+    """The precision at each threshold.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        thresholds: a list of numbers; predictions above one count as true.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
 
     def formula(counts: Counts, name: str) -> Tensor:
         predicted = _EPSILON + counts["tp"] + counts["fp"]
@@ -162,7 +174,19 @@ def recall_at_thresholds(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The recall at each threshold."""
+    """The recall at each threshold.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        thresholds: a list of numbers; predictions above one count as true.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
 
     def formula(counts: Counts, name: str) -> Tensor:
         positive = _EPSILON + counts["tp"] + counts["fn"]
@@ -190,7 +214,20 @@ def sensitivity_at_specificity(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The sensitivity at the threshold whose specificity is nearest to a given one."""
+    """The sensitivity at the threshold whose specificity is nearest to a given one.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        specificity: the specificity to come near, in [0, 1].
+        weights: what each element counts; None means 1.
+        num_thresholds: how many thresholds are tried.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     if not 0 <= specificity <= 1:
         raise ValueError("`specificity` must be in the range [0, 1].")
 
@@ -218,7 +255,20 @@ def specificity_at_sensitivity(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The specificity at the highest threshold whose sensitivity is nearest to a given one."""
+    """The specificity at the highest threshold whose sensitivity is nearest to a given one.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        sensitivity: the sensitivity to come near, in [0, 1].
+        weights: what each element counts; None means 1.
+        num_thresholds: how many thresholds are tried.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     if not 0 <= sensitivity <= 1:
         raise ValueError("`sensitivity` must be in the range [0, 1].")
 

@@ -113,7 +113,20 @@ def precision_at_top_k(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of predicted classes that are labels; of one class, if `class_id` is given."""
+    """The share of predicted classes that are labels; of one class, if `class_id` is given.
+
+    Args:
+        labels: int64 class numbers [..., true classes], dense or sparse.
+        predictions_idx: int64 [..., k]: the classes that were predicted.
+        k: how many of the best-scored classes count.
+        class_id: a class to count alone; None: all.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     values = [labels, predictions_idx, weights]
     with name_scope(name, _name("precision", k, class_id), values) as scope:
         predictions = casting.cast(predictions_idx, int64)
@@ -141,7 +154,20 @@ def precision_at_k(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of the k best-scored classes that are labels."""
+    """The share of the k best-scored classes that are labels.
+
+    Args:
+        labels: int64 class numbers [..., true classes], dense or sparse.
+        predictions: scores [..., classes].
+        k: how many of the best-scored classes count.
+        class_id: a class to count alone; None: all.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     values = [predictions, labels, weights]
     with name_scope(name, _name("precision", k, class_id), values) as scope:
         best = searching.top_k(predictions, k)[1]
@@ -160,7 +186,20 @@ def recall_at_top_k(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of labels that are among the predicted classes."""
+    """The share of labels that are among the predicted classes.
+
+    Args:
+        labels: int64 class numbers [..., true classes], dense or sparse.
+        predictions_idx: int64 [..., k]: the classes that were predicted.
+        k: how many of the best-scored classes count.
+        class_id: a class to count alone; None: all.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     values = [labels, predictions_idx, weights]
     with name_scope(name, _name("recall", k, class_id), values) as scope:
         predictions = casting.cast(predictions_idx, int64)
@@ -188,7 +227,20 @@ def recall_at_k(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of labels that are among the k best-scored classes."""
+    """The share of labels that are among the k best-scored classes.
+
+    Args:
+        labels: int64 class numbers [..., true classes], dense or sparse.
+        predictions: scores [..., classes].
+        k: how many of the best-scored classes count.
+        class_id: a class to count alone; None: all.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     values = [predictions, labels, weights]
     with name_scope(name, _name("recall", k, class_id), values) as scope:
         best = searching.top_k(predictions, k)[1]
@@ -206,7 +258,19 @@ def average_precision_at_k(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean over examples of the average precision of the k best-scored classes."""
+    """The mean over examples of the average precision of the k best-scored classes.
+
+    Args:
+        labels: int64 class numbers [..., true classes], dense or sparse.
+        predictions: scores [..., classes].
+        k: how many of the best-scored classes count.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     if not k > 0:
         raise ValueError(f"Invalid k={k}: it must be positive.")
     with name_scope(name, _name("average_precision", k), [predictions, labels, weights]) as scope:

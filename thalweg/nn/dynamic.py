@@ -49,7 +49,8 @@ def dynamic_rnn(
         sequence_length: the length of each example; behind it outputs are 0 and the state stays.
         initial_state: the state to begin with; needs no `dtype`.
         dtype: the dtype of a zero state to begin with.
-        parallel_iterations, swap_memory: taken for old programs.
+        parallel_iterations: how many iterations may overlap, where a loop is not compiled.
+        swap_memory: taken for old programs.
         time_major: whether time comes before the batch, in inputs and outputs.
         scope: the variable scope of the cell's weights; "rnn" if None.
 
@@ -267,7 +268,8 @@ def bidirectional_dynamic_rnn(
         sequence_length: the length of each example.
         initial_state_fw, initial_state_bw: the states to begin with.
         dtype: the dtype of zero states to begin with.
-        parallel_iterations, swap_memory: taken for old programs.
+        parallel_iterations: how many iterations may overlap, where a loop is not compiled.
+        swap_memory: taken for old programs.
         time_major: whether time comes before the batch.
         scope: the variable scope; "bidirectional_rnn" if None.
 

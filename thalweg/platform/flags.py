@@ -350,7 +350,18 @@ def _define(parse: Parse, names: tuple[Any, ...], options: dict[str, Any], **kin
 
 @public("flags.DEFINE_string", "app.flags.DEFINE_string")
 def DEFINE_string(*args: Any, **options: Any) -> None:
-    """Define a text flag: `DEFINE_string(name, default, help)`."""
+    """Define a text flag of the command line: `DEFINE_string(name, default, help)`.
+
+    Args:
+        args: the name, the default and the help text.
+        options: the same by name, and `required`, `short_name` and so on.
+
+    Example:
+        >>> tf.flags.DEFINE_string("data_folder", "/tmp/data", "where the data is")
+        >>> rest = tf.flags.FLAGS(["program", "--data_folder=/data"])
+        >>> tf.flags.FLAGS.data_folder
+        '/data'
+    """
     _define(str, args, options)
 
 
@@ -358,7 +369,19 @@ def DEFINE_string(*args: Any, **options: Any) -> None:
 def DEFINE_integer(
     *args: Any, lower_bound: int | None = None, upper_bound: int | None = None, **options: Any
 ) -> None:
-    """Define a whole-number flag: `DEFINE_integer(name, default, help)`."""
+    """Define a whole-number flag: `DEFINE_integer(name, default, help)`.
+
+    Args:
+        args: the name, the default and the help text.
+        lower_bound, upper_bound: the least and the greatest value.
+        options: as for `DEFINE_string`.
+
+    Example:
+        >>> tf.flags.DEFINE_integer("training_steps", 100, "how many steps to train")
+        >>> rest = tf.flags.FLAGS(["program", "--training_steps=5"])
+        >>> tf.flags.FLAGS.training_steps
+        5
+    """
     _define(_within(_integer, lower_bound, upper_bound), args, options)
 
 
@@ -366,7 +389,19 @@ def DEFINE_integer(
 def DEFINE_float(
     *args: Any, lower_bound: float | None = None, upper_bound: float | None = None, **options: Any
 ) -> None:
-    """Define a number flag: `DEFINE_float(name, default, help)`."""
+    """Define a number flag: `DEFINE_float(name, default, help)`.
+
+    Args:
+        args: the name, the default and the help text.
+        lower_bound, upper_bound: the least and the greatest value.
+        options: as for `DEFINE_string`.
+
+    Example:
+        >>> tf.flags.DEFINE_float("initial_rate", 0.1, "the learning rate")
+        >>> rest = tf.flags.FLAGS(["program", "--initial_rate", "0.5"])
+        >>> tf.flags.FLAGS.initial_rate
+        0.5
+    """
     _define(_within(float, lower_bound, upper_bound), args, options)
 
 
@@ -377,7 +412,18 @@ def DEFINE_float(
     "app.flags.DEFINE_bool",
 )
 def DEFINE_boolean(*args: Any, **options: Any) -> None:
-    """Define a yes-or-no flag: `DEFINE_boolean(name, default, help)`."""
+    """Define a yes-or-no flag: `DEFINE_boolean(name, default, help)`.
+
+    Args:
+        args: the name, the default and the help text.
+        options: as for `DEFINE_string`.
+
+    Example:
+        >>> tf.flags.DEFINE_boolean("write_images", True, "whether images are written")
+        >>> rest = tf.flags.FLAGS(["program", "--nowrite_images"])
+        >>> tf.flags.FLAGS.write_images
+        False
+    """
     _define(_boolean, args, options, boolean=True)
 
 

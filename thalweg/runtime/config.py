@@ -1,4 +1,4 @@
-"""What a session and a step are told: TensorFlow's messages, and the options of them that matter.
+"""The options of sessions and steps: TensorFlow's messages, and those of their fields that matter.
 
 Unknown options are an error of the messages themselves; those of other machines (GPU memory, say)
 are kept in them and read by nobody.

@@ -56,7 +56,7 @@ class Saver:
         name: the name of the nodes.
         restore_sequentially: restore one variable after the other.
         saver_def: a SaverDef protobuf: use its nodes, which are in the graph already.
-        builder: taken for old programs.
+        builder: what makes the nodes, where it is another.
         defer_build: make the nodes when `build` is called or the first checkpoint is written.
         allow_empty: allow a graph without variables.
         write_version: the version of the file format.

@@ -127,7 +127,7 @@ class FileWriter(SummaryToEventTransformer):
         flush_secs: how often, in seconds, what waits is written.
         graph_def: the same as `graph`, as a GraphDef; for old programs.
         filename_suffix: an ending for the name of the file.
-        session: a session: `add_summary` then takes tensors too.
+        session: a session, all whose writers for one folder share a file.
 
     Example:
         >>> tf.summary.scalar("loss", 0.5)

@@ -48,7 +48,22 @@ class SessionCreator:
 
 @public("train.ChiefSessionCreator")
 class ChiefSessionCreator(SessionCreator):
-    """Makes sessions that are initialised, or restored from a checkpoint."""
+    """Makes sessions that are initialized, or restored from a checkpoint.
+
+    Args:
+        scaffold: a `tf.train.Scaffold`, where the parts of the job are not the default ones.
+        master: the empty string: sessions run in this process.
+        config: a `tf.ConfigProto`.
+        checkpoint_dir: the folder whose latest checkpoint is restored.
+        checkpoint_filename_with_path: the checkpoint itself, instead of a folder.
+
+    Example:
+        >>> v = tf.Variable(7.0)
+        >>> creator = tf.train.ChiefSessionCreator(config=tf.ConfigProto())
+        >>> with tf.train.MonitoredSession(creator) as session:
+        ...     session.run(v)
+        np.float32(7.0)
+    """
 
     def __init__(
         self,
@@ -261,7 +276,19 @@ def _created(creator: CoordinatedSessionCreator) -> Any:
 
 @public("train.MonitoredSession")
 class MonitoredSession(_MonitoredSession):
-    """A session that initialises, calls hooks, and is rebuilt when its machine goes away."""
+    """A session that initializes, calls hooks, and is rebuilt when its machine goes away.
+
+    Args:
+        session_creator: what makes the session; a `tf.train.ChiefSessionCreator` if None.
+        hooks: `tf.train.SessionRunHook`s, called around every step.
+        stop_grace_period_secs: seconds that threads get to stop.
+
+    Example:
+        >>> v = tf.Variable(7.0)
+        >>> with tf.train.MonitoredSession() as session:
+        ...     session.run(v)
+        np.float32(7.0)
+    """
 
     def __init__(
         self,

@@ -64,13 +64,14 @@ def _built(folder: Path) -> Path:
 
 
 def _check_contents(wheel: Path) -> None:
-    """Every file of the package is in the wheel, and nothing else."""
+    """Every file of the package is in the wheel, its stubs are, and nothing else."""
     with zipfile.ZipFile(wheel) as opened:
         found = {name for name in opened.namelist() if ".dist-info/" not in name}
     files = (path for path in (_ROOT / "thalweg").rglob("*") if path.is_file())
     wanted = {str(path.relative_to(_ROOT)) for path in files if path.suffix != ".pyc"}
+    wanted |= {"thalweg-stubs/__init__.pyi", "thalweg-stubs/nn/__init__.pyi"}
     missing = sorted(wanted - found)
-    foreign = sorted(name for name in found if not name.startswith("thalweg/"))
+    foreign = sorted(name for name in found if not name.startswith(("thalweg/", "thalweg-stubs/")))
     if missing or foreign:
         sys.exit(f"the wheel lacks {missing} and has {foreign}")
 

@@ -12,6 +12,7 @@ import pkgutil
 import sys
 import types
 import unittest
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,11 @@ def write_bytes(name: str, content: Any) -> None:
 
 def make_specific_exception(node_def: Any, node: Any, message: str, error_code: int) -> Exception:
     """The error that Thalweg has for a status code."""
-    kind: Any = tf.errors.exception_type_from_error_code(error_code)
+    try:
+        kind: Any = tf.errors.exception_type_from_error_code(error_code)
+    except KeyError:
+        warnings.warn(f"Unknown error code: {error_code}", stacklevel=2)
+        kind = tf.errors.UnknownError
     return kind(node_def, node, message)
 
 

@@ -90,8 +90,8 @@ class NativeControl:
                 return results
             with self._lock:
                 grown = dict(self._capacity.grown)
-                for number, room in results.full.items():
-                    grown[number] = max(grown.get(number, 0), 4 * room)
+                for number, lacking in results.full.items():
+                    grown[number] = max(grown.get(number, 0), 4 * lacking)
                 self._capacity = replace(self._capacity, grown=tuple(sorted(grown.items())))
 
     def _step(self, values: Sequence[Any]) -> _ControlStep | None:
@@ -116,7 +116,7 @@ class NativeControl:
         try:
             with gc_paused(), deep_calls():
                 program = lower_control(self._unit, inputs, capacity, self._target, self._lower)
-                room = capacity.of(LISTS)
+                list_capacity = capacity.of(LISTS)
                 return _ControlStep(
                     self._unit,
                     program,
@@ -124,7 +124,7 @@ class NativeControl:
                     self._pool,
                     self._target,
                     self._threads,
-                    room,
+                    list_capacity,
                 )
         except NotCompiled as failure:
             self.reason = str(failure)
@@ -149,9 +149,9 @@ class _ControlStep:
         pool: Pool,
         target: CpuTarget,
         threads: int,
-        room: int,
+        list_capacity: int,
     ) -> None:
-        self._list_capacity = room
+        self._list_capacity = list_capacity
         self.unit, self.program, self.pool, self.alignment = unit, program, pool, target.alignment
         self.threads = threads_for(program, threads, target)
         self.parts = placed_parts(program, varying, target, self.threads)

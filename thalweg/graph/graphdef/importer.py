@@ -54,7 +54,9 @@ def import_graph_def(
         input_map: a dict from names in `graph_def` to tensors that stand for them.
         return_elements: names of nodes ("y") or tensors ("y:0") to return.
         name: the scope of the new nodes; "import" if None, none if empty.
-        op_dict, producer_op_list: taken for old programs.
+        op_dict: the op types that may occur; any that is known if None.
+        producer_op_list: an OpList: attributes unknown here are dropped where they have the
+            defaults that it tells.
 
     Returns:
         A list with the elements asked for, or None.

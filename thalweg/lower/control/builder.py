@@ -41,7 +41,7 @@ from thalweg.lower.control.program import (
     Part,
     Storage,
 )
-from thalweg.lower.control.scratch import Keeper, Scratch
+from thalweg.lower.control.scratch import Scratch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.inline_producers import STREAM_WORDS
 from thalweg.lower.regions import regions
@@ -103,7 +103,7 @@ class _Lowering:
         unit: ControlRegion,
         given: Sequence[Given],
         where: Storage,
-        kept: Mapping[Tensor, Keeper],
+        kept: Mapping[Tensor, LoopTraces],
     ) -> list[Given]:
         """Lower a control node to items; `kept` are its lists that an outer loop keeps."""
         lowered = self._loop if isinstance(unit.node.op, While) else self._branching
@@ -137,7 +137,7 @@ class _Lowering:
         unit: ControlRegion,
         given: Sequence[Given],
         where: Storage,
-        kept: Mapping[Tensor, Keeper],
+        kept: Mapping[Tensor, LoopTraces],
     ) -> list[Given]:
         """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
         concatenated."""
@@ -168,7 +168,7 @@ class _Lowering:
         return [self._output(tensor, cycle) for tensor in unit.outputs]
 
     def _keeping(
-        self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Mapping[Tensor, Keeper]
+        self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Mapping[Tensor, LoopTraces]
     ) -> LoopTraces:
         """The counters and traces of a loop; initialises them at its entry."""
         traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
@@ -272,7 +272,7 @@ class _Lowering:
         unit: ControlRegion,
         given: Sequence[Given],
         where: Storage,
-        kept: Mapping[Tensor, Keeper],
+        kept: Mapping[Tensor, LoopTraces],
     ) -> list[Given]:
         node, op = unit.node, cast("Branching", unit.node.op)
         choice, inputs = given[0], given[1:]
@@ -316,7 +316,7 @@ class _Lowering:
         inputs: Sequence[Given],
         found: dict[Tensor, Given],
         where: Storage,
-        kept: Mapping[Tensor, Keeper],
+        kept: Mapping[Tensor, LoopTraces],
     ) -> None:
         scratch = Scratch()
         wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))

@@ -31,8 +31,9 @@ from thalweg.graph.dtypes import DType, int32, variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
+from thalweg.lower.control.loop_traces import LoopTraces
 from thalweg.lower.control.program import BufferView, ListBuffer, Storage
-from thalweg.lower.control.scratch import Keeper, Scratch, element_of, written_view
+from thalweg.lower.control.scratch import Scratch, element_of, written_view
 from thalweg.lower.specialise import NotCompiled, Shape
 from thalweg.ops.arrays.indexing import GatherV2
 from thalweg.ops.core.basic import Const, Identity
@@ -54,7 +55,7 @@ class Inlining:
         body: Body,
         arguments: Sequence[Bound],
         where: Storage = Storage.OWN,
-        keepers: Mapping[Node, Keeper] | None = None,
+        keepers: Mapping[Node, LoopTraces] | None = None,
     ) -> None:
         self._scratch = scratch
         self._keepers = keepers or {}  # of lists that nodes of the body make

@@ -8,13 +8,13 @@ views, and the nodes to run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from thalweg.errors import OpError
 from thalweg.graph.build import add_node
-from thalweg.graph.dtypes import DType, as_dtype, int32, variant
+from thalweg.graph.dtypes import as_dtype, int32, variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -26,20 +26,8 @@ from thalweg.ops.math.arithmetic import Add
 from thalweg.ops.state.scatter import ScatterUpdate
 from thalweg.ops.state.state import Assign, VariableV2
 
-
-class Keeper(Protocol):
-    """A loop that keeps lists of its iterations, and allocates those that an iteration makes."""
-
-    @property
-    def where(self) -> Storage:
-        """The storage of those lists."""
-        ...
-
-    def new_list(
-        self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
-    ) -> ListBuffer:
-        """A new list of this iteration."""
-        ...
+if TYPE_CHECKING:
+    from thalweg.lower.control.loop_traces import LoopTraces
 
 
 class Scratch:
@@ -54,7 +42,7 @@ class Scratch:
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
         self.origins: dict[Node, Node] = {}
-        self.kept: dict[Tensor, Keeper] = {}  # lists that outlive the iteration
+        self.kept: dict[Tensor, LoopTraces] = {}  # lists that outlive the iteration
         self._references: dict[BufferView, Tensor] = {}
         self._touched: dict[ListBuffer, Node] = {}  # the last node that used a list
         self._offsets: dict[BufferView, Tensor] = {}  # the starts of lists

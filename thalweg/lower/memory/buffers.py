@@ -31,6 +31,11 @@ class Buffer:
     source: Any = None  # the tensor, variable, array or node it stands for
 
     @property
+    def is_variable(self) -> bool:
+        """Whether it holds a variable or a loop variable, which steps change in place."""
+        return self.kind in (BufferKind.VARIABLE, BufferKind.CARRIED)
+
+    @property
     def bytes(self) -> int:
         """Its size in memory."""
         return self.size * np.dtype(self.dtype).itemsize

@@ -246,12 +246,9 @@ class NestBuilder:
 
     def _is_alias(self, form: Any, at: IndexTuple) -> bool:
         """Whether a tensor is a reshape of another one's buffer."""
-        if not isinstance(form, Load):
+        if not isinstance(form, Load) or form.buffer.is_variable:
             return False
-        buffer = form.buffer
-        if buffer.kind in (BufferKind.VARIABLE, BufferKind.CARRIED):
-            return False
-        return buffer.size == math.prod(at.shape) and form.offset == own_place(at)
+        return form.buffer.size == math.prod(at.shape) and form.offset == own_place(at)
 
     def _build_update(self, node: Node) -> None:
         """Build the nests that write an update's variables. All new values are computed before any

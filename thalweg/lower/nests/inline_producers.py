@@ -78,6 +78,18 @@ class Operands:
             grouped.append(stream)
         return grouped
 
+    def form(self, node: Node, at: IndexTuple) -> Expr | Scatter:
+        """The element of a node's output at an index, over its operands."""
+        if not (node.op.has("loop") or node.op.has("element")):
+            raise NotCompiled(node, "it has no loop form")
+        try:
+            return lowered(node.op, at, self.of(node))
+        except NotLowered as error:
+            raise NotCompiled(node, str(error)) from error
+        except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
+            # An input that the op does not take: its NumPy kernel raises the error.
+            raise NotCompiled(node, f"its inputs do not fit: {error}") from error
+
     def _operand(self, tensor: Tensor) -> Operand:
         made = self._made.get(tensor)
         if made is None:
@@ -109,7 +121,7 @@ class Resolver:
     def form(self, node: Node, at: IndexTuple) -> Any:
         """The element of a node's output at an index, as an expression or a Scatter of those."""
         outer, self._node = self._node, node
-        raw = self._raw(node, at)
+        raw = self._operands.form(node, at)
         resolution = _Resolution(self)
         if not isinstance(raw, Scatter):
             result = _typed(resolution.of(raw), node, at.output)
@@ -123,12 +135,6 @@ class Resolver:
             )
         self._node = outer
         return result
-
-    def _raw(self, node: Node, at: IndexTuple) -> Expr | Scatter:
-        try:
-            return lowered(node.op, at, self._operands.of(node))
-        except Unsupported as error:
-            raise NotCompiled(node, str(error)) from error
 
     def element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Expr:
         """The element of a tensor at an index: a constant, a load, or its inlined loop form."""

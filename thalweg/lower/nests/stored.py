@@ -10,18 +10,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
-from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.functions.dtypes import Unsupported
-from thalweg.ir.loop import IndexTuple, NotLowered, lowered
+from thalweg.ir.loop import IndexTuple
 from thalweg.ir.target import Target
 from thalweg.lower.cost import Costs, Form, worth_inlining
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.nests.inline_producers import Operands, results_of
 from thalweg.lower.nests.output_summary import OutputSummary, summarize
-from thalweg.lower.specialise import NotCompiled, Specialised
+from thalweg.lower.specialise import Specialised
 
 #: Reshapes and transposes in a row that are inlined: indices may double in size with each.
 _MAX_MOVES = 6
@@ -85,22 +82,10 @@ class StoredTensors:
         found = None if number is None else self._by_class.get((number, output))
         if found is None:
             at = IndexTuple.over(shape, output)
-            found = summarize(self._raw(node, at), at, self._operands.flat(node))
+            found = summarize(self._operands.form(node, at), at, self._operands.flat(node))
             if number is not None:
                 self._by_class[number, output] = found
         return found
-
-    def _raw(self, node: Node, at: IndexTuple) -> Any:
-        """The loop form of a node's output, over operands."""
-        if not (node.op.has("loop") or node.op.has("element")):
-            raise NotCompiled(node, "it has no loop form")
-        try:
-            return lowered(node.op, at, self._operands.of(node))
-        except NotLowered as error:
-            raise NotCompiled(node, str(error)) from error
-        except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
-            # An input that the op does not take: its NumPy kernel raises the error.
-            raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
     def _note_reads(self, position: int, node: Node, summary: OutputSummary, size: int) -> None:
         for tensor, count in summary.reads(node):

@@ -71,4 +71,4 @@ def _is_number(nest: LoopNest) -> bool:
 
 def _lasts(nest: LoopNest) -> bool:
     """Whether a nest writes what outlives the step."""
-    return any(buffer.kind in (BufferKind.VARIABLE, BufferKind.CARRIED) for buffer in nest.written)
+    return any(buffer.is_variable for buffer in nest.written)

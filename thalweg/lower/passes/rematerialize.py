@@ -31,7 +31,6 @@ from thalweg.lower.nests.loop_nest import (
 from thalweg.lower.nests.reductions import outermost
 
 _SMALL = 8  # a value so many times smaller than what it rematerializes may be kept live for that
-_CHANGES = (BufferKind.VARIABLE, BufferKind.CARRIED)
 
 
 def rematerialize(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
@@ -150,7 +149,7 @@ class _Rematerialization:
         return all(self._is_kept(buffer, position, last, value.buffer.bytes) for buffer in loads)
 
     def _is_kept(self, buffer: Buffer, position: int, last: int, size: int) -> bool:
-        if buffer.kind in _CHANGES:
+        if buffer.is_variable:
             return not any(position <= place <= last for place in self._writers[buffer])
         if buffer.kind is not BufferKind.TEMPORARY:
             return all(place <= position for place in self._writers[buffer])

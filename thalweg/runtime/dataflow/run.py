@@ -9,12 +9,8 @@ iteration is over when nothing in it can fire any more.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,13 +19,10 @@ from thalweg.graph.node import Node
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
+from thalweg.runtime.dataflow.scheduler import Done, Frame, Iteration, Scheduler
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
-from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
-from thalweg.runtime.dataflow.workers import WORKERS
+from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, located, outputs_of
-from thalweg.runtime.sending import SendingExecutable
-
-_MAX_WAIT = 0.1  # seconds without handling signals
 
 
 class Dataflow:
@@ -48,7 +41,7 @@ def run_all(
     graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]], cancellation: Cancellation
 ) -> list[list[Any]]:
     """The fetched values of token graphs that run at once, each with its feeds."""
-    scheduler = _Scheduler(cancellation, defers=len(graphs) > 1)
+    scheduler = Scheduler(cancellation, defers=len(graphs) > 1)
     runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
     for run, (_, feeds, _) in zip(runs, graphs, strict=True):
         run.begin(feeds)
@@ -56,180 +49,16 @@ def run_all(
     return [run.results() for run in runs]
 
 
-class _Iteration:
-    """The tokens of one iteration of a frame that have not been used yet."""
-
-    __slots__ = (
-        "children",
-        "dead",
-        "frame",
-        "index",
-        "out",
-        "pending",
-        "queued",
-        "ready",
-        "values",
-    )
-
-    def __init__(
-        self, frame: _Frame, index: int, values: list[Any], pending: list[int], ready: list[int]
-    ) -> None:
-        self.frame = frame
-        self.index = index
-        self.values, self.pending, self.ready = values[:], pending[:], ready[:]
-        self.dead = bytearray(len(pending))
-        self.out = 0  # calls that may block and have not come back
-        self.children: dict[int, _Frame] = {}
-        self.queued = False
-
-
-class _Frame:
-    """A frame that is running: a loop, for one iteration of what is around it."""
-
-    __slots__ = (
-        "collected",
-        "exited",
-        "held",
-        "is_over",
-        "iterations",
-        "missing",
-        "newest",
-        "oldest",
-        "parent",
-        "pattern",
-        "place",
-        "run",
-        "wiring",
-    )
-
-    def __init__(
-        self, run: _Run, wiring: FrameWiring, place: int, parent: _Iteration | None
-    ) -> None:
-        self.run = run
-        self.wiring = wiring
-        self.place = place
-        self.parent = parent
-        #: what iterations begin with: constants
-        self.pattern = _Iteration(self, -1, wiring.values, wiring.pending, [])
-        self.iterations: dict[int, _Iteration] = {}
-        self.oldest, self.newest = 0, -1
-        self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
-        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration that may not begin yet
-        self.exited: set[WiredVertex] = set()
-        self.is_over = False
-        self.collected: dict[WiredVertex, dict[int, Any]] = {}
-
-
-class _Done(NamedTuple):
-    """A call that came back, from a worker or from who sent a value."""
-
-    iteration: _Iteration
-    vertex: WiredVertex
-    result: Any
-    error: BaseException | None = None
-    running: Lock | None = None  # of a call on a worker
-
-
-class _Scheduler:
-    """What one thread has to do in the token graphs that it runs."""
-
-    def __init__(self, cancellation: Cancellation, defers: bool) -> None:
-        self.defers = defers  # calls that may take long
-        self.active: deque[_Iteration] = deque()  # with vertices that are ready
-        self.deferred: list[tuple[_Iteration, WiredVertex, list[Any]]] = []
-        self.done: SimpleQueue[_Done] = SimpleQueue()
-        self.under_way = 0  # calls that have not come back
-        self._running: set[Lock] = set()  # of calls on workers: held while the call runs
-        self._cancellation = cancellation
-
-    def work(self) -> None:
-        """Fire all that is ready, and what that makes ready, until nothing is left."""
-        try:
-            self._work()
-        except BaseException as error:
-            self._stop(error)
-            raise
-
-    def _work(self) -> None:
-        active = self.active
-        while True:
-            while active:
-                iteration = active.popleft()
-                iteration.frame.run.drain(iteration)
-            if self.deferred:
-                self._release()
-            elif self.under_way:
-                self._finish(self._next_done())
-            else:
-                return
-
-    def _next_done(self) -> _Done:
-        """Wait for a call to come back, for a short time at once: a signal that arrives just before
-        a wait begins does not end it."""
-        while True:
-            try:
-                return self.done.get(timeout=_MAX_WAIT)
-            except Empty:
-                continue
-
-    def _release(self) -> None:
-        """Call what was deferred: on workers, a single one here."""
-        deferred, self.deferred = self.deferred, []
-        is_single = len(deferred) == 1 and not self._running
-        is_awaited = self.under_way > 0 and _sends_early(deferred[0][1].call)
-        self.under_way += len(deferred)
-        if is_single and not is_awaited:
-            ((iteration, vertex, inputs),) = deferred
-            self._finish(_Done(iteration, vertex, iteration.frame.run.result(vertex, inputs)))
-            return
-        for entry in deferred:
-            running = Lock()
-            self._running.add(running)
-            WORKERS.start(partial(self._call_on_worker, running, *entry))
-
-    def _call_on_worker(
-        self, running: Lock, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]
-    ) -> None:
-        with running, np.errstate(all="ignore"):  # a thread has its own
-            try:
-                result = iteration.frame.run.result(vertex, inputs)
-                done = _Done(iteration, vertex, result, None, running)
-            except BaseException as error:  # carried to the caller's thread
-                done = _Done(iteration, vertex, None, error, running)
-        self.done.put(done)
-
-    def _finish(self, done: _Done) -> None:
-        self.under_way -= 1
-        if done.running is not None:
-            self._running.discard(done.running)
-        if done.error is not None:
-            raise done.error
-        done.iteration.frame.run.come_back(done.iteration, done.vertex, done.result)
-
-    def _stop(self, error: BaseException) -> None:
-        """Cancel the calls that workers run, and wait for them. One that has yet to begin finds the
-        step cancelled."""
-        if not self._running:
-            return
-        reason = error if isinstance(error, errors.OpError) else None
-        self._cancellation.cancel(
-            reason or errors.CancelledError(None, None, "another node of the step failed")
-        )
-        for running in self._running:
-            with running:
-                pass
-
-
 class _Run:
     """One run of a token graph."""
 
-    def __init__(self, dataflow: Dataflow, context: Context, scheduler: _Scheduler) -> None:
+    def __init__(self, dataflow: Dataflow, context: Context, scheduler: Scheduler) -> None:
         self._graph, self._wiring = dataflow.graph, dataflow.wiring
         self._context = context
         self._cancellation = context.cancellation
         self._contexts: dict[Node, Context] = {}
         self._scheduler = scheduler
-        self._root = _Frame(self, self._wiring.frames[0], 0, None)
+        self._root = Frame(self, self._wiring.frames[0], 0, None)
 
     def begin(self, feeds: Sequence[Any]) -> None:
         """Make the feeds and all that takes nothing ready."""
@@ -245,7 +74,7 @@ class _Run:
         first = self._root.iterations.pop(0)  # what it holds lives no longer than the step
         return [self._fetched(first, place) for place in range(len(self._graph.fetches))]
 
-    def drain(self, iteration: _Iteration) -> None:
+    def drain(self, iteration: Iteration) -> None:
         """Fire all that is ready in an iteration."""
         iteration.queued = False
         error = self._cancellation.error
@@ -264,7 +93,7 @@ class _Run:
 
     # Sending
 
-    def _send(self, iteration: _Iteration, edges: Edges, value: Any) -> None:
+    def _send(self, iteration: Iteration, edges: Edges, value: Any) -> None:
         """Send a value to the followers of an output."""
         values, pending = iteration.values, iteration.pending
         for place, slot in edges.plain:
@@ -277,19 +106,19 @@ class _Run:
                 values[slot], values[slot + 1] = value, number
                 self._count_down(iteration, place)
 
-    def _count_down(self, iteration: _Iteration, place: int) -> None:
+    def _count_down(self, iteration: Iteration, place: int) -> None:
         left = iteration.pending[place] = iteration.pending[place] - 1
         if not left:
             iteration.ready.append(place)
 
-    def send_done(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def send_done(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a token without a value along control edges."""
         for place in vertex.controls:
             self._count_down(iteration, place)
         for place in vertex.triggers:
             self._count_down(iteration, place)
 
-    def _kill(self, iteration: _Iteration, edges: Edges) -> None:
+    def _kill(self, iteration: Iteration, edges: Edges) -> None:
         """Send a dead token to the followers of an output."""
         for place in edges.dead:
             iteration.dead[place] = 1
@@ -300,7 +129,7 @@ class _Run:
                 iteration.dead[place] = 1
                 self._count_down(iteration, place)
 
-    def _kill_all(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def _kill_all(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send dead tokens to all followers of a vertex."""
         for edges in vertex.edges:
             self._kill(iteration, edges)
@@ -310,14 +139,14 @@ class _Run:
         for place in vertex.triggers:
             self._count_down(iteration, place)
 
-    def _queue(self, iteration: _Iteration) -> None:
+    def _queue(self, iteration: Iteration) -> None:
         if not iteration.queued:
             iteration.queued = True
             self._scheduler.active.append(iteration)
 
     # Vertices that fire
 
-    def call(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def call(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Call a kernel, now or when nothing else is ready."""
         values = iteration.values
         inputs = values[vertex.first : vertex.last]
@@ -351,7 +180,7 @@ class _Run:
             found = self._contexts[call.node] = self._context.at(call.node, call.device)
         return found
 
-    def _give(self, iteration: _Iteration, vertex: WiredVertex, result: Any) -> None:
+    def _give(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
         edges = vertex.edges
         if len(edges) == 1 and not isinstance(result, list | tuple):
             self._send(iteration, edges[0], result)
@@ -362,7 +191,7 @@ class _Run:
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
-    def switch(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def switch(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the data to the output that is chosen, dead tokens to the others."""
         values, first = iteration.values, vertex.first
         chosen = int(values[first + 1])
@@ -375,7 +204,7 @@ class _Run:
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
-    def merge(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def merge(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the first input that is alive, and its number."""
         values, first = iteration.values, vertex.first
         self._send(iteration, vertex.edges[0], values[first])
@@ -385,14 +214,14 @@ class _Run:
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
-    def hand_on(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def hand_on(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send what came."""
         self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
         iteration.values[vertex.first] = None
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
-    def _die(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def _die(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """A vertex with a dead input: all that follows is dead."""
         iteration.values[vertex.first : vertex.last] = vertex.empty
         if vertex.loop is None:
@@ -404,23 +233,23 @@ class _Run:
 
     # Frames
 
-    def _child(self, iteration: _Iteration, vertex: WiredVertex) -> _Frame:
+    def _child(self, iteration: Iteration, vertex: WiredVertex) -> Frame:
         found = iteration.children.get(vertex.child)
         if found is None:
-            found = _Frame(self, self._wiring.frames[vertex.child], vertex.child, iteration)
+            found = Frame(self, self._wiring.frames[vertex.child], vertex.child, iteration)
             iteration.children[vertex.child] = found
         return found
 
-    def _begin(self, frame: _Frame) -> _Iteration:
+    def _begin(self, frame: Frame) -> Iteration:
         """The next iteration of a frame."""
         frame.newest += 1
         like = frame.pattern
-        iteration = _Iteration(frame, frame.newest, like.values, like.pending, like.ready)
+        iteration = Iteration(frame, frame.newest, like.values, like.pending, like.ready)
         frame.iterations[frame.newest] = iteration
         self._queue(iteration)
         return iteration
 
-    def enter(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def enter(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a value into a frame: to its first iteration, or to all."""
         value = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
@@ -435,12 +264,12 @@ class _Run:
             self._arrive(each, vertex, value)
             self._queue(each)
 
-    def _arrive(self, iteration: _Iteration, vertex: WiredVertex, value: Any) -> None:
+    def _arrive(self, iteration: Iteration, vertex: WiredVertex, value: Any) -> None:
         self._send(iteration, vertex.edges[0], value)
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
-    def next_iteration(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def next_iteration(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a value to the next iteration."""
         value = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
@@ -454,7 +283,7 @@ class _Run:
         self._arrive(following, vertex, value)
         self._queue(following)
 
-    def exit(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def exit(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a value out of its frame."""
         frame = iteration.frame
         frame.exited.add(vertex)
@@ -462,18 +291,18 @@ class _Run:
         iteration.values[vertex.first] = None
         self._leave(frame, vertex, value)
 
-    def _leave(self, frame: _Frame, vertex: WiredVertex, value: Any) -> None:
-        parent: _Iteration = frame.parent  # pyright: ignore[reportAssignmentType] - not the root
+    def _leave(self, frame: Frame, vertex: WiredVertex, value: Any) -> None:
+        parent: Iteration = frame.parent  # pyright: ignore[reportAssignmentType] - not the root
         self._arrive(parent, vertex, value)
         self._queue(parent)
 
-    def collect(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def collect(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Keep the value of an iteration."""
         found = iteration.frame.collected.setdefault(vertex, {})
         found[iteration.index] = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
 
-    def _end_iterations(self, frame: _Frame) -> None:
+    def _end_iterations(self, frame: Frame) -> None:
         """End the iterations in which nothing can fire any more, the oldest first."""
         if frame.missing or frame.is_over:
             return
@@ -488,7 +317,7 @@ class _Run:
         if frame.parent is not None:
             self._end(frame, frame.parent)
 
-    def _release_held(self, frame: _Frame) -> None:
+    def _release_held(self, frame: Frame) -> None:
         if not frame.held:
             return
         following = self._begin(frame)
@@ -496,7 +325,7 @@ class _Run:
             self._arrive(following, vertex, value)
         frame.held = []
 
-    def _end(self, frame: _Frame, parent: _Iteration) -> None:
+    def _end(self, frame: Frame, parent: Iteration) -> None:
         """Send what leaves a frame at its end, and dead tokens for what never left."""
         frame.is_over = True
         del parent.children[frame.place]
@@ -515,23 +344,23 @@ class _Run:
 
     # Calls that may block
 
-    def _start(self, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
+    def _start(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
         """Begin a call that hands on its value or error later, from any thread."""
         iteration.out += 1
         self._scheduler.under_way += 1
 
         def done(value: Any, error: BaseException | None) -> None:
-            self._scheduler.done.put(_Done(iteration, vertex, value, error))
+            self._scheduler.done.put(Done(iteration, vertex, value, error))
 
         self.result(vertex, [done, *inputs])
 
-    def come_back(self, iteration: _Iteration, vertex: WiredVertex, result: Any) -> None:
+    def come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
         """Take what a call gave that was deferred or under way."""
         iteration.out -= 1
         self._give(iteration, vertex, result)
         self._queue(iteration)
 
-    def _fetched(self, first: _Iteration, place: int) -> Any:
+    def _fetched(self, first: Iteration, place: int) -> Any:
         graph = self._graph
         value = first.values[self._wiring.fetches[place]]
         if value is not EMPTY:
@@ -549,11 +378,11 @@ class _Run:
         )
 
 
-def _nothing(run: _Run, iteration: _Iteration, vertex: WiredVertex) -> None:
+def _nothing(run: _Run, iteration: Iteration, vertex: WiredVertex) -> None:
     """What leaves at the end of a frame is found then."""
 
 
-_BY_KIND: dict[VertexKind, Callable[[_Run, _Iteration, WiredVertex], None]] = {
+_BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
     VertexKind.CALL: _Run.call,
     VertexKind.SWITCH: _Run.switch,
     VertexKind.MERGE: _Run.merge,
@@ -567,11 +396,6 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, _Iteration, WiredVertex], None]] = {
     VertexKind.TRIGGER: _Run.send_done,
 }
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
-
-
-def _sends_early(call: Call | None) -> bool:
-    """Whether a call sends values, which others take, while it runs."""
-    return call is not None and isinstance(call.function, SendingExecutable)
 
 
 def _is_short(call: Call | None) -> bool:

@@ -1,0 +1,209 @@
+"""What one thread has to do in the token graphs that it runs: what is ready, deferred, under way.
+
+Calls are deferred until nothing else is ready: several then run on workers, a single one on the
+caller's thread, unless it sends values that others wait for while it runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.dataflow.wiring import FrameWiring, WiredVertex
+from thalweg.runtime.dataflow.workers import WORKERS
+from thalweg.runtime.kernels import Call
+from thalweg.runtime.sending import SendingExecutable
+
+_MAX_WAIT = 0.1  # seconds without handling signals
+
+
+class GraphRun(Protocol):
+    """One run of a token graph, as far as its scheduler knows it."""
+
+    def drain(self, iteration: Iteration) -> None:
+        """Fire all that is ready in an iteration."""
+        ...
+
+    def result(self, vertex: WiredVertex, inputs: list[Any]) -> Any:
+        """What a call gives; its error is attributed to its node."""
+        ...
+
+    def come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
+        """Take what a call gave that was deferred or under way."""
+        ...
+
+
+class Iteration:
+    """The tokens of one iteration of a frame that have not been used yet."""
+
+    __slots__ = (
+        "children",
+        "dead",
+        "frame",
+        "index",
+        "out",
+        "pending",
+        "queued",
+        "ready",
+        "values",
+    )
+
+    def __init__(
+        self, frame: Frame, index: int, values: list[Any], pending: list[int], ready: list[int]
+    ) -> None:
+        self.frame = frame
+        self.index = index
+        self.values, self.pending, self.ready = values[:], pending[:], ready[:]
+        self.dead = bytearray(len(pending))
+        self.out = 0  # calls that may block and have not come back
+        self.children: dict[int, Frame] = {}
+        self.queued = False
+
+
+class Frame:
+    """A frame that is running: a loop, for one iteration of what is around it."""
+
+    __slots__ = (
+        "collected",
+        "exited",
+        "held",
+        "is_over",
+        "iterations",
+        "missing",
+        "newest",
+        "oldest",
+        "parent",
+        "pattern",
+        "place",
+        "run",
+        "wiring",
+    )
+
+    def __init__(
+        self, run: GraphRun, wiring: FrameWiring, place: int, parent: Iteration | None
+    ) -> None:
+        self.run = run
+        self.wiring = wiring
+        self.place = place
+        self.parent = parent
+        #: what iterations begin with: constants
+        self.pattern = Iteration(self, -1, wiring.values, wiring.pending, [])
+        self.iterations: dict[int, Iteration] = {}
+        self.oldest, self.newest = 0, -1
+        self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
+        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration that may not begin yet
+        self.exited: set[WiredVertex] = set()
+        self.is_over = False
+        self.collected: dict[WiredVertex, dict[int, Any]] = {}
+
+
+class Done(NamedTuple):
+    """A call that came back, from a worker or from who sent a value."""
+
+    iteration: Iteration
+    vertex: WiredVertex
+    result: Any
+    error: BaseException | None = None
+    running: Lock | None = None  # of a call on a worker
+
+
+class Scheduler:
+    """What one thread has to do in the token graphs that it runs."""
+
+    def __init__(self, cancellation: Cancellation, defers: bool) -> None:
+        self.defers = defers  # calls that may take long
+        self.active: deque[Iteration] = deque()  # with vertices that are ready
+        self.deferred: list[tuple[Iteration, WiredVertex, list[Any]]] = []
+        self.done: SimpleQueue[Done] = SimpleQueue()
+        self.under_way = 0  # calls that have not come back
+        self._running: set[Lock] = set()  # of calls on workers: held while the call runs
+        self._cancellation = cancellation
+
+    def work(self) -> None:
+        """Fire all that is ready, and what that makes ready, until nothing is left."""
+        try:
+            self._work()
+        except BaseException as error:
+            self._stop(error)
+            raise
+
+    def _work(self) -> None:
+        active = self.active
+        while True:
+            while active:
+                iteration = active.popleft()
+                iteration.frame.run.drain(iteration)
+            if self.deferred:
+                self._release()
+            elif self.under_way:
+                self._finish(self._next_done())
+            else:
+                return
+
+    def _next_done(self) -> Done:
+        """Wait for a call to come back, for a short time at once: a signal that arrives just before
+        a wait begins does not end it."""
+        while True:
+            try:
+                return self.done.get(timeout=_MAX_WAIT)
+            except Empty:
+                continue
+
+    def _release(self) -> None:
+        """Call what was deferred: on workers, a single one here."""
+        deferred, self.deferred = self.deferred, []
+        is_single = len(deferred) == 1 and not self._running
+        is_awaited = self.under_way > 0 and _sends_early(deferred[0][1].call)
+        self.under_way += len(deferred)
+        if is_single and not is_awaited:
+            ((iteration, vertex, inputs),) = deferred
+            self._finish(Done(iteration, vertex, iteration.frame.run.result(vertex, inputs)))
+            return
+        for entry in deferred:
+            running = Lock()
+            self._running.add(running)
+            WORKERS.start(partial(self._call_on_worker, running, *entry))
+
+    def _call_on_worker(
+        self, running: Lock, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]
+    ) -> None:
+        with running, np.errstate(all="ignore"):  # a thread has its own
+            try:
+                result = iteration.frame.run.result(vertex, inputs)
+                done = Done(iteration, vertex, result, None, running)
+            except BaseException as error:  # carried to the caller's thread
+                done = Done(iteration, vertex, None, error, running)
+        self.done.put(done)
+
+    def _finish(self, done: Done) -> None:
+        self.under_way -= 1
+        if done.running is not None:
+            self._running.discard(done.running)
+        if done.error is not None:
+            raise done.error
+        done.iteration.frame.run.come_back(done.iteration, done.vertex, done.result)
+
+    def _stop(self, error: BaseException) -> None:
+        """Cancel the calls that workers run, and wait for them. One that has yet to begin finds the
+        step cancelled."""
+        if not self._running:
+            return
+        reason = error if isinstance(error, errors.OpError) else None
+        self._cancellation.cancel(
+            reason or errors.CancelledError(None, None, "another node of the step failed")
+        )
+        for running in self._running:
+            with running:
+                pass
+
+
+def _sends_early(call: Call | None) -> bool:
+    """Whether a call sends values, which others take, while it runs."""
+    return call is not None and isinstance(call.function, SendingExecutable)
