@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+import thalweg as tf
 from thalweg import errors
 
 CLASSES = errors.OpError.__subclasses__()
@@ -71,3 +72,22 @@ def test_errors_survive_pickling() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is errors.NotFoundError
     assert (copy.message, copy.op, str(copy)) == (error.message, error.op, str(error))
+
+
+def test_no_error_is_its_own_cause():
+    """Printed, such a one would never end, or be printed thrice."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.int32, [])
+        gathered = tf.gather(tf.Variable([1.0, 2.0]).initial_value, x)
+        read = tf.identity(tf.Variable(1.0))
+        called = tf.py_func(lambda: 1 // 0, [], tf.int64)
+        for fetch in (gathered, read, called):
+            with pytest.raises(tf.errors.OpError) as caught:
+                session.run(fetch, {x: 7})
+            seen, error = set(), caught.value
+            while error is not None:
+                assert id(error) not in seen
+                seen.add(id(error))
+                error = error.__cause__ or (
+                    None if error.__suppress_context__ else error.__context__
+                )

@@ -235,10 +235,10 @@ def test_inspect_what_lies_about_its_size(fails, tmp_path, little_memory, name, 
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("graph.pb", huge_constant()), ("events.out.tfevents.1", huge_summary())]
+    ("name", "content"), [("graph.pb", huge_constant), ("events.out.tfevents.1", huge_summary)]
 )
 def test_a_tensor_that_claims_to_be_huge(fails, tmp_path, little_memory, name, content):
-    (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(content())
     fails(tmp_path / name, "inspect", tmp_path / name, "--tensor", "w")
 
 

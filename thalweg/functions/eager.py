@@ -42,7 +42,7 @@ from thalweg.ops.core.python_call import PyFunc, functions
 from thalweg.ops.random.philox import Stream
 from thalweg.ops.random.random import Random
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.kernels import Context, located
+from thalweg.runtime.kernels import Context, raise_at
 
 Array = NDArray[Any]
 
@@ -420,7 +420,7 @@ class EagerGraph(threading.local, BareGraph):
         try:
             results = op.kernel(Context(node, resources, Cancellation()), values)
         except Exception as error:
-            raise located(error, node) from error
+            raise_at(error, node)
         finally:
             functions.forget(op.token)
         return [known(np.asarray(r), d) for r, d in zip(results, op.Tout, strict=True)]

@@ -17,7 +17,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.run import run_all
-from thalweg.runtime.kernels import Context, located, run
+from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
 
@@ -93,7 +93,7 @@ def _fetch(item: Any, slot: int, plan: Plan) -> Any:
         (node,) = (
             i.node for i in plan.instructions if i.output <= slot < i.output + i.output_count
         )
-        raise located(error, node) from error
+        raise_at(error, node)
 
 
 def fresh(item: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
@@ -169,7 +169,7 @@ def run(
             else:
                 slots[output : output + count] = outputs_of(result, count, node)
         except Exception as error:
-            raise located(error, node) from error
+            raise_at(error, node)
         for slot in frees:
             slots[slot] = None
 
@@ -189,6 +189,14 @@ def outputs_of(result: Any, count: int, node: Node) -> list[Any]:
             None, None, f"kernel of {node.type} gave {len(flat)} outputs, not {count}"
         )
     return flat
+
+
+def raise_at(error: Exception, node: Node) -> NoReturn:
+    """Raise an error as one of ours at a node; no error is its own cause."""
+    found = located(error, node)
+    if isinstance(error, errors.OpError):
+        raise found
+    raise found from error
 
 
 def located(error: Exception, node: Node) -> errors.OpError:

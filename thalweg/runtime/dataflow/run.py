@@ -22,7 +22,7 @@ from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Done, Frame, Iteration, Scheduler
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
-from thalweg.runtime.kernels import Call, Context, located, outputs_of
+from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
 
 
 class Dataflow:
@@ -172,7 +172,7 @@ class _Run:
                 return call.function(self._context_of(call), *inputs)
             return call.function(*inputs)
         except Exception as error:
-            raise located(error, call.node) from error
+            raise_at(error, call.node)
 
     def _context_of(self, call: Call) -> Context:
         found = self._contexts.get(call.node)
