@@ -82,7 +82,7 @@ def test_kernels_name_their_ops_lines_and_code(model: Perceptron, session: Any):
     kernel = next(k for k in kernels if k.name == "matmul+bias_add+relu")
     assert {"MatMul", "BiasAdd", "Relu"} <= set(kernel.ops)
     assert all(__file__ in line for line in kernel.lines)
-    assert kernel.form == "contraction"
+    assert kernel.kind == "contraction"
     assert kernel.flops == 2 * 8 * 30 * 20 + 2 * 8 * 30
     assert kernel.bytes == 4 * (8 * 20 + 20 * 30 + 30 + 8 * 30)
     for function in kernel.emitted.functions:
@@ -197,7 +197,7 @@ def test_a_region_with_a_node_that_cannot_be_compiled_runs_in_parts():
         assert host_op.node.name == "formed"
         assert "known only when it ran" in host_op.reason
         assert len(plan.regions) == 2
-        assert [row.ops for row in plan.profile(1).rows if row.form == "host"] == [("formed",)]
+        assert [row.ops for row in plan.profile(1).rows if row.kind == "host"] == [("formed",)]
         session.run(y, feeds, options=options, run_metadata=metadata)
     (device,) = metadata.step_stats.dev_stats
     assert {"add", "formed", "mul"} <= {node.node_name for node in device.node_stats}
@@ -209,7 +209,7 @@ def test_pure_host_ops_are_measured_too():
     feeds = {x: np.eye(2, dtype=np.float32)}
     with tf.Session() as session:
         rows = session.plan(y, feeds).profile(2).rows
-    assert [row.ops for row in rows if row.form == "host"] == [("MatrixInverse",)]
+    assert [row.ops for row in rows if row.kind == "host"] == [("MatrixInverse",)]
 
 
 def test_random_numbers_of_a_session_go_on_as_if_nothing_had_been_measured():
@@ -253,7 +253,7 @@ def test_what_is_moved_is_what_is_touched():
     feeds = {table: np.ones((1000, 8), np.float32), rows: np.zeros(3, np.int32)}
     with tf.Session() as session:
         plan = session.plan(tf.gather(table, rows) + 1.0, feeds)
-    kernel = next(k.kernel for k in plan.kernels if k.form == "loops")
+    kernel = next(k.kernel for k in plan.kernels if k.kind == "loops")
     assert flops_bytes(kernel).moved == 4 * (3 * 8 + 3 + 3 * 8)
 
 

@@ -55,7 +55,7 @@ class PlannedKernel:
     @cached_property
     def name(self) -> str:
         """Its ops as a name: `conv2d+bias_add+relu`."""
-        prefix = "check_" if self.form == "check" else ""
+        prefix = "check_" if self.kind == "check" else ""
         return prefix + short_name(node.type for node in self.nodes)
 
     @property
@@ -72,10 +72,10 @@ class PlannedKernel:
     def main(self) -> Node:
         """The node that most of the work is for."""
         nodes = self.call.launch.nodes
-        return nodes[0] if self.form == "contraction" else nodes[-1]
+        return nodes[0] if self.kind == "contraction" else nodes[-1]
 
     @property
-    def form(self) -> str:
+    def kind(self) -> str:
         """`contraction`, `loops`, or `check` for loops that only check indices."""
         if isinstance(self.kernel, Contraction):
             return "contraction"
@@ -144,7 +144,7 @@ class PlannedKernel:
         return assembly(self.emitted.text, self.pool.target, self.emitted.passes)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.form} {self.space}>"
+        return f"<{self.name}: {self.kind} {self.space}>"
 
 
 def kernels_of(program: Program) -> list[PlannedKernel]:

@@ -22,7 +22,7 @@ from thalweg.runtime.plan import Plan
 
 _WIDEST = 56
 _MAX_SHAPES = 6
-KERNEL_HEAD = ("#", "kernel", "form", "iterations", "flops", "bytes", "threads", "barriers")
+KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "barriers")
 Shapes = Mapping[Tensor, tuple[int, ...]]
 
 
@@ -111,7 +111,7 @@ def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[st
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
     barriers = sum(kernel.barriers for kernel in kernels)
-    checks = sum(kernel.form == "check" for kernel in kernels)
+    checks = sum(kernel.kind == "check" for kernel in kernels)
     kept = plural(len(kernels) - checks, "kernel") + (
         f" and {plural(checks, 'check')} of indices" if checks else ""
     )
@@ -215,7 +215,7 @@ def kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
     return (
         str(number),
         clipped(kernel.name),
-        kernel.form,
+        kernel.kind,
         kernel.space,
         amount(kernel.flops),
         size(kernel.bytes),

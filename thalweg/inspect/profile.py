@@ -103,7 +103,7 @@ class Row:
 
     number: int
     name: str
-    form: str
+    kind: str
     iterations: str
     best: float
     median: float
@@ -206,7 +206,7 @@ class Profile:
         return Row(
             number,
             kernel.name,
-            kernel.form,
+            kernel.kind,
             kernel.space,
             best,
             median(spans),
@@ -379,7 +379,7 @@ def _spans(event: Event) -> Iterator[_Span]:
                 if end:
                     waited = {"waited_us": int(waits[entry, thread]) / 1e3}
                     when = thread, int(begin), int(end)
-                    yield _Span(kernel.name, kernel.form, *when, about | waited)
+                    yield _Span(kernel.name, kernel.kind, *when, about | waited)
 
 
 def _about(kernel: PlannedKernel) -> dict[str, Any]:

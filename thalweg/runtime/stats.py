@@ -141,8 +141,8 @@ class RunMetadata(Message):
         >>> options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
         >>> sess.run(tf.constant(1) + 2, options=options, run_metadata=metadata)
         np.int32(3)
-        >>> [stats.device[-5:] for stats in metadata.step_stats.dev_stats]
-        ['CPU:0']
+        >>> metadata.step_stats.dev_stats[0].device[-5:]
+        'CPU:0'
     """
 
     step_stats: StepStats = field(default_factory=StepStats)
