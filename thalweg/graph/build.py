@@ -37,10 +37,15 @@ def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
 
 
 def add_node(
-    graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None, like: Node | None = None
+    graph: Graph,
+    op: Op,
+    arguments: tuple[Any, ...],
+    name: str | None,
+    like: Node | None = None,
+    is_imported: bool = False,
 ) -> Node:
     """Add a node with `op` to `graph`, which is the default one; at the line of another node, or
-    of the user's code that runs now."""
+    of the user's code that runs now. An imported one has the colocation that its GraphDef says."""
     given = name or op.type_name
     inputs, grouped, bound, counts = convert_inputs(op, arguments, given)
     if not _are_inside(graph, inputs):
@@ -52,7 +57,7 @@ def add_node(
     if override is not None:
         annotations = (annotations or {}) | {"_gradient_op_type": override}
     made_at = None if like is None else like.made_at
-    if not op.parsed.references:
+    if is_imported or not op.parsed.references:
         return graph.add(op, inputs, dtypes, shapes, given, annotations, made_at)
     # An op that writes to a variable runs where the variable is.
     with graph.colocate_with(inputs[op.parsed.references[0]]):

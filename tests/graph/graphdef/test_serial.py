@@ -384,3 +384,17 @@ class TestUtil:
         else:
             written.ParseFromString(content)
         assert written == graph.as_graph_def()
+
+
+def test_device_functions_see_every_imported_node():
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps"):
+            v = tf.Variable(1.0)
+        v.assign(2.0)
+    content, seen = graph.as_graph_def(), []
+    with tf.Graph().as_default() as imported:
+        with tf.device(lambda node: seen.append(node.name) or "/cpu:1"):
+            tf.import_graph_def(content, name="")
+        made = {node.name: node.device for node in imported.get_operations()}
+    assert seen == [node.name for node in graph.get_operations()]
+    assert made["Variable/Assign"] == made["Variable"] == made["Assign"]

@@ -272,7 +272,8 @@ class _Importer:
             if proto.device:
                 scopes.enter_context(self.graph.device(proto.device))
             grouped = op.parsed.group([tensor for _, tensor in inputs], counts)
-            node = add_node(self.graph, op, tuple(grouped), f"{self.names[proto.name]}/")
+            name = f"{self.names[proto.name]}/"
+            node = add_node(self.graph, op, tuple(grouped), name, is_imported=True)
         _narrow_shapes(proto, node)
         return node
 
