@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.device.cpu.pool import Entry, Signal
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.workers import Workers
 
@@ -302,9 +303,16 @@ def test_callables_run_partitions():
         assert [call(2.0), call(3.0)] == [-4.0, -9.0]
 
 
+def programs_of(planned: Any) -> list[Any]:
+    """The compiled programs of a plan on several devices."""
+    calls = [step.call for part in planned.partitions for step in part.plan.instructions]
+    executables = [call for call in calls if isinstance(call, Executable)]
+    return [program for each in executables for program in each.programs.values()]
+
+
 def test_a_value_leaves_as_soon_as_it_is_made():
-    """Its kernel comes first, though the program says otherwise, and is signalled: the Send runs
-    while the last kernel does, or never ends."""
+    """Its kernel comes first, though the program says otherwise, and the table signals an event
+    between that one and the others."""
     x = tf.placeholder(tf.float32, [200, 200])
     late = tf.matmul(x, x, name="late")
     late = tf.matmul(late, late, name="later")
@@ -315,6 +323,9 @@ def test_a_value_leaves_as_soon_as_it_is_made():
     with session() as opened:
         explained = opened.plan([late, there], {x: given})
         assert "sends    early:0 after kernel 2 of 4" in str(explained)
+        (program,) = [p for p in programs_of(explained.plan) if len(p.template.calls) == 4]
+        kinds = [type(entry) for entry in program._invocation().table.entries]
+        assert kinds.count(Signal) == 1 and Entry in kinds[kinds.index(Signal) :]
         for _ in range(20):
             values = opened.run([late, there], {x: given})
             np.testing.assert_allclose(values[0], np.linalg.matrix_power(given, 4), rtol=1e-4)

@@ -46,8 +46,8 @@ class Finding(NamedTuple):
     @property
     def text(self) -> str:
         """One line that editors know how to jump to."""
-        told = f": {self.advice}" if self.advice else ""
-        return f"{self.place}:{self.line}:{self.column}: {self.name} is not here{told}"
+        hint = f": {self.advice}" if self.advice else ""
+        return f"{self.place}:{self.line}:{self.column}: {self.name} is not here{hint}"
 
 
 def add(commands: Subparsers) -> None:

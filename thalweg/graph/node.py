@@ -108,13 +108,17 @@ class Node:
         """TensorFlow's spelling of `index`."""
         return self.index
 
+    def takes_references(self) -> list[bool]:
+        """For each input, whether the op takes the variable itself, to write it."""
+        found: list[bool] = []
+        for argument, count in zip(self.op.parsed.inputs, self.input_counts(), strict=True):
+            found += [argument.is_ref] * count
+        return found
+
     @property
     def _input_types(self) -> list[DType]:
         """The dtypes that the op takes its inputs as: references only where it writes them."""
-        references: list[bool] = []
-        for argument, count in zip(self.op.parsed.inputs, self.input_counts(), strict=True):
-            references += [argument.is_ref] * count
-        pairs = zip(self.inputs, references, strict=True)
+        pairs = zip(self.inputs, self.takes_references(), strict=True)
         return [tensor.dtype if is_ref else tensor.dtype.base_dtype for tensor, is_ref in pairs]
 
     _input_dtypes = _input_types  # as TensorFlow of 2016 spelt it

@@ -99,12 +99,10 @@ def dereferenced(node: Node, fed: Collection[Tensor]) -> tuple[int, ...]:
     """The inputs that are references where the op wants values (a fed one is a value already)."""
     if not any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
         return ()
-    wants_ref: list[bool] = []
-    for argument, count in zip(node.op.parsed.inputs, node.input_counts(), strict=True):
-        wants_ref += [argument.is_ref] * count
+    pairs = zip(node.inputs, node.takes_references(), strict=True)
     return tuple(
         position
-        for position, (tensor, wanted) in enumerate(zip(node.inputs, wants_ref, strict=True))
+        for position, (tensor, wanted) in enumerate(pairs)
         if tensor.dtype.is_ref_dtype and not wanted and tensor not in fed
     )
 

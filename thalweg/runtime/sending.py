@@ -6,8 +6,9 @@ come first in it, so that another device does not wait for what it has no use fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from thalweg.graph.analysis.order import Order
@@ -86,6 +87,14 @@ class SendingExecutable(Executable):
 
     region: SendingRegion
 
+    @cached_property
+    def _sends(self) -> Mapping[int, Sequence[Node]]:
+        """The Sends of each output that has some, by its number."""
+        outputs, found = self.region.outputs, dict[int, list[Node]]()
+        for send in self.region.sends:
+            found.setdefault(outputs.index(send.inputs[0]), []).append(send)
+        return found
+
     def run(
         self,
         context: Any,
@@ -94,22 +103,21 @@ class SendingExecutable(Executable):
         deliver: Any = None,
     ) -> Any:
         """The region's outputs, after all Sends."""
-        delivery = _Delivery(self.region, context)
+        delivery = _Delivery(self._sends, context)
         results = super().run(context, arrays, cells, delivery)
         delivery.complete(results)
         return results
 
     def send(self, context: Any, results: Sequence[Any]) -> None:
         """Send what a run gave that sent nothing itself."""
-        _Delivery(self.region, context).complete(results)
+        _Delivery(self._sends, context).complete(results)
 
 
 class _Delivery:
     """The Sends of one run: each value goes once."""
 
-    def __init__(self, region: SendingRegion, context: Any) -> None:
-        self._context = context
-        self._left = _by_output(region)
+    def __init__(self, sends: Mapping[int, Sequence[Node]], context: Any) -> None:
+        self._left, self._context = dict(sends), context
 
     def __call__(self, number: int, value: Any) -> None:
         """Send an output."""
@@ -120,11 +128,3 @@ class _Delivery:
         """Send what was not sent while the region ran."""
         for number in [*self._left]:
             self(number, results[number])
-
-
-def _by_output(region: SendingRegion) -> dict[int, list[Node]]:
-    numbers = {tensor: number for number, tensor in enumerate(region.outputs)}
-    found: dict[int, list[Node]] = {}
-    for send in region.sends:
-        found.setdefault(numbers[send.inputs[0]], []).append(send)
-    return found

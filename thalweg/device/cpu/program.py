@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.courier import Deliver, Delivery, courier_of
+from thalweg.device.cpu.courier import Deliver, courier_of
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.listing import Call, Listing
 from thalweg.device.cpu.pool import Pool
@@ -131,34 +131,31 @@ class Program(DeviceProgram):
         results = self._bind_outputs(words, cells)
         if self.streams:
             self._draw(invocation, context)
-        if invocation.deliver is not None:
-            delivery = self._follow(invocation, results)
-            fault = -1
-            try:
-                fault = self._execute(invocation, context)
-            finally:
-                delivery.end(is_complete=not fault)
+        if invocation.deliver is None:
+            fault = self.pool.run(invocation.table)
         else:
-            fault = self._execute(invocation, context)
+            fault = self._run_delivering(invocation, context, results)
+        if fault:
+            fault = self.pool.resume(invocation.table, fault, context.cancellation.check)
+            invocation.fault[0] = 0
         for place, scalar in invocation.scalars:
             results[place] = scalar[()]
         del held  # until here the arrays had to live
         return None if fault else results
 
-    def _execute(self, invocation: Invocation, context: Any) -> int:
-        fault = self.pool.run(invocation.table)
-        if fault:
-            fault = self.pool.resume(invocation.table, fault, context.cancellation.check)
-            invocation.fault[0] = 0
-        return fault
-
-    def _follow(self, invocation: Invocation, results: Sequence[Any]) -> Delivery:
-        """Have the results that are signalled delivered while the program runs."""
+    def _run_delivering(self, invocation: Invocation, context: Any, results: Sequence[Any]) -> int:
+        """Run to the end while the results that are signalled are delivered; the fault code."""
         arrays = [*results]
         for place, scalar in invocation.scalars:
             arrays[place] = scalar
         deliver, invocation.deliver = cast("Deliver", invocation.deliver), None
-        return courier_of(self.pool).follow(invocation.early, arrays, deliver)
+        delivery = courier_of(self.pool).follow(invocation.early, arrays, deliver)
+        fault, table = -1, invocation.table
+        try:
+            fault = self.pool.resume(table, self.pool.run(table), context.cancellation.check)
+        finally:
+            delivery.end(is_complete=not fault)
+        return fault
 
     def _draw(self, invocation: Invocation, context: Any) -> None:
         """Take from the random streams what the step needs of them."""
