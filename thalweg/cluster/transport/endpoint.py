@@ -32,6 +32,7 @@ __all__ = ["Done", "Endpoint", "Handler", "Peer", "Security"]
 _PATIENCE = 5.0  # seconds in which a peer must answer the first time
 _TRIM_EVERY = 10.0  # seconds
 _LOOPBACK = "127.0.0.1"
+_MAX_REASONS = 100  # that are counted one by one: a stranger may think of any number
 _LINGER_MS = 500  # for what was sent before the end
 
 
@@ -118,7 +119,8 @@ class Endpoint:
 
     def refuse(self, reason: str) -> None:
         """Count a message that was dropped."""
-        self.refused[reason] += 1
+        is_known = reason in self.refused or len(self.refused) < _MAX_REASONS
+        self.refused[reason if is_known else "other reasons"] += 1
 
     def _listen(self, bind: str) -> Listener:
         host, _, port = bind.rpartition(":")
