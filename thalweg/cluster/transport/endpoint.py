@@ -65,15 +65,23 @@ class Endpoint:
         self._lock = threading.Lock()
         self._is_closed = False
         self._probe = Probe() if shares_memory else None
+        self._listener: Listener | None = None
+        self.loop.start()
+        try:
+            self._open(bind)
+        except BaseException:
+            self._end()
+            raise
+        renewed_after_fork(self)
+        _endpoints.add(self)
+
+    def _open(self, bind: str | None) -> None:
         self._listener = self._listen(bind) if bind is not None else None
         probe = self._probe.fields() if self._probe else None
         self._identity = Identity(self.address, self.incarnation, probe)
         if self._listener:
-            self._listener.identity = self._identity
+            self._listener.open(self._identity)
         self.loop.later(_TRIM_EVERY, self._trim)
-        renewed_after_fork(self)
-        _open.add(self)
-        self.loop.start()
 
     def renew_locks(self) -> None:
         """The child of a fork has no I/O thread, and its sockets are the parent's."""
@@ -154,7 +162,7 @@ class Endpoint:
         self.loop.call(lambda: self._part(ended))
         ended.wait()
         self.loop.stop()
-        self._context.term()
+        self._context.destroy(_LINGER_MS)
         if self._probe:
             self._probe.close()
 
@@ -170,11 +178,11 @@ class Endpoint:
             ended.set()
 
 
-_open: WeakSet[Endpoint] = WeakSet()
+_endpoints: WeakSet[Endpoint] = WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Leave no thread inside ZeroMQ when the interpreter goes."""
-    for endpoint in list(_open):
+    for endpoint in list(_endpoints):
         endpoint.close()

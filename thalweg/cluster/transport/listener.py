@@ -84,8 +84,13 @@ class Listener:
         self._peers: dict[int, Inbound] = {}  # by session
         self._files: dict[int, Inbound | None] = {}  # of open connections; None before its HELLO
         self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
+        self._identity: Identity | None = None
         self.address = self._socket.bind(host, port)
-        self.identity: Identity | None = None  # what peers are welcomed with
+
+    def open(self, identity: Identity) -> None:
+        """Begin to welcome peers, in the name of the endpoint."""
+        self._identity = identity
+        self._socket.watch()
 
     @property
     def peers(self) -> list[Inbound]:
@@ -136,16 +141,16 @@ class Listener:
             self._refuse(route, errors.AbortedError(None, None, text))
 
     def _hello(self, route: bytes, letter: Letter, file: int) -> None:
-        if self.identity is None:
-            raise WireError("a HELLO while the endpoint starts")
-        hello = self.identity.read(letter)
+        if self._identity is None:
+            raise WireError("a HELLO to an endpoint that is not open")
+        hello = self._identity.read(letter)
         peer = Inbound(self._surroundings, hello, self, route)
         former, self._files[file] = self._files[file], peer
         if former is not None:
             former.lose(unavailable(former.address, "the connection broke"))
         self._peers[peer.session] = peer
         self._connections[route] = _Connection(peer, peer.control)
-        peer.welcome(self.identity.welcome(hello))
+        peer.welcome(self._identity.welcome(hello))
 
     def _refuse(self, route: bytes, error: errors.OpError) -> None:
         self._surroundings.refuse(error.message)
