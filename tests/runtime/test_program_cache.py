@@ -176,7 +176,7 @@ def test_another_environment_is_lowered_for(
         if what == "threads":
             session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1))
         elif what == "target":
-            session._devices = [CpuDevice(pool=Pool(target=named("x86-64")))]
+            session._engine.devices = [CpuDevice(pool=Pool(target=named("x86-64")))]
         elif what == "schedules":
             tuned.winners()._state = "others"
         else:

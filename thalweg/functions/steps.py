@@ -32,7 +32,7 @@ from thalweg.runtime.fast_path import BoundProgram, fast_path
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.session import COMPILES
+from thalweg.runtime.engine import COMPILES
 
 Array = NDArray[Any]
 
@@ -46,8 +46,7 @@ class Drawing(Resources):
     """The process's resources, with the random streams of one run."""
 
     def __init__(self, streams: Mapping[Node, Any]) -> None:
-        self._streams = streams
-        self.version = 0
+        self._streams, self.objects = streams, resources.objects
 
     def get(self, name: str, container: str, make: Callable[[], Any]) -> Any:
         """The object kept under (container, name), made on first use."""

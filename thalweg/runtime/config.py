@@ -24,6 +24,7 @@ class SessionOptions:
     allow_soft_placement: bool = False
     log_device_placement: bool = False
     timeout_in_ms: int = 0
+    device_filters: tuple[str, ...] = ()
 
 
 def session_options(config: Any) -> SessionOptions:
@@ -38,4 +39,5 @@ def session_options(config: Any) -> SessionOptions:
         config.allow_soft_placement,
         config.log_device_placement,
         config.operation_timeout_in_ms,
+        tuple(config.device_filters),
     )

@@ -123,8 +123,8 @@ class PartitionPlan:
         """One of its nodes."""
         return self.partition.graph.nodes[0]
 
-    def feeds(self, values: Sequence[Any]) -> list[Any]:
-        """Of the values that the step is fed, those that this partition takes."""
+    def feeds(self, values: Mapping[int, Any]) -> list[Any]:
+        """Of the values that the step is fed, by place, those that this partition takes."""
         return [values[place] for place, _ in self.partition.feeds]
 
 
@@ -149,7 +149,7 @@ def plan(
             step, nodes, placement, order, backend_of(used[0], placement, spread, compiled)
         )
     cut = partition(nodes, *step, placement, order)
-    parts = tuple(_plan_partition(part, devices, compiled) for part in cut)
+    parts = tuple(plan_partition(part, devices, compiled) for part in cut)
     return Plan((), 0, (), (), placement, order, partitions=parts)
 
 
@@ -178,7 +178,10 @@ def _plan_one(
     return schedule(units, step.fetches, step.feeds, placement, backend, order)
 
 
-def _plan_partition(part: Partition, devices: Sequence[Device], compiled: bool) -> PartitionPlan:
+def plan_partition(
+    part: Partition, devices: Sequence[Device], compiled: bool = True
+) -> PartitionPlan:
+    """Plan what one of these devices does in a step."""
     step = Step(
         tuple(slot.tensor for slot in part.fetches),
         part.targets,

@@ -7,7 +7,6 @@ planning happens once per set of fetches and feeds. Any number of threads may ru
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -17,29 +16,26 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from thalweg import errors
-from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef.util import extract_sub_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.place.placer import Placer
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
+from thalweg.platform.compat import as_str
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import session_options
-from thalweg.runtime.executor import execute
+from thalweg.runtime.engine import Engine, LocalEngine
 from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
-from thalweg.runtime.plan import Plan, Step, plan
+from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.stats import RunMetadata, store_graphs
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
-#: THALWEG_COMPILE=0 runs everything on the reference kernels.
-COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
 live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 
@@ -52,14 +48,7 @@ class BaseSession:
             raise TypeError(f"graph must be a tf.Graph, but got {type(graph)}")
         if not isinstance(target, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"target must be a string, but got {type(target)}")
-        if target:
-            raise errors.NotFoundError(
-                None,
-                None,
-                "No session factory registered for the given session options: "
-                f"{{target: {target!r}}}",
-            )
-        self._target = target
+        self._target = as_str(target)
         self._graph = graph or get_default_graph()
         if self._graph.is_eager:
             raise RuntimeError(
@@ -67,10 +56,7 @@ class BaseSession:
                 "look at values, or build a graph inside `with tf.Graph().as_default()`."
             )
         self._options = session_options(config)
-        self._devices = local_devices(self._options.device_count, self._options.threads)
-        names = [device.name for device in self._devices]
-        self._placer = Placer(names, self._options.allow_soft_placement)
-        self._resources, *self._others = Resources.of_devices(self._devices)
+        self._engine = self._connect()
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
         self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
@@ -83,8 +69,14 @@ class BaseSession:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return described(
-            self, nodes=len(self._graph.nodes), devices=len(self._devices), state=state
+            self, nodes=len(self._graph.nodes), devices=len(self._engine.placer.devices), state=state
         )
+
+    def _connect(self) -> Engine:
+        """What this session runs its steps on; sessions that know clusters say how."""
+        if self._target:
+            raise errors.NotFoundError(None, None, f"No session can have target {self._target!r}")
+        return LocalEngine(self._options)
 
     @property
     def graph(self) -> Graph:
@@ -104,7 +96,7 @@ class BaseSession:
     @property
     def resources(self) -> Resources:
         """The state of this session: variables and other objects that outlive steps."""
-        return self._resources
+        return self._engine.resources
 
     # Running
 
@@ -162,14 +154,14 @@ class BaseSession:
         has_clock = bool(self._options.timeout_in_ms)  # which the fast path never checks
         stop = None if has_clock else self._closing
         planned = self._plan(step)
-        resources = self._resources.on(planned.device)
+        resources = self._engine.resources.on(planned.device)
         return CachedStep(planned, step, self._execute, resources, stop)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
-            found = self._plans[step] = plan(step, self._devices, self._placer, COMPILES)
+            found = self._plans[step] = self._engine.plan(step)
             if self._options.log_device_placement:
                 _log_placement(found)
         return found
@@ -190,7 +182,7 @@ class BaseSession:
         try:
             if metadata is not None and options and options.trace_level:
                 return self._execute_traced(step, feeds, cancellation, metadata)
-            return execute(step, feeds, self._resources, cancellation)
+            return self._engine.execute(step, feeds, cancellation)
         finally:
             with self._lock:
                 self._steps.discard(cancellation)
@@ -278,7 +270,7 @@ class BaseSession:
         fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
         handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
         self._partial_runs[handle] = PartialRun(
-            parsed, fed, self._resources, self._devices, self._placer
+            parsed, fed, self._engine.resources, self._engine.devices, self._engine.placer
         )
         return handle
 
@@ -310,7 +302,7 @@ class BaseSession:
             steps = [self._closing, *self._steps]
         for step in steps:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
-        self._resources, *self._others = Resources.of_devices(self._devices)
+        self._engine.close()
         self._plans.clear()
         self._calls.clear()
         live.discard(self)
@@ -327,7 +319,7 @@ class BaseSession:
 
     def list_devices(self) -> list[str]:
         """The devices of this session."""
-        return [device.name for device in self._devices]
+        return list(self._engine.placer.devices)
 
 
 @public("get_default_session")

@@ -5,7 +5,7 @@ The messages are TensorFlow's own, so that its tools can read what is written he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from thalweg import protos
@@ -48,14 +48,17 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
     return proto
 
 
-def function_library(nodes: Iterable[Node]) -> dict[str, Any]:
+def function_library(
+    nodes: Iterable[Node], write: Callable[[Node], Any] | None = None
+) -> dict[str, Any]:
     """The functions that nodes hold, and those that these hold, by name."""
+    write = write or inner_def
     found: dict[str, Any] = {}
     pending = list(nodes)
     for node in pending:  # grows on the way
         for name, function in held_by(node):
             if name not in found:
-                found[name] = function_def(name, function, inner_def)
+                found[name] = function_def(name, function, write)
                 body = function if isinstance(function, Body) else function.body
                 pending += body.graph.nodes
     return found

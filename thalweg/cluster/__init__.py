@@ -1,0 +1,1 @@
+"""Many processes: tasks that run partitions, the master that cuts steps for them, the transport."""
