@@ -1,0 +1,1 @@
+"""How processes talk: endpoints and their peers, over ZeroMQ and, within a host, shared memory."""

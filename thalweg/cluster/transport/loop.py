@@ -1,0 +1,120 @@
+"""The I/O thread of an endpoint: it waits for sockets, timers and calls from other threads.
+
+Callbacks run one at a time on this thread, so what only they touch needs no lock. An error in one
+is logged and ends nothing. The thread is a daemon: it never keeps a process alive.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
+
+from thalweg.platform import tf_logging
+
+Callback = Callable[[], None]
+
+_MAX_WAIT = 1.0  # seconds between two looks at the timers
+
+
+class Loop:
+    """A thread that calls back."""
+
+    def __init__(self, name: str) -> None:
+        self._epoll = select.epoll()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._callbacks: dict[int, Callback] = {}
+        self._calls: deque[Callback] = deque()
+        self._timers: list[tuple[float, int, Callback]] = []  # touched by this thread alone
+        self._order = count()
+        self._stopped = False
+        self._ending = threading.Lock()  # nobody writes to a descriptor that is closed
+        self.watch(self._wakeup, self._clear_wakeup)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to call back."""
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the I/O thread."""
+        return threading.current_thread() is self._thread
+
+    def watch(self, file: int, readable: Callback) -> None:
+        """Call back while a file descriptor is readable."""
+        self._callbacks[file] = readable
+        self._epoll.register(file, select.EPOLLIN)
+
+    def unwatch(self, file: int) -> None:
+        """No longer call back for a file descriptor, before it is closed."""
+        if self._callbacks.pop(file, None) is not None:
+            with suppress(OSError, ValueError):  # closed already, or the whole loop is
+                self._epoll.unregister(file)
+
+    def call(self, function: Callback) -> None:
+        """Call a function soon, on the I/O thread; from any thread."""
+        self._calls.append(function)
+        with self._ending:
+            if self._wakeup >= 0:
+                os.eventfd_write(self._wakeup, 1)
+
+    def later(self, seconds: float, function: Callback) -> None:
+        """Call a function after a time."""
+        entry = (time.monotonic() + seconds, next(self._order), function)
+        self.call(lambda: heappush(self._timers, entry))
+
+    def stop(self) -> None:
+        """End the thread, and wait for that unless it is this one."""
+        self._stopped = True
+        self.call(_nothing)
+        if not self.is_current and self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            for file, _ in self._epoll.poll(self._timeout()):
+                _guarded(self._callbacks.get(file, _nothing))
+            self._run_calls()
+            self._run_timers()
+        self._epoll.close()
+        with self._ending:
+            os.close(self._wakeup)
+            self._wakeup = -1
+
+    def _run_calls(self) -> None:
+        """Those that are there now: one that calls again must not keep the sockets waiting."""
+        for _ in range(len(self._calls)):
+            _guarded(self._calls.popleft())
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _guarded(heappop(self._timers)[2])
+
+    def _timeout(self) -> float:
+        if self._calls:
+            return 0
+        if not self._timers:
+            return _MAX_WAIT
+        return min(max(self._timers[0][0] - time.monotonic(), 0), _MAX_WAIT)
+
+    def _clear_wakeup(self) -> None:
+        os.eventfd_read(self._wakeup)
+
+
+def _guarded(function: Callback) -> None:
+    try:
+        function()
+    except Exception:  # whoever raised it, messages of others must still be read
+        tf_logging.error("A callback of the cluster's transport failed", exc_info=True)
+
+
+def _nothing() -> None:
+    """Wake up only."""

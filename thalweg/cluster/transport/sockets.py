@@ -1,0 +1,157 @@
+"""ZeroMQ sockets that any thread may send on while the I/O thread receives.
+
+A lock guards each socket, so a message leaves on the thread that sends it, without a hop. The I/O
+thread waits for the socket's file descriptor outside of the lock. ZeroMQ signals news on it once: a
+send may swallow the signal, and then the sender wakes the I/O thread itself.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from thalweg.cluster.transport.loop import Loop
+
+if TYPE_CHECKING:
+    import zmq
+
+_HEARTBEAT_MS, _SILENCE_MS = 1000, 3500  # a peer that is silent for so long is cut off
+_HANDSHAKE_MS = 5000
+_RECONNECT_MS, _MAX_RECONNECT_MS = 50, 500
+_HIGH_WATER = 4096  # messages that wait in a direction; more make the sender wait
+_BATCH = 64  # messages that are read before the lock is free for a moment
+_EVENT = struct.Struct("=HI")
+
+
+def zeromq():  # pyright infers the module: what it returns is typed as if imported above
+    """The library; an ImportError that says how to get it where it is missing."""
+    try:
+        import zmq
+    except ImportError as error:
+        raise ImportError(
+            "Clusters need ZeroMQ: install it with `pip install 'thalweg[cluster]'`"
+        ) from error
+    return zmq
+
+
+class ConnectionEvent(NamedTuple):
+    """What happened to a connection of a socket: which of ZeroMQ's events, and to which file."""
+
+    event: int
+    file: int
+
+
+class Socket:
+    """A ZeroMQ socket, the lock around it, and who is told of its messages and connections."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        socket: zmq.Socket[bytes],
+        received: Callable[[list[zmq.Frame]], None],
+        happened: Callable[[ConnectionEvent], None],
+    ) -> None:
+        self._zmq = zeromq()
+        self._loop, self._socket, self._received, self._happened = loop, socket, received, happened
+        self._lock = threading.Lock()
+        self._configure()
+        self._monitor = socket.get_monitor_socket(self._zmq.EVENT_ALL)
+        self._files = int(socket.get(self._zmq.FD)), int(self._monitor.get(self._zmq.FD))
+
+    def _configure(self) -> None:
+        zmq, socket = self._zmq, self._socket
+        socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        socket.set(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
+        socket.set(zmq.HEARTBEAT_TTL, _SILENCE_MS)
+        socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        socket.set(zmq.RECONNECT_IVL_MAX, _MAX_RECONNECT_MS)
+        socket.set(zmq.SNDHWM, _HIGH_WATER)
+        socket.set(zmq.RCVHWM, _HIGH_WATER)
+        if socket.type == zmq.ROUTER:
+            socket.set(zmq.ROUTER_MANDATORY, 1)
+
+    def bind(self, host: str, port: int) -> str:
+        """Listen; returns where, "host:port"."""
+        self._socket.bind(f"tcp://{host}:{port or '*'}")
+        bound = cast("bytes", self._socket.get(self._zmq.LAST_ENDPOINT))
+        self._watch()
+        return f"{host}:{bound.decode().rpartition(':')[2]}"
+
+    def connect(self, address: str) -> None:
+        """Connect in the background, again and again until it succeeds."""
+        self._socket.connect(f"tcp://{address}")
+        self._watch()
+
+    def _watch(self) -> None:
+        self._loop.watch(self._files[0], self._drain)
+        self._loop.watch(self._files[1], self.read_events)
+        # ZeroMQ signals nothing before the first look has found a queue empty.
+        self._loop.call(self._drain)
+        self._loop.call(self.read_events)
+
+    def send(self, frames: Sequence[Any], copy: bool = True) -> bool:
+        """Send a message from any thread, without waiting: False where the queue is full.
+
+        A ConnectionError where nobody is at the other end.
+        """
+        zmq = self._zmq
+        with self._lock:
+            try:
+                for frame in frames[:-1]:
+                    self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
+                self._socket.send(frames[-1], zmq.NOBLOCK, copy)
+            except zmq.Again:
+                return False
+            except zmq.ZMQError as error:
+                raise ConnectionError(str(error)) from error
+            swallowed = int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN
+        if swallowed:
+            self._loop.call(self._drain)
+        return True
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close, on the I/O thread; what was sent may still leave for a time."""
+        for file in self._files:
+            self._loop.unwatch(file)
+        with self._lock:
+            if not self._socket.closed:
+                self._socket.disable_monitor()
+                self._monitor.close(0)
+                self._socket.close(linger_ms)
+
+    def _drain(self) -> None:
+        while batch := self._batch():
+            for frames in batch:
+                self._received(frames)
+
+    def _batch(self) -> list[list[zmq.Frame]]:
+        batch = list[list["zmq.Frame"]]()
+        with self._lock:
+            while len(batch) < _BATCH and (frames := _received_from(self._socket, self._zmq)):
+                batch.append(frames)
+        return batch
+
+    def read_events(self) -> None:
+        """Tell of what happened to connections until now; on the I/O thread."""
+        while not self._monitor.closed:
+            frames = _received_from(self._monitor, self._zmq)
+            if not frames:
+                return
+            event, value = _EVENT.unpack(frames[0].bytes)
+            self._happened(ConnectionEvent(event, value))
+
+
+def _received_from(socket: zmq.Socket[bytes], zmq: Any) -> list[zmq.Frame]:
+    """The frames of the next message; none where there is no message."""
+    if socket.closed:
+        return []
+    try:
+        frames = [socket.recv(zmq.NOBLOCK, copy=False)]
+    except zmq.Again:
+        return []
+    while frames[-1].more:
+        frames.append(socket.recv(zmq.NOBLOCK, copy=False))
+    return frames

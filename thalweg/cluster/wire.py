@@ -1,0 +1,380 @@
+"""The wire format of a cluster: what bytes a message is, and which bytes are refused.
+
+A message comes in as a kind, a step, a few fields and some values, and goes out as one ZeroMQ
+frame, little-endian throughout:
+
+    offset  bytes
+    0       4      the magic word "THLW"
+    4       2      version of this format; what comes after the kind may differ between versions
+    6       2      kind
+    8       8      session: the number that the accepting side gave to this connection, 0 in a HELLO
+    16      8      sequence: greater than that of every message before it on this connection
+    24      8      step; 0 for none
+    32      8      request that this asks or answers; 0 for none
+    40      2      flags: 1 if this answers a request
+    42      2      number of values
+    44      4      bytes of fields
+    48      …      fields: a JSON object in UTF-8; nothing at all where there are none
+    …       …      the header of each value
+    …       …      the content of each inline value, from the next multiple of 16 bytes
+
+The header of a value:
+
+    0       1      place: 0 inline, 1 in shared memory, 2 in a stream of chunks
+    1       1      0 for bytes, else the element type as numbered in TensorFlow's types.proto
+    2       1      rank
+    3       5      zero
+    8       8      bytes of content
+    16      8      the number of the segment of shared memory, or of the stream
+    24      8      offset in the segment
+    32      8·rank shape
+
+The content of a tensor is its elements in row-major order. That of a tensor of strings is the
+length of each string, 8 bytes, and then the strings. A CHUNK has a second frame: bytes of the
+stream that its fields name, from the offset they say.
+
+Every length is checked against the bytes that are there before anything is made of them. Nothing
+that comes in is evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from math import prod
+from struct import Struct
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
+
+MAGIC = b"THLW"
+VERSION = 1
+MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection on which a larger one is announced
+MAX_FIELDS = 4 << 20  # bytes
+MAX_VALUES = 4096
+MAX_RANK = 64  # NumPy's own limit
+MAX_ELEMENTS = 1 << 48  # also of a shape with a zero in it
+
+
+class Kind(IntEnum):
+    """What a message is about."""
+
+    # Of the transport: handlers never see these
+    HELLO = 1  # who connects; the first message on a connection
+    WELCOME = 2  # the answer: who accepts, and the number of the session
+    REFUSED = 3  # the other answer: why not
+    CONFIRM = 4  # of who connects: whether it can map the memory of who accepts
+    BYE = 5  # the endpoint closes
+    ATTACH = 6  # this second connection carries the chunks of a session
+    CHUNK = 7  # bytes of a stream
+    CREDIT = 8  # so many bytes of chunks were taken: as many may follow
+    FORGET = 9  # segments of shared memory that the sender has done with
+
+    # Of masters and workers
+    STATUS = 16
+    REGISTER = 17
+    DEREGISTER = 18
+    RUN = 19
+    DONE = 20
+    FAILED = 21
+    TENSOR = 22
+    ABORT = 23
+    RESET = 24
+    CALL = 25
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+_NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+
+
+class Message(NamedTuple):
+    """What one process tells another."""
+
+    kind: Kind
+    step: int = 0
+    fields: Mapping[str, Any] = _NO_FIELDS  # small: strings, numbers, lists
+    values: Sequence[Any] = ()  # NumPy arrays, or bytes; nobody may write to them afterwards
+    request: int = 0  # of one that was received: what an answer to it refers to
+
+
+class Place(IntEnum):
+    """Where the content of a value is."""
+
+    INLINE = 0
+    SHARED = 1
+    STREAM = 2
+
+
+class ValueHeader(NamedTuple):
+    """What a value is, and where its content is to be found."""
+
+    place: Place
+    code: int  # of the element type; BYTES for bytes
+    shape: tuple[int, ...]
+    nbytes: int
+    number: int = 0
+    offset: int = 0
+
+
+class Envelope(NamedTuple):
+    """The start of a frame: all about a message but its fields and values."""
+
+    kind: Kind
+    session: int
+    sequence: int
+    step: int
+    request: int
+    is_answer: bool
+    values: int
+    field_bytes: int
+
+
+class Letter(NamedTuple):
+    """A frame that was read: its inline values are there, others are to be fetched."""
+
+    envelope: Envelope
+    fields: Mapping[str, Any]
+    headers: tuple[ValueHeader, ...]
+    contents: tuple[memoryview | None, ...]  # of inline values
+
+
+class WireError(ValueError):
+    """Bytes that are no message."""
+
+
+class VersionError(WireError):
+    """A message in another version of the format."""
+
+
+BYTES = 0
+_STRING = 7
+_HEAD = Struct("<4sHHQQQQHHI")
+_STAMP = Struct("<QQ")
+_VALUE = Struct("<BBB5xQQQ")
+_STAMP_OFFSET = 8
+_ALIGNMENT = 16
+_IS_ANSWER = 1
+_LENGTH = np.dtype("<u8")
+_STORAGE: dict[int, Dtype] = {row.enum: row.storage for row in TABLE if row.dtype_class != "opaque"}
+_PLACES = {int(place): place for place in Place}
+
+
+# Out
+
+
+class Content(NamedTuple):
+    """A value that is about to travel: its header's facts and where its bytes are."""
+
+    code: int
+    shape: tuple[int, ...]
+    nbytes: int
+    source: Any  # an array of any strides, or bytes
+
+    def copy_to(self, memory: memoryview) -> None:
+        """Copy the bytes to where they travel; the only copy that is made of a large array."""
+        if isinstance(self.source, bytes):
+            memory[:] = self.source
+        else:
+            np.copyto(np.ndarray(self.shape, self.source.dtype, memory), self.source)
+
+    def chunkable(self) -> memoryview:
+        """The bytes as contiguous memory."""
+        if isinstance(self.source, bytes):
+            return memoryview(self.source)
+        return _bytes_of(np.ascontiguousarray(self.source))
+
+
+def content_of(value: Any) -> Content:
+    """How a value travels; a TypeError for what cannot."""
+    if isinstance(value, bytes):
+        return Content(BYTES, (), len(value), value)
+    array = np.asarray(value)
+    traits = find_traits(array.dtype.newbyteorder("="))
+    if traits is None:
+        raise TypeError(f"A value of type {array.dtype} cannot be sent to another process")
+    if traits.enum == _STRING:
+        packed = _packed_strings(array)
+        return Content(_STRING, array.shape, len(packed), packed)
+    if not array.dtype.isnative:
+        array = array.astype(traits.storage)
+    return Content(traits.enum, array.shape, array.nbytes, array)
+
+
+def _packed_strings(array: np.ndarray[Any, Dtype]) -> bytes:
+    strings = [_string(item) for item in array.ravel().tolist()]
+    lengths = np.array([len(item) for item in strings], _LENGTH)
+    return b"".join([lengths.tobytes(), *strings])
+
+
+def _string(item: Any) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes):
+        return item
+    raise TypeError(f"A {type(item).__name__} cannot be sent to another process")
+
+
+def _bytes_of(array: np.ndarray[Any, Dtype]) -> memoryview:
+    """The memory of a contiguous array; other types than NumPy's own export none themselves."""
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+
+
+def write(
+    message: Message,
+    headers: Sequence[ValueHeader] = (),
+    contents: Sequence[Content] = (),
+    is_answer: bool = False,
+) -> bytearray:
+    """The frame of a message, to be stamped; `contents` are those of the inline values."""
+    kind, step, fields, _, request = message
+    told = json.dumps(dict(fields), separators=(",", ":")).encode() if fields else b""
+    if len(told) > MAX_FIELDS or len(headers) > MAX_VALUES:
+        raise ValueError(f"{kind.name}: {len(told)} bytes of fields, {len(headers)} values")
+    flags = _IS_ANSWER if is_answer else 0
+    frame = bytearray(
+        _HEAD.pack(MAGIC, VERSION, kind, 0, 0, step, request, flags, len(headers), len(told))
+    )
+    frame += told
+    for header in headers:
+        _write_header(frame, header)
+    for content in contents:
+        frame += bytes(-len(frame) % _ALIGNMENT + content.nbytes)
+        content.copy_to(memoryview(frame)[len(frame) - content.nbytes :])
+    return frame
+
+
+def _write_header(frame: bytearray, header: ValueHeader) -> None:
+    place, code, shape, nbytes, number, offset = header
+    frame += _VALUE.pack(place, code, len(shape), nbytes, number, offset)
+    if shape:
+        frame += np.array(shape, _LENGTH).tobytes()
+
+
+def stamp(frame: bytearray, session: int, sequence: int) -> None:
+    """Write which message of which connection a frame is."""
+    _STAMP.pack_into(frame, _STAMP_OFFSET, session, sequence)
+
+
+# In
+
+
+def read_envelope(frame: bytes) -> Envelope:
+    """The start of a frame; a WireError where it is none, or of another version."""
+    if len(frame) < _HEAD.size:
+        raise WireError(f"{len(frame)} bytes are no message")
+    magic, version, kind, session, sequence, step, request, flags, values, field_bytes = (
+        _HEAD.unpack_from(frame)
+    )
+    if magic != MAGIC:
+        raise WireError("not a message of Thalweg")
+    if version != VERSION:
+        raise VersionError(
+            f"it speaks version {version} of the wire format, and this process version {VERSION}: "
+            "all tasks need the same release of Thalweg"
+        )
+    known = _KINDS.get(kind)
+    if known is None or flags & ~_IS_ANSWER:
+        raise WireError(f"kind {kind} with flags {flags} is unknown")
+    return Envelope(known, session, sequence, step, request, bool(flags), values, field_bytes)
+
+
+def read(frame: bytes, envelope: Envelope) -> Letter:
+    """The rest of a frame whose start was read."""
+    end = _HEAD.size + envelope.field_bytes
+    if envelope.field_bytes > MAX_FIELDS or end > len(frame) or envelope.values > MAX_VALUES:
+        raise WireError(f"fields of {envelope.field_bytes} bytes, {envelope.values} values")
+    fields = _read_fields(frame[_HEAD.size : end]) if envelope.field_bytes else _NO_FIELDS
+    if not envelope.values and end == len(frame):
+        return Letter(envelope, fields, (), ())
+    headers: list[ValueHeader] = []
+    for _ in range(envelope.values):
+        header, end = _read_header(frame, end)
+        headers.append(header)
+    return Letter(envelope, fields, tuple(headers), _inline_contents(frame, end, headers))
+
+
+def _read_fields(told: bytes) -> Mapping[str, Any]:
+    try:
+        fields: Any = json.loads(told)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"fields are no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise WireError("fields are no JSON object")
+    return cast("dict[str, Any]", fields)
+
+
+def _read_header(frame: bytes, start: int) -> tuple[ValueHeader, int]:
+    end = start + _VALUE.size
+    if end > len(frame):
+        raise WireError("a value's header ends early")
+    place, code, rank, nbytes, number, offset = _VALUE.unpack_from(frame, start)
+    after = end + rank * _LENGTH.itemsize
+    if place not in _PLACES or rank > MAX_RANK or after > len(frame):
+        raise WireError(f"a value of rank {rank} in place {place}")
+    shape = tuple(np.frombuffer(frame, _LENGTH, rank, end).tolist()) if rank else ()
+    header = ValueHeader(_PLACES[place], code, shape, nbytes, number, offset)
+    _check_size(header)
+    return header, after
+
+
+def _check_size(header: ValueHeader) -> None:
+    """Whether a value has as many bytes as its type and shape need."""
+    elements = prod(header.shape)
+    if prod(size or 1 for size in header.shape) > MAX_ELEMENTS:
+        raise WireError(f"shape {header.shape}")
+    if header.code == BYTES:
+        fits = header.shape == ()
+    elif header.code == _STRING:
+        fits = elements * _LENGTH.itemsize <= header.nbytes
+    else:
+        storage = _STORAGE.get(header.code)
+        fits = storage is not None and elements * storage.itemsize == header.nbytes
+    if not fits:
+        raise WireError(f"type {header.code}, shape {header.shape}: not {header.nbytes} bytes")
+
+
+def _inline_contents(
+    frame: bytes, start: int, headers: Sequence[ValueHeader]
+) -> tuple[memoryview | None, ...]:
+    view, contents = memoryview(frame), list[memoryview | None]()
+    for header in headers:
+        if header.place is not Place.INLINE:
+            contents.append(None)
+            continue
+        start += -start % _ALIGNMENT
+        contents.append(view[start : start + header.nbytes])
+        start += header.nbytes
+    if start != len(frame):
+        raise WireError(f"{len(frame)} bytes where the values end at {start}")
+    return tuple(contents)
+
+
+def value_of(header: ValueHeader, content: Any) -> Any:
+    """A value made of its content: an array is a view of it, strings and bytes are copies."""
+    if header.code == BYTES:
+        return bytes(content)
+    if header.code == _STRING:
+        return _unpacked_strings(header, memoryview(content))
+    storage = _STORAGE[header.code]
+    array = np.ndarray(header.shape, storage, content)
+    array.flags.writeable = False
+    return array
+
+
+def _unpacked_strings(header: ValueHeader, content: memoryview) -> np.ndarray[Any, Dtype]:
+    count = prod(header.shape)
+    lengths: list[int] = np.ndarray(count, _LENGTH, content).tolist()
+    start = count * _LENGTH.itemsize
+    if start + sum(lengths) != header.nbytes:
+        raise WireError("strings are not as long as they say")
+    array = np.empty(count, np.object_)
+    for place, length in enumerate(lengths):
+        array[place] = bytes(content[start : start + length])
+        start += length
+    array = array.reshape(header.shape)
+    array.flags.writeable = False
+    return array
