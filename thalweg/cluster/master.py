@@ -12,7 +12,7 @@ import itertools
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -21,7 +21,7 @@ from thalweg import errors
 from thalweg.cluster import failures
 from thalweg.cluster.member import Member
 from thalweg.cluster.partition_def import encode
-from thalweg.cluster.tasks import TaskInfo, task_of
+from thalweg.cluster.tasks import task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import TaskSession
@@ -73,10 +73,12 @@ class Master(Engine):
         self._handles = itertools.count(1)
         self._running: dict[int, RunningStep] = {}
         self._lock = threading.Lock()
-        self._failure: errors.OpError | None = None
+        self._lost: dict[str, errors.OpError] = {}  # by address
         self._tasks = member.open(self._session, self, options)
         own = member.worker
         self._own: TaskSession | None = own and own.session(self._session)
+        if self._own is not None:
+            self._own.on_end = lambda error: self.on_failure(error)
         self.devices = own.devices if own else local_devices({})
         self.resources = self._own.resources if self._own else Resources()
         names = [name for task in self._tasks.values() for name in task.devices]
@@ -116,9 +118,7 @@ class Master(Engine):
         by_task: dict[str, list[Partition]] = {}
         for part in cut:
             by_task.setdefault(task_of(part.device), []).append(part)
-        parts = [
-            TaskPart(task, tuple(parts), self._peer(task)) for task, parts in by_task.items()
-        ]
+        parts = [TaskPart(task, tuple(parts), self._peer(task)) for task, parts in by_task.items()]
         self._ask(
             [
                 (each.peer, _registration(self._session, handle, each))
@@ -149,12 +149,10 @@ class Master(Engine):
 
     # Running
 
-    def execute(
-        self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation
-    ) -> list[Any]:
+    def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         if not isinstance(planned, ClusterPlan):
             return execute(planned, feeds, self.resources, cancellation)
-        self.check()
+        self._check_tasks(planned)
         number = self._number | (next(self._counter) & 0xFFFFFFFF)
         running = RunningStep(number, planned, self._member, self._session, self._graph())
         with self._lock:
@@ -167,22 +165,24 @@ class Master(Engine):
             with self._lock:
                 del self._running[number]
 
-    def check(self) -> None:
-        """Raise where a task that the session used is lost."""
-        if self._failure is not None:
-            raise self._failure
+    def _check_tasks(self, planned: ClusterPlan) -> None:
+        """Raise where a task of a step is lost: what was registered there is gone."""
+        for part in planned.tasks if self._lost else ():
+            if part.peer is not None and part.peer.address in self._lost:
+                raise self._lost[part.peer.address]
 
     def lost(self, address: str, error: errors.OpError) -> None:
-        """A task is gone: all steps that it has a part in end, and so does the session."""
-        if not any(task.address == address for task in self._tasks.values()):
-            return
+        """A task is gone: the steps that it has a part in end, and no others begin."""
         with self._lock:
-            self._failure = self._failure or error
+            self._lost.setdefault(address, error)
             running = [*self._running.values()]
         for step in running:
-            step.fail(error)
+            if step.uses(address):
+                step.fail(error)
 
     def close(self) -> None:
+        if self._own is not None:
+            self._own.on_end = None
         self._member.close(self._session, self._tasks.values())
 
 
@@ -250,6 +250,10 @@ class RunningStep:
         except errors.OpError as error:
             self.fail(error)
 
+    def uses(self, address: str) -> bool:
+        """Whether the task at an address has a part in the step."""
+        return any(part.peer and part.peer.address == address for part in self._plan.tasks)
+
     def fail(self, error: errors.OpError | None) -> None:
         """End the step everywhere; the first error is the one that is raised."""
         with self._lock:
@@ -285,8 +289,3 @@ def _checked(answer: Message, graph: Graph | None) -> Message:
     if answer.kind is Kind.FAILED:
         raise failures.decode(answer.fields, graph)
     return answer
-
-
-def by_address(tasks: Mapping[str, TaskInfo]) -> dict[str, TaskInfo]:
-    """Tasks by where they listen."""
-    return {task.address: task for task in tasks.values()}

@@ -17,7 +17,6 @@ from thalweg.cluster import failures
 from thalweg.cluster.spec import ClusterSpec
 from thalweg.cluster.tasks import TaskInfo, all_tasks, passes
 from thalweg.cluster.transport.endpoint import Endpoint, Peer
-from thalweg.cluster.transport.security import Security
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import Worker
 from thalweg.platform import tf_logging
@@ -41,9 +40,9 @@ class Member:
     worker: Worker | None = None  # the task of this process
     task: str  # the one that sessions use where nothing else is asked for
 
-    def __init__(self, bind: str | None, security: Security | None) -> None:
+    def __init__(self, bind: str | None) -> None:
         self._masters: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.endpoint = Endpoint(self, bind, security)
+        self.endpoint = Endpoint(self, bind)
 
     # Messages
 
@@ -103,8 +102,7 @@ class Member:
         tasks = {
             task: address
             for task, address in all_tasks(self._cluster(options))
-            if passes(task, options.device_filters)
-            and (self.worker is None or task != self.task)
+            if passes(task, options.device_filters) and (self.worker is None or task != self.task)
         }
         if self.worker is not None:
             self.worker.reset(named)
@@ -115,8 +113,8 @@ class Member:
 class Client(Member):
     """A process that is no task: it knows the address of one."""
 
-    def __init__(self, address: str, security: Security | None = None) -> None:
-        super().__init__(None, security)
+    def __init__(self, address: str) -> None:
+        super().__init__(None)
         self._address = address
         self.task = ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from thalweg import errors
@@ -17,7 +18,6 @@ from thalweg.cluster.member import Member
 from thalweg.cluster.spec import ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.transport.endpoint import Peer
-from thalweg.cluster.transport.security import Security
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import Worker
 from thalweg.device.local import local_devices
@@ -40,18 +40,14 @@ def server_at(address: str) -> TaskServer | None:
 class TaskServer(Member):
     """A task: what it has, and what it does for masters and other tasks."""
 
-    worker: Worker
-
-    def __init__(
-        self, cluster: ClusterSpec, job: str, index: int, config: Any, security: Security | None
-    ) -> None:
+    def __init__(self, cluster: ClusterSpec, job: str, index: int, config: Any) -> None:
         options = session_options(config)
         self.task = task_name(job, index)
         devices = local_devices(options.device_count, options.threads, self.task)
-        self.worker = Worker(self.task, devices, self._push)
+        self._worker = self.worker = Worker(self.task, devices, self._push)
         self._by_task = dict(all_tasks(cluster))
         self._sessions: dict[Peer, set[str]] = {}
-        super().__init__(_numeric(self._by_task[self.task]), security)
+        super().__init__(_numeric(self._by_task[self.task]))
         self._by_task[self.task] = self.endpoint.address
         self._spec = _with_address(cluster, job, index, self.endpoint.address)
         _servers[self.endpoint.address] = self
@@ -67,8 +63,8 @@ class TaskServer(Member):
         return self._spec
 
     def _open_own(self, session: str) -> TaskInfo:
-        self.worker.open_session(session)
-        names = [device.name for device in self.worker.devices]
+        self._worker.open_session(session)
+        names = [device.name for device in self._worker.devices]
         return TaskInfo(self.task, self.endpoint.address, names, None)
 
     # As a task
@@ -78,11 +74,11 @@ class TaskServer(Member):
         match message.kind:
             case Kind.TENSOR:
                 value = message.values[0] if message.values else ()
-                self.worker.deliver(message.step, Key(*message.fields["key"]), value)
+                self._worker.deliver(message.step, Key(*message.fields["key"]), value)
             case Kind.RUN:
                 WORKERS.start(lambda: self._answer(peer, message, self._run))
             case Kind.ABORT:
-                self.worker.abort(message.step, failures.decode(message.fields))
+                self._worker.abort(message.step, failures.decode(message.fields))
             case Kind.STATUS:
                 self._answer(peer, message, lambda request: self._status(peer, request))
             case Kind.REGISTER:
@@ -99,19 +95,17 @@ class TaskServer(Member):
             answer = act(message)
         except Exception as error:
             answer = Message(Kind.FAILED, message.step, failures.encode(error, self.task))
-        try:
+        with suppress(errors.OpError):  # who asked may be gone
             peer.reply(message, answer)
-        except errors.OpError:
-            pass  # who asked is gone
 
     def _run(self, message: Message) -> Message:
         fields = message.fields
         feeds = dict(zip(fields["feeds"], message.values, strict=True))
-        found = self.worker.run(fields["session"], fields["handle"], message.step, feeds)
+        found = self._worker.run(fields["session"], fields["handle"], message.step, feeds)
         return Message(Kind.DONE, message.step, {"places": [*found]}, [*found.values()])
 
     def _register(self, message: Message) -> Message:
-        session = self.worker.session(message.fields["session"])
+        session = self._worker.session(message.fields["session"])
         pairs = zip(message.fields["partitions"], message.values, strict=True)
         session.register(message.fields["handle"], session.decoded([*pairs]))
         return Message(Kind.DONE)
@@ -120,16 +114,16 @@ class TaskServer(Member):
         session = message.fields.get("session")
         if session:
             self._sessions.setdefault(peer, set()).add(session)
-            self.worker.open_session(session)
+            self._worker.open_session(session)
         jobs = {job: dict[str, str]() for job in self._spec.jobs}
         for job, tasks in jobs.items():
             for index in self._spec.task_indices(job):
                 tasks[str(index)] = self._spec.task_address(job, index)
-        devices = [device.name for device in self.worker.devices]
+        devices = [device.name for device in self._worker.devices]
         return Message(Kind.DONE, 0, {"task": self.task, "devices": devices, "cluster": jobs})
 
     def _reset(self, message: Message) -> Message:
-        self.worker.reset(message.fields["containers"])
+        self._worker.reset(message.fields["containers"])
         return Message(Kind.DONE)
 
     def _close(self, peer: Peer, session: str) -> None:
@@ -138,8 +132,8 @@ class TaskServer(Member):
 
     def _end(self, session: str, error: errors.OpError) -> None:
         master = int(session, 16) >> 32
-        self.worker.close_session(session, error)
-        self.worker.forget_steps(lambda number: number >> 32 == master)
+        self._worker.close_session(session, error)
+        self._worker.forget_steps(lambda number: number >> 32 == master)
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
         """A master or another task is gone."""
@@ -226,7 +220,6 @@ class Server:
                 definition.job_name,
                 definition.task_index,
                 definition.default_session_config,
-                None,
             )
 
     def join(self) -> None:

@@ -68,10 +68,12 @@ class Worker:
     def close_session(self, session: str, error: errors.OpError) -> None:
         """Forget what a master registered, and end its steps."""
         with self._lock:
-            self._sessions.pop(session, None)
+            found = self._sessions.pop(session, None)
             steps = [step for step in self._steps.values() if step.session == session]
         for step in steps:
             self.abort(step.number, error)
+        if found is not None and found.on_end is not None:
+            found.on_end(error)
 
     def reset(self, containers: Sequence[str] | None) -> None:
         """Forget the objects in some containers, or all, and all sessions."""
@@ -146,14 +148,15 @@ Values = dict[int, Any]
 class TaskSession:
     """What one master has registered with a task."""
 
-    def __init__(
-        self, name: str, devices: Sequence[Device], objects: Sequence[Objects]
-    ) -> None:
+    def __init__(self, name: str, devices: Sequence[Device], objects: Sequence[Objects]) -> None:
         self.name = name
         self._devices = devices
         self.resources, *self._others = Resources.of_devices(devices, objects)
         self._originals: dict[str, Node] = {}
         self._plans: dict[int, Sequence[PartitionPlan]] = {}
+        self.on_end: Callable[[errors.OpError], None] | None = (
+            None
+        )
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
         """Plan the partitions of a step, which runs under a handle from now on."""

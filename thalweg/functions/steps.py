@@ -27,12 +27,12 @@ from thalweg.graph.subgraph import Body, needed
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fast_path import BoundProgram, fast_path
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.engine import COMPILES
 
 Array = NDArray[Any]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg import errors
 from thalweg.device.device import Device
 from thalweg.device.local import local_devices
 from thalweg.place.placer import Placer
@@ -24,29 +25,30 @@ from thalweg.runtime.resources import Resources
 COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
 
+def _ignore(error: errors.OpError) -> None:
+    """Tell nobody."""
+
+
 class Engine(ABC):
     """What a session runs its steps on."""
 
     devices: Sequence[Device]  # those of this process
     resources: Resources  # what the first of them owns
     placer: Placer
+    #: Told of an error that ends the session, whoever caused it.
+    on_failure: Callable[[errors.OpError], None] = staticmethod(_ignore)
 
     @abstractmethod
     def plan(self, step: Step) -> Plan:
         """A step, ready to run."""
 
     @abstractmethod
-    def execute(
-        self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation
-    ) -> list[Any]:
+    def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         """Run a step that was planned; what is fetched, fresh."""
 
     @abstractmethod
     def close(self) -> None:
         """The session ends."""
-
-    def check(self) -> None:
-        """Raise where steps can run no more, though the session is open."""
 
 
 class LocalEngine(Engine):
@@ -64,9 +66,7 @@ class LocalEngine(Engine):
     def plan(self, step: Step) -> Plan:
         return plan(step, self.devices, self.placer, COMPILES)
 
-    def execute(
-        self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation
-    ) -> list[Any]:
+    def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         return execute(planned, feeds, self.resources, cancellation)
 
     def close(self) -> None:

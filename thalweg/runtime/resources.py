@@ -76,7 +76,7 @@ class Resources:
         cls, devices: Sequence[Device], objects: Sequence[Objects] | None = None
     ) -> list[Resources]:
         """The resources of some devices, each of which knows the others."""
-        made = [cls(each) for each in objects or [Objects() for _ in devices]]
+        made: list[Resources] = [cls(each) for each in objects or [Objects() for _ in devices]]
         by_name = {device.name: each for device, each in zip(devices, made, strict=True)}
         for each, device in zip(made, devices, strict=True):
             each.allocate = device.allocate

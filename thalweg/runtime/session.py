@@ -57,10 +57,12 @@ class BaseSession:
             )
         self._options = session_options(config)
         self._engine = self._connect()
+        self._engine.on_failure = self._fail
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
         self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
+        self._failure: errors.OpError | None = None  # what ended the session, if it did not close
         self._closing = Cancellation()  # of steps on the fast path, which have none of their own
         self._steps: set[Cancellation] = set()
         self._lock = threading.Lock()
@@ -69,7 +71,10 @@ class BaseSession:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return described(
-            self, nodes=len(self._graph.nodes), devices=len(self._engine.placer.devices), state=state
+            self,
+            nodes=len(self._graph.nodes),
+            devices=len(self._engine.placer.devices),
+            state=state,
         )
 
     def _connect(self) -> Engine:
@@ -295,9 +300,9 @@ class BaseSession:
 
     def close(self) -> None:
         """End the session: its state is dropped and its steps are cancelled."""
-        if self._closed:
+        if self._closed and self._failure is None:
             return
-        self._closed = True
+        self._closed, self._failure = True, None
         with self._lock:
             steps = [self._closing, *self._steps]
         for step in steps:
@@ -307,7 +312,13 @@ class BaseSession:
         self._calls.clear()
         live.discard(self)
 
+    def _fail(self, error: errors.OpError) -> None:
+        """End the session for a reason that every later step is told."""
+        self._failure, self._closed = error, True
+
     def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._closed:
             raise RuntimeError("Attempted to use a closed Session.")
         if self._graph.version == 0:
