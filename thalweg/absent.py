@@ -20,7 +20,7 @@ INSTEAD: dict[str, str] = {
     "AUTOTUNE": "it is tf.data.experimental.AUTOTUNE",
     "Module": "use a class of your own, with tf.variable_scope for its variables",
     "RaggedTensor": "pad to equal lengths, with tf.sequence_mask for what counts",
-    "SyncReplicasOptimizer": _PROCESS,
+    "SyncReplicasOptimizer": "it is tf.train.SyncReplicasOptimizer",
     "autograph": "use tf.cond and tf.while_loop",
     "compat.v2": "the API is that of TensorFlow 1.x",
     "config": "use tf.ConfigProto",
@@ -152,7 +152,11 @@ INSTEAD: dict[str, str] = {
     "tools": "TensorFlow's tools are not shipped; `thalweg inspect` looks into files",
     "tpu": "there is no TPU here; leave it out",
     "train.Checkpoint": "use tf.train.Saver",
+<<<<<<< HEAD
     "train.SyncReplicasOptimizer": "a process is one machine; use its optimizer alone",
+=======
+    "train.Server": "a process is one machine; use tf.Session without a target",
+>>>>>>> training
     "train.warm_start": "use tf.train.init_from_checkpoint",
     "variable_creator_scope": "pass custom_getter to tf.variable_scope",
     "vectorized_map": "use tf.map_fn",

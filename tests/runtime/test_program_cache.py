@@ -29,9 +29,9 @@ from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled
 from thalweg.runtime import compiled, program_cache
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
-pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -83,7 +83,7 @@ class SessionManager:
             raise RuntimeError(
                 f"Init operations did not make model ready for local_init.  {made}, error: {reason}"
             )
-        is_ready, reason = _readiness(self._ready_op, session, "Model not ready")
+        is_ready, reason = readiness(self._ready_op, session, "Model not ready")
         if not is_ready:
             raise RuntimeError(
                 f"Init operations did not make model ready.  {made}, "
@@ -132,7 +132,7 @@ class SessionManager:
         wanted = "ready for local init"
         if is_ready:
             wanted = "ready"
-            is_ready, reason = _readiness(self._ready_op, session, "Model not ready")
+            is_ready, reason = readiness(self._ready_op, session, "Model not ready")
         source = checkpoint_dir or checkpoint_filename_with_path
         if is_ready:
             tf_logging.info("Restored model from %s", source)
@@ -152,7 +152,7 @@ class SessionManager:
             session = Session(master, graph=self._graph, config=config)
             is_ready, reason = self._try_local_init(session)
             if is_ready:
-                is_ready, reason = _readiness(self._ready_op, session, "Model not ready")
+                is_ready, reason = readiness(self._ready_op, session, "Model not ready")
             if is_ready:
                 return session
             with suppress(errors.OpError):  # it is given up in any case
@@ -208,7 +208,7 @@ class SessionManager:
         """Run the local initialisation if the model is ready for it."""
         if self._local_init_op is None:
             return True, None
-        is_ready, reason = _readiness(
+        is_ready, reason = readiness(
             self._ready_for_local_init_op, session, "Model not ready for local init"
         )
         if not is_ready:
@@ -220,7 +220,7 @@ class SessionManager:
         return True, None
 
 
-def _readiness(op: Any, session: Session, otherwise: str) -> Readiness:
+def readiness(op: Any, session: Session, otherwise: str) -> Readiness:
     """Whether an op finds nothing that is missing."""
     if op is None:
         return True, None
