@@ -152,11 +152,6 @@ INSTEAD: dict[str, str] = {
     "tools": "TensorFlow's tools are not shipped; `thalweg inspect` looks into files",
     "tpu": "there is no TPU here; leave it out",
     "train.Checkpoint": "use tf.train.Saver",
-<<<<<<< HEAD
-    "train.SyncReplicasOptimizer": "a process is one machine; use its optimizer alone",
-=======
-    "train.Server": "a process is one machine; use tf.Session without a target",
->>>>>>> training
     "train.warm_start": "use tf.train.init_from_checkpoint",
     "variable_creator_scope": "pass custom_getter to tf.variable_scope",
     "vectorized_map": "use tf.map_fn",

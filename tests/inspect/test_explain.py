@@ -15,9 +15,9 @@ from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak
 from thalweg.inspect.kernel_info import short_name, snake_case
 from thalweg.inspect.plan_text import amount, size
 from thalweg.lower.flops_bytes import flops_bytes
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
-pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.cpu.program import Program
-from thalweg.runtime import compiled
-from thalweg.runtime import engine
+from thalweg.runtime import compiled, engine
 from thalweg.runtime.compiled import Executable
 
 

@@ -28,8 +28,7 @@ from thalweg.lower import lowering
 from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled
-from thalweg.runtime import compiled, program_cache
-from thalweg.runtime import engine
+from thalweg.runtime import compiled, engine, program_cache
 
 pytestmark = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 

@@ -166,7 +166,7 @@ def _numeric(address: str) -> str:
     return f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
 
 
-@public("train.Server", "distribute.Server")
+@public("train.Server")
 class Server:
     """A task of a cluster: its devices run steps for every session that asks.
 

@@ -154,9 +154,7 @@ class TaskSession:
         self.resources, *self._others = Resources.of_devices(devices, objects)
         self._originals: dict[str, Node] = {}
         self._plans: dict[int, Sequence[PartitionPlan]] = {}
-        self.on_end: Callable[[errors.OpError], None] | None = (
-            None
-        )
+        self.on_end: Callable[[errors.OpError], None] | None = None
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
         """Plan the partitions of a step, which runs under a handle from now on."""

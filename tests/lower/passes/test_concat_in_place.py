@@ -20,9 +20,9 @@ from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import Write
 from thalweg.lower.passes.alias_concat import Step, first_place, steps_of
 from thalweg.lower.passes.concat_in_place import Layout
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
-compiled_only = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 
 @st.composite
@@ -227,7 +227,7 @@ def test_the_same_numbers(make: Any, rows: int, monkeypatch: pytest.MonkeyPatch)
     data = np.random.default_rng(2).standard_normal((rows, 24)).astype(np.float32)
     found: list[Any] = []
     for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, [rows, 24])
             fetches = make(x)
