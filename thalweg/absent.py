@@ -148,7 +148,6 @@ INSTEAD: dict[str, str] = {
     "tensor_scatter_nd_update": "use tf.scatter_nd, with tf.where for what stays",
     "tensor_scatter_sub": "subtract tf.scatter_nd from the tensor",
     "tensor_scatter_update": "use tf.scatter_nd, with tf.where for what stays",
-    "test.create_local_cluster": _PROCESS,
     "tools": "TensorFlow's tools are not shipped; `thalweg inspect` looks into files",
     "tpu": "there is no TPU here; leave it out",
     "train.Checkpoint": "use tf.train.Saver",
