@@ -23,12 +23,13 @@ from thalweg.cluster.member import Member
 from thalweg.cluster.partition_def import encode
 from thalweg.cluster.tasks import task_of
 from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.values import by_place
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import TaskSession
 from thalweg.device.local import local_devices
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.graph import Graph
-from thalweg.partition.cut import Partition, partition, spans
+from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
@@ -93,25 +94,15 @@ class Master(Engine):
         used = _used(placement) or {self._member.task}
         if used == {self._member.task} and self._own is not None:
             return plan(step, self.devices, self.placer, COMPILES)
-        self._check(nodes, placement, used)
-        order = step_order(nodes, step.feeds)
-        cut = partition(nodes, *step, placement, order)
-        return self._register(cut, placement, order)
-
-    def _check(self, nodes: Sequence[Any], placement: Placement, used: set[str]) -> None:
-        """Raise for what cannot be cut between tasks."""
-        tasks = {node: task_of(device) for node, device in placement.items()}
-        for node in nodes:
-            if spans(node, tasks):
-                raise errors.UnimplementedError(
-                    None, node, f"'{node.name}' has nodes on several tasks: place them on one"
-                )
         if len(used) > 1 and has_primitives(nodes):
             raise errors.UnimplementedError(
                 None,
                 next(node for node in nodes if has_primitives([node])),
-                "A step with Switch and Merge nodes cannot be cut between tasks",
+                f"A step with Switch and Merge nodes cannot be cut between tasks: {sorted(used)}",
             )
+        order = step_order(nodes, step.feeds)
+        cut = partition(nodes, *step, placement, order)
+        return self._register(cut, placement, order)
 
     def _register(self, cut: Sequence[Partition], placement: Placement, order: Any) -> ClusterPlan:
         handle = next(self._handles)
@@ -235,7 +226,7 @@ class RunningStep:
             if message is None:
                 raise error or errors.UnavailableError(None, None, "A task did not answer")
             answer = _checked(message, self._graph)
-            self._found.update(zip(answer.fields["places"], answer.values, strict=True))
+            self._found.update(by_place(answer.fields["places"], answer))
         except errors.OpError as failure:
             self.fail(failure)
         finally:

@@ -2,10 +2,8 @@
 
 What can be is run as native code. What cannot (strings, Python, shapes that change from one
 iteration to the next, nodes on several devices) and what native code gives up is unfolded to a
-token graph for the dataflow executor. Within one process that executor runs the vertices of all
-devices, each with the state of its own; between processes every device would run its own vertices
-and a copy of the loop's condition, as Send and Recv would carry a frame and an iteration in their
-keys.
+token graph for the dataflow executor, which runs the vertices of all devices, each with the state
+of its own. What is on a device of another process is called there.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
-from thalweg.runtime.compiled import Backend
+from thalweg.runtime.compiled import Backend, Elsewhere
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.unfold import unfold, unfold_step
 from thalweg.runtime.kernels import Call
@@ -75,6 +73,9 @@ class ControlCall:
 
 def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that computes a control node and its traces."""
+    device = backend.device_of(unit.nodes[0])
+    if isinstance(device, Elsewhere) and not spans(unit.nodes[0], backend.devices or {}):
+        return device.call(unit)
     first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
