@@ -205,8 +205,9 @@ def backend_of(
 ) -> Backend:
     """A device that runs a plan; where a step uses several, with those of its nodes."""
     by_name: dict[str, Device | Elsewhere] = {device.name: device for device in devices}
-    for name in {*placement.values()} - by_name.keys() if elsewhere else ():
-        by_name[name] = elsewhere(name)
+    if elsewhere is not None:
+        absent = {*placement.values()} - by_name.keys()
+        by_name.update((name, elsewhere(name)) for name in absent)
     found = {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
     return Backend(device, _fallback, compiled, found)
 
