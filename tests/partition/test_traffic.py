@@ -97,15 +97,21 @@ def combined(rows: int) -> Any:
     return trained(tf.square(found - 1.0))
 
 
-def partitioned(rows: int) -> Any:
+def partitioned_table(name: str, rows: int, *depth: int) -> Any:
+    """A partitioned variable with a part on each server."""
+
     def device(node: tf.Operation) -> str:
         part = node.name.partition("part_")[2][:1]
         return SERVERS[int(part)] if part and node.type == "VariableV2" else "/cpu:0"
 
     with tf.device(None), tf.device(device):
         cut = tf.fixed_size_partitioner(len(SERVERS))
-        table = tf.get_variable("table", [rows, DEPTH], partitioner=cut)
-        return trained(tf.square(tf.nn.embedding_lookup(table, ids(), "div") - 1.0))
+        return tf.get_variable(name, [rows, *depth], partitioner=cut)
+
+
+def partitioned(rows: int) -> Any:
+    table = partitioned_table("table", rows, DEPTH)
+    return trained(tf.square(tf.nn.embedding_lookup(table, ids(), "div") - 1.0))
 
 
 @pytest.mark.parametrize("build", [combined, partitioned])
@@ -125,16 +131,20 @@ def test_pulls_and_pushes_send_rows_and_indices(transfers: Any):
     assert small.sent == large.sent == 2 * (FLOATS + INDICES)
 
 
-def test_a_sampled_softmax_sends_the_true_and_the_sampled_classes(transfers: Any):
+@pytest.mark.parametrize(("make", "strategy"), [(shards, "mod"), (partitioned_table, "div")])
+@pytest.mark.parametrize("loss", [tf.nn.sampled_softmax_loss, tf.nn.nce_loss])
+def test_sampled_losses_send_the_true_and_the_sampled_classes(
+    transfers: Any, make: Any, strategy: str, loss: Any
+):
     batch, samples = 8, 24
 
     def build(classes: int) -> Any:
         inputs = tf.placeholder_with_default(np.ones([batch, DEPTH], np.float32), [batch, DEPTH])
-        weights, biases = shards("weights", classes, DEPTH), shards("biases", classes)
+        weights, biases = make("weights", classes, DEPTH), make("biases", classes)
         labels = tf.placeholder_with_default(np.arange(batch)[:, None] * 7, [batch, 1])
         # The samples are of the first classes: as many rows, whatever the number of classes.
-        sampled = tf.nn.sampled_softmax_loss(weights, biases, labels, inputs, samples, 300, seed=1)
-        return trained(sampled)
+        about = weights, biases, labels, inputs, samples, 300
+        return trained(loss(*about, partition_strategy=strategy))
 
     small, large = (measure(transfers, build, classes) for classes in (300, 30_000))
     rows = batch + samples
