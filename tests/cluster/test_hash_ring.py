@@ -1,6 +1,7 @@
 """Hash rings: even shares, few moves, and key ranges that are a partition of the keys."""
 
 import collections
+import itertools
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,7 @@ def test_ranges_hold_every_key_once_and_alternate(names, virtual_nodes, num_keys
     ranges = HashRing(names, virtual_nodes).key_ranges(num_keys)
     held = [key for each in ranges for key in range(each.start, each.stop)]
     assert held == list(range(num_keys))
-    assert all(one.owner != other.owner for one, other in zip(ranges, ranges[1:], strict=False))
+    assert all(one.owner != other.owner for one, other in itertools.pairwise(ranges))
     assert {each.owner for each in ranges} <= set(names)
 
 
