@@ -28,14 +28,13 @@ from thalweg.platform.caches import Bounded
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import session_options
+from thalweg.runtime.config import RunMetadata, session_options, store_graphs
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.stats import RunMetadata, store_graphs
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
