@@ -13,12 +13,11 @@ from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import session_options
+from thalweg.runtime.config import RunMetadata, session_options, store_stats
 from thalweg.runtime.engine import Engine
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.session import BaseSession, live
-from thalweg.runtime.stats import RunMetadata, store_stats
 
 
 class InspectedSession(BaseSession):
