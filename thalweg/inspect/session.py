@@ -51,7 +51,7 @@ class InspectedSession(BaseSession):
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         size, engine = len(self._graph.nodes), self._engine
-        planned, values = self._plan(step), list(feeds.values())
+        planned, values = engine.explained(self._plan(step)), list(feeds.values())
         return explain(planned, step, values, engine.resources, size, engine.devices[0])
 
     def _execute_traced(

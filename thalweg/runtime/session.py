@@ -148,7 +148,7 @@ class BaseSession:
 
     def _partition_graphs(self, step: Step) -> list[Any]:
         """What each device does in a step, as a GraphDef."""
-        partitions = self._plan(step).partitions
+        partitions = self._engine.explained(self._plan(step)).partitions
         if partitions:
             return [each.partition.graph.as_graph_def() for each in partitions]
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
