@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from thalweg.device.device import Device
 from thalweg.ops.core.context import Allocate, host_buffer
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.platform.forks import freed_after_fork
 
 Resource = TypeVar("Resource")
 
@@ -23,8 +23,7 @@ class Resources:
     allocate: Allocate = staticmethod(host_buffer)  # how the device allocates memory
 
     def __init__(self) -> None:
-        self.renew_locks()
-        renewed_after_fork(self)
+        self._lock = freed_after_fork(threading.RLock())
         self._objects: dict[tuple[str, str], Any] = {}
         self._states: dict[Any, Any] = {}
         self.version = 0  # changes when an object is forgotten: what was looked up may be stale
@@ -43,10 +42,6 @@ class Resources:
     def on(self, device: str) -> Resources:
         """What another device of the session owns."""
         return self._devices.get(device, self)
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self._lock = threading.RLock()
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
