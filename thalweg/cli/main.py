@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from thalweg.cli import cache, doctor, export, inspect, migrate
+from thalweg.cli import cache, doctor, export, inspect, migrate, task
 from thalweg.cli.problem import describe
 from thalweg.cli.report import printable
 from thalweg.version import __version__
 
-_COMMANDS = (inspect, export, migrate, cache, doctor)
+_COMMANDS = (inspect, export, migrate, task, cache, doctor)
 _MAX_MESSAGE = 400
 _USAGE, _INTERRUPTED = 2, 130
 

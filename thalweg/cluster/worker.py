@@ -15,6 +15,7 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.cluster.partition_def import Fields, decode
+from thalweg.cluster.traffic import Traffic
 from thalweg.device.device import Device
 from thalweg.graph.node import Node
 from thalweg.partition.cut import Partition
@@ -39,6 +40,7 @@ class Worker:
         self.name = name  # "/job:ps/replica:0/task:0"
         self.devices = devices
         self._objects = [Objects() for _ in devices]
+        self.traffic = Traffic()
         self._push = push
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep] = {}
@@ -104,6 +106,7 @@ class Worker:
             raise
         finally:
             self._end(number)
+            self.traffic.ran_step()
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from thalweg import errors
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
@@ -89,7 +90,11 @@ class Endpoint:
         self.refused[reason] += 1
 
     def _listen(self, bind: str) -> Listener:
-        return Listener(self, self._context.socket(zeromq().ROUTER), bind, self.incarnation)
+        try:
+            return Listener(self, self._context.socket(zeromq().ROUTER), bind, self.incarnation)
+        except errors.OpError:  # the address is taken, say
+            self._context.destroy(0)
+            raise
 
     def _connect(self, address: str, patience: float) -> Outbound:
         hello = handshake.greeting(Kind.HELLO, self.address, self.incarnation)
