@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 from thalweg import errors
@@ -16,7 +17,14 @@ _SCHEMES = (SCHEME, "grpc://")  # old programs write the latter, and mean the fo
 
 def connect(target: str, graph: Graph, options: SessionOptions) -> Master:
     """The master of a session with a target."""
-    return Master(_member(target), graph, options)
+    member = _member(target)
+    try:
+        master = Master(member, graph, options)
+    except BaseException:
+        _leave(member)
+        raise
+    weakref.finalize(master, _leave, member)  # of a session that nobody closed
+    return master
 
 
 def reset(target: str, containers: Sequence[str] | None, options: SessionOptions) -> None:
@@ -25,8 +33,13 @@ def reset(target: str, containers: Sequence[str] | None, options: SessionOptions
     try:
         member.reset(containers, options)
     finally:
-        if isinstance(member, Client):
-            member.endpoint.close()
+        _leave(member)
+
+
+def _leave(member: Member) -> None:
+    """End a client; a server goes on."""
+    if isinstance(member, Client):
+        member.endpoint.close()
 
 
 def _member(target: str) -> Member:

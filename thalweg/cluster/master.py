@@ -11,9 +11,11 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,19 +25,24 @@ from thalweg.cluster.member import Member
 from thalweg.cluster.partition_def import encode
 from thalweg.cluster.tasks import task_of
 from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.values import by_place
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import TaskSession
+from thalweg.device.cpu.device import cpu_device
+from thalweg.device.device import Device
 from thalweg.device.local import local_devices
 from thalweg.graph.analysis.order import step_order
+from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
-from thalweg.partition.cut import Partition, partition, spans
+from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
+from thalweg.platform import spans
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.engine import COMPILES, Engine
 from thalweg.runtime.executor import execute
-from thalweg.runtime.plan import Plan, Step, plan, prune
+from thalweg.runtime.plan import Plan, Step, plan, plan_partition, prune
 from thalweg.runtime.resources import Resources
 
 
@@ -73,6 +80,7 @@ class Master(Engine):
         self._handles = itertools.count(1)
         self._running: dict[int, RunningStep] = {}
         self._lock = threading.Lock()
+        self._is_closed = False
         self._lost: dict[str, errors.OpError] = {}  # by address
         self._tasks = member.open(self._session, self, options)
         own = member.worker
@@ -93,25 +101,18 @@ class Master(Engine):
         used = _used(placement) or {self._member.task}
         if used == {self._member.task} and self._own is not None:
             return plan(step, self.devices, self.placer, COMPILES)
-        self._check(nodes, placement, used)
-        order = step_order(nodes, step.feeds)
-        cut = partition(nodes, *step, placement, order)
-        return self._register(cut, placement, order)
-
-    def _check(self, nodes: Sequence[Any], placement: Placement, used: set[str]) -> None:
-        """Raise for what cannot be cut between tasks."""
-        tasks = {node: task_of(device) for node, device in placement.items()}
-        for node in nodes:
-            if spans(node, tasks):
-                raise errors.UnimplementedError(
-                    None, node, f"'{node.name}' has nodes on several tasks: place them on one"
-                )
         if len(used) > 1 and has_primitives(nodes):
             raise errors.UnimplementedError(
                 None,
                 next(node for node in nodes if has_primitives([node])),
-                "A step with Switch and Merge nodes cannot be cut between tasks",
+                f"A step with Switch and Merge nodes cannot be cut between tasks: {sorted(used)}",
             )
+        order = step_order(nodes, step.feeds)
+        cut = partition(nodes, *step, placement, order)
+        try:
+            return self._register(cut, placement, order)
+        except errors.AbortedError as error:
+            raise self._error(error) from None
 
     def _register(self, cut: Sequence[Partition], placement: Placement, order: Any) -> ClusterPlan:
         handle = next(self._handles)
@@ -147,6 +148,18 @@ class Master(Engine):
             found[place] = _checked(answer, self._graph())
         return [found[place] for place in range(len(found))]
 
+    def explained(self, planned: Plan) -> Plan:
+        """A plan whose partitions are planned here, for devices like this process's."""
+        if not isinstance(planned, ClusterPlan):
+            return planned
+        devices = [_stand_in(name) for name in self.placer.devices]
+        parts = [
+            plan_partition(part, devices, COMPILES)
+            for task in planned.tasks
+            for part in task.partitions
+        ]
+        return replace(planned, partitions=tuple(parts))
+
     # Running
 
     def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
@@ -160,6 +173,8 @@ class Master(Engine):
         undo = cancellation.on_cancel(lambda: running.fail(cancellation.error))
         try:
             return running.run(feeds)
+        except errors.AbortedError as error:
+            raise self._error(error) from None
         finally:
             undo()
             with self._lock:
@@ -180,7 +195,13 @@ class Master(Engine):
             if step.uses(address):
                 step.fail(error)
 
+    def _error(self, error: errors.OpError) -> errors.OpError:
+        """What is told of an error: a task that has forgotten a closed session is no news."""
+        is_closed = self._is_closed and isinstance(error, errors.AbortedError)
+        return errors.CancelledError(None, None, "Session was closed.") if is_closed else error
+
     def close(self) -> None:
+        self._is_closed = True
         if self._own is not None:
             self._own.on_end = None
         self._member.close(self._session, self._tasks.values())
@@ -198,6 +219,7 @@ class RunningStep:
         self._lock = threading.Lock()
         self._error: errors.OpError | None = None
         self._found: dict[int, Any] = {}
+        self._started = time.perf_counter_ns()
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
         """Start all tasks, run the own part, and collect what is fetched."""
@@ -225,17 +247,19 @@ class RunningStep:
             [feeds[place] for place in part.feeds],
         )
         try:
-            part.peer.request(message, self._answered)  # pyright: ignore[reportOptionalMemberAccess] - not the own
+            part.peer.request(message, partial(self._answered, part))  # pyright: ignore[reportOptionalMemberAccess] - not the own
         except errors.OpError as error:
-            self._answered(None, error)
+            self._answered(part, None, error)
 
-    def _answered(self, message: Message | None, error: Exception | None) -> None:
+    def _answered(self, part: TaskPart, message: Message | None, error: Exception | None) -> None:
         """Take a task's answer, on the thread that it came on."""
         try:
+            if spans.is_on():
+                spans.note(f"run on {part.task}", part.partitions[0].nodes[0], self._started)
             if message is None:
                 raise error or errors.UnavailableError(None, None, "A task did not answer")
             answer = _checked(message, self._graph)
-            self._found.update(zip(answer.fields["places"], answer.values, strict=True))
+            self._found.update(by_place(answer.fields["places"], answer))
         except errors.OpError as failure:
             self.fail(failure)
         finally:
@@ -266,6 +290,11 @@ class RunningStep:
         for part in self._plan.tasks:
             if part.peer is not None and part.peer.is_alive:
                 self._member.send(part.peer, Message(Kind.ABORT, self._number, fields))
+
+
+def _stand_in(device: str) -> Device:
+    """A device of this process with the name of another task's."""
+    return cpu_device(DeviceSpec.from_string(device).device_index or 0, task=task_of(device))
 
 
 def _used(placement: Placement) -> set[str]:

@@ -19,6 +19,7 @@ from thalweg.cluster.member import Member
 from thalweg.cluster.spec import ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.values import by_place, packed, values_of
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import Worker
 from thalweg.device.local import local_devices
@@ -45,7 +46,7 @@ class TaskServer(Member):
         options = session_options(config)
         self.task = task_name(job, index)
         devices = local_devices(options.device_count, options.threads, self.task)
-        self._worker = self.worker = Worker(self.task, devices, self._push)
+        self._worker = self.worker = Worker(self.task, devices, self._push, self._peer)
         self._by_task = dict(all_tasks(cluster))
         self._sessions: dict[Peer, set[str]] = {}
         super().__init__(bindable(self._by_task[self.task]))
@@ -75,8 +76,9 @@ class TaskServer(Member):
         match message.kind:
             case Kind.TENSOR:
                 self._worker.traffic.received(message.values)
-                value = message.values[0] if message.values else ()
-                self._worker.deliver(message.step, Key(*message.fields["key"]), value)
+                given = values_of(message)  # none for a token
+                key = Key(*message.fields["key"])
+                self._worker.deliver(message.step, key, given[0] if given else ())
             case Kind.RUN:
                 WORKERS.start(lambda: self._answer(peer, message, self._run))
             case Kind.ABORT:
@@ -102,11 +104,12 @@ class TaskServer(Member):
 
     def _run(self, message: Message) -> Message:
         fields = message.fields
-        feeds = dict(zip(fields["feeds"], message.values, strict=True))
         self._worker.traffic.received(message.values)
+        feeds = by_place(fields["feeds"], message)
         found = self._worker.run(fields["session"], fields["handle"], message.step, feeds)
-        self._worker.traffic.sent(found.values())
-        return Message(Kind.DONE, message.step, {"places": [*found]}, [*found.values()])
+        answer = packed(Message(Kind.DONE, message.step, {"places": [*found]}, [*found.values()]))
+        self._worker.traffic.sent(answer.values)
+        return answer
 
     def _register(self, message: Message) -> Message:
         session = self._worker.session(message.fields["session"])
@@ -146,11 +149,15 @@ class TaskServer(Member):
         for session in self._sessions.pop(peer, ()):
             self._end(session, error)
 
+    def _peer(self, task: str) -> Peer:
+        return self.endpoint.peer(self._by_task[task])
+
     def _push(self, step: int, key: Key, value: Any) -> None:
-        peer = self.endpoint.peer(self._by_task[task_of(key.destination)])
+        peer = self._peer(task_of(key.destination))
         values = [] if isinstance(value, tuple) else [value]
-        self._worker.traffic.sent(values)
-        peer.send(Message(Kind.TENSOR, step, {"key": key}, values))
+        message = packed(Message(Kind.TENSOR, step, {"key": key}, values))
+        self._worker.traffic.sent(message.values)
+        peer.send(message)
 
 
 def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> ClusterSpec:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from thalweg import errors
 from thalweg.cluster.partition_def import Fields, decode
+from thalweg.cluster.remote_calls import RemoteCalls, stays_here
 from thalweg.cluster.traffic import Traffic
+from thalweg.cluster.transport.endpoint import Peer
 from thalweg.device.device import Device
 from thalweg.graph.node import Node
 from thalweg.partition.cut import Partition
@@ -36,8 +40,11 @@ _MAX_ENDED = 10_000  # steps of which a value that comes late is still known to 
 class Worker:
     """The devices of one task, and what masters have them do."""
 
-    def __init__(self, name: str, devices: Sequence[Device], push: Push) -> None:
+    def __init__(
+        self, name: str, devices: Sequence[Device], push: Push, peer: Callable[[str], Peer]
+    ) -> None:
         self.name = name  # "/job:ps/replica:0/task:0"
+        self._peer = peer  # of another task
         self.devices = devices
         self._objects = [Objects() for _ in devices]
         self.traffic = Traffic()
@@ -52,7 +59,8 @@ class Worker:
     def open_session(self, session: str) -> TaskSession:
         """A master begins; what it registers is forgotten when it ends."""
         with self._lock:
-            made = TaskSession(session, self.devices, self._objects)
+            calls = RemoteCalls(session, self._peer)
+            made = TaskSession(self.devices, self._objects, calls)
             return self._sessions.setdefault(session, made)
 
     def session(self, name: str) -> TaskSession:
@@ -151,9 +159,10 @@ Values = dict[int, Any]
 class TaskSession:
     """What one master has registered with a task."""
 
-    def __init__(self, name: str, devices: Sequence[Device], objects: Sequence[Objects]) -> None:
-        self.name = name
-        self._devices = devices
+    def __init__(
+        self, devices: Sequence[Device], objects: Sequence[Objects], calls: RemoteCalls
+    ) -> None:
+        self._devices, self._calls = devices, calls
         self.resources, *self._others = Resources.of_devices(devices, objects)
         self._originals: dict[str, Node] = {}
         self._plans: dict[int, Sequence[PartitionPlan]] = {}
@@ -161,7 +170,16 @@ class TaskSession:
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
         """Plan the partitions of a step, which runs under a handle from now on."""
-        self._plans[handle] = [plan_partition(part, self._devices, COMPILES) for part in parts]
+        self._plans[handle] = [self._planned(part) for part in parts]
+
+    def _planned(self, part: Partition) -> PartitionPlan:
+        placement = {
+            node: part.device if stays_here(node) else device
+            for node, device in part.placement.items()
+        }
+        part = replace(part, placement=placement)
+        elsewhere = partial(self._calls.elsewhere, placement=placement)
+        return plan_partition(part, self._devices, COMPILES, elsewhere)
 
     def decoded(self, parts: Sequence[tuple[Fields, bytes]]) -> list[Partition]:
         """Partitions that came as messages: nodes of one name share one state."""

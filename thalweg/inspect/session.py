@@ -13,12 +13,11 @@ from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import session_options
+from thalweg.runtime.config import RunMetadata, session_options, store_stats
 from thalweg.runtime.engine import Engine
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.session import BaseSession, live
-from thalweg.runtime.stats import RunMetadata, store_stats
 
 
 class InspectedSession(BaseSession):
@@ -52,7 +51,7 @@ class InspectedSession(BaseSession):
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         size, engine = len(self._graph.nodes), self._engine
-        planned, values = self._plan(step), list(feeds.values())
+        planned, values = engine.explained(self._plan(step)), list(feeds.values())
         return explain(planned, step, values, engine.resources, size, engine.devices[0])
 
     def _execute_traced(

@@ -7,6 +7,7 @@ identity of nodes, so that what is shared is visited once.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
@@ -42,7 +43,7 @@ def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> Iter
         elif expr not in seen and expr not in known:
             seen.add(expr)
             pending.append((expr, True))
-            pending += [(part, False) for part in reversed(expr.parts)]
+            pending += zip(reversed(expr.parts), repeat(False))
 
 
 class Fold(Generic[T]):

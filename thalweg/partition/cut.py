@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from thalweg.graph.analysis.order import Order
+from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -27,6 +28,7 @@ from thalweg.partition.transfers import (
     SendToken,
     Transfer,
 )
+from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_replicated, with_inner
 
 
@@ -100,6 +102,8 @@ class _Part:
         self.rewriter = Rewriter(self.graph)
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
+        self.borrowed: set[Tensor] = set()  # references to variables of other tasks
+        self.elsewhere: dict[Node, str] = {}  # the devices of these variables
 
     def add(
         self, op: Op, like: Node, after: Collection[Node], inputs: Sequence[Tensor] = ()
@@ -145,7 +149,9 @@ class _Cut:
         part = self.part(self._placement[node])
         for tensor in node.inputs:
             self._take(tensor, node, part)
+        borrowed = [tensor for tensor in node.inputs if tensor in part.borrowed]
         taken = {tensor.op for tensor in node.inputs if tensor not in self._fed}
+        taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
         after = self._after(set(self._order[node]) - taken, part)
         arrivals = [each for each in after if isinstance(each.op, Recv | RecvToken)]
         made = part.rewriter.copy(node, controls=arrivals)
@@ -190,6 +196,8 @@ class _Cut:
         source = self.part(self._placement[tensor.op])
         op, dtype, name = Send, tensor.dtype.base_dtype, tensor.name
         before: set[Node] = set()
+        if tensor.dtype.is_ref_dtype and reader.op.bodies and _are_apart(source, part):
+            return self._borrow(tensor, part)
         if tensor.dtype.is_ref_dtype and reader.op.bodies:
             op, dtype = SendReference, tensor.dtype
         elif tensor.dtype.is_ref_dtype:  # read for this node: after all that it comes after
@@ -202,6 +210,19 @@ class _Cut:
         if not tensor.dtype.is_ref_dtype:
             self._received[tensor.op, part.device] = made
         return made.outputs[0]
+
+    def _borrow(self, tensor: Tensor, part: _Part) -> Tensor:
+        """The variable that a tensor refers to, for a conditional or a loop on another task: the
+        node is there, its state is not."""
+        root = tensor.op
+        while root.inputs:
+            root = root.inputs[0].op
+        if root not in part.rewriter.nodes:
+            made = part.rewriter.copy(root)
+            part.order[made] = set()
+            part.elsewhere[made] = self._placement[root]
+        part.borrowed.add(tensor)
+        return part.rewriter.nodes[root].outputs[0]
 
     # Order
 
@@ -248,7 +269,8 @@ class _Cut:
 
     def _finished(self, part: _Part, fetches: Sequence[Slot], targets: Sequence[Node]) -> Partition:
         nodes = [node for node in part.graph.nodes if not isinstance(node.op, Argument)]
-        inside, placement = set(nodes), dict.fromkeys(nodes, part.device)
+        inside = set(nodes)
+        placement = dict.fromkeys(nodes, part.device) | part.elsewhere
         for node in part.rewriter.nodes:
             inner = (each for each in with_inner(node) if each is not node)
             placement.update((each, self._placement[each]) for each in inner)
@@ -262,6 +284,12 @@ class _Cut:
             tuple(part.rewriter.mapped(targets)),
             placement,
         )
+
+
+def _are_apart(one: _Part, other: _Part) -> bool:
+    """Whether two partitions are of different tasks, which share no memory."""
+    first, second = (DeviceSpec.from_string(part.device) for part in (one, other))
+    return without_device(first) != without_device(second)
 
 
 def _outputs(op: Op) -> tuple[list[DType], list[TensorShape]]:

@@ -36,17 +36,31 @@ Fallback = Callable[[Region, Node | None, Device], Run]
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A device of another process, which nodes inside a conditional or a loop may be on."""
+
+    name: str
+    call: Callable[[Any], Any]  # a node or a region -> what calls it there
+
+
+@dataclass(frozen=True)
 class Backend:
     """What runs the units of a plan: a device, and what runs regions that it cannot compile."""
 
     device: Device
     fallback: Fallback
     compiled: bool = True
-    devices: Mapping[Node, Device] | None = None  # of nodes, where they are not all on one
+    #: of nodes, where they are not all on one
+    devices: Mapping[Node, Device | Elsewhere] | None = None
 
-    def device_of(self, node: Node) -> Device:
+    def device_of(self, node: Node) -> Device | Elsewhere:
         """The device that a node is on."""
         return self.device if self.devices is None else self.devices[node]
+
+    def reaches_elsewhere(self) -> bool:
+        """Whether references to variables of other processes may come in."""
+        every = () if self.devices is None else self.devices.values()
+        return any(isinstance(device, Elsewhere) for device in every)
 
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.

@@ -42,6 +42,10 @@ class Engine(ABC):
     def plan(self, step: Step) -> Plan:
         """A step, ready to run."""
 
+    def explained(self, planned: Plan) -> Plan:
+        """A plan with all that can be told of it."""
+        return planned
+
     @abstractmethod
     def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         """Run a step that was planned; what is fetched, fresh."""

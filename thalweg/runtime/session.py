@@ -26,14 +26,13 @@ from thalweg.platform.compat import as_str
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import session_options
+from thalweg.runtime.config import RunMetadata, session_options, store_graphs
 from thalweg.runtime.engine import Engine, LocalEngine
 from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.stats import RunMetadata, store_graphs
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
 
@@ -149,7 +148,7 @@ class BaseSession:
 
     def _partition_graphs(self, step: Step) -> list[Any]:
         """What each device does in a step, as a GraphDef."""
-        partitions = self._plan(step).partitions
+        partitions = self._engine.explained(self._plan(step)).partitions
         if partitions:
             return [each.partition.graph.as_graph_def() for each in partitions]
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from thalweg.train.disk_trouble import survived
 from thalweg.train.hooks.saver_hooks import wait_for
 
 Readiness = tuple[bool, str | None]  # and if not, why
+
+#: Seconds until somebody else's model is looked at again, at first; each time it is twice as long.
+_FIRST_PAUSE: Final = 0.25
 
 
 @public("train.SessionManager")
@@ -148,6 +151,7 @@ class SessionManager:
         """A session of a model that someone else makes ready; tries until it is, or time is up."""
         patience = math.inf if max_wait_secs is None else max_wait_secs
         deadline = clock.now() + patience
+        pause = min(_FIRST_PAUSE, self._recovery_wait_secs)
         while True:
             session = Session(master, graph=self._graph, config=config)
             is_ready, reason = self._try_local_init(session)
@@ -157,12 +161,14 @@ class SessionManager:
                 return session
             with suppress(errors.OpError):  # it is given up in any case
                 session.close()
-            if clock.now() + self._recovery_wait_secs > deadline:
+            rest = deadline - clock.now()
+            if rest <= 0:
                 raise errors.DeadlineExceededError(
                     None, None, f"Session was not ready after waiting {patience:g} secs: {reason}"
                 )
             tf_logging.info("Waiting for model to be ready: %s", reason)
-            clock.wait(self._recovery_wait_secs)
+            clock.wait(min(pause, rest))
+            pause = min(2 * pause, self._recovery_wait_secs)
 
     def _restored(
         self,

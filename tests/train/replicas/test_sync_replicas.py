@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.train.replicas.sync_runner import ChiefQueueRunner
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +183,26 @@ def test_a_monitored_session_trains_and_ends_at_once():
         while not session.should_stop():
             session.run(train)
         assert session.run_step_fn(lambda context: context.session.run([step, v])) == [5, -5]
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_a_chief_tells_of_errors_while_somebody_listens(is_joined):
+    wrong = tf.Assert(tf.constant(False), ["lost"])
+    coord, runner = tf.train.Coordinator(), ChiefQueueRunner(wrong, "chief")
+    if is_joined:
+        coord.request_stop()
+        coord.join()
+        coord._stop_event.clear()  # the thread is in the middle of a step
+    with tf.Session() as session:
+        threads = runner.create_threads(session, coord, daemon=True, start=True)
+        threads[0].join()
+        if is_joined:
+            coord.raise_requested_exception()
+            coord.request_stop()
+        else:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="lost"):
+                coord.join()
+        threads[1].join()
 
 
 def test_another_worker_waits_for_a_model_that_is_initialised():

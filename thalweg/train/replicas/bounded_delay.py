@@ -122,8 +122,11 @@ class BoundedDelay:
             finished = [queue.dequeue() for queue in self._finished]
         with control_dependencies(finished):
             work = [make() for make in self._round_work]
+        own = self._permits[self._worker_index]
         with device(self._device_name), control_dependencies([*finished, *work]):
-            return basic.group(*(queue.enqueue(0) for queue in self._permits))
+            others = [queue.enqueue(0) for queue in self._permits if queue is not own]
+            with control_dependencies(others):  # who leaves with its last permit cuts off nobody
+                return own.enqueue(0)
 
     def get_init_permits_op(self) -> Node:
         """A node with which the chief gives the first permits, once for new queues."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.ops.state.queues import FIFOQueue
+from thalweg.train.coordinator import Coordinator
 from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.queue_runner import QueueRunner
 from thalweg.train.session_manager import readiness
@@ -26,6 +27,11 @@ class ChiefQueueRunner(QueueRunner):
         own = FIFOQueue(1, "int32", shapes=[()], name=name)
         ends = (errors.OutOfRangeError, errors.CancelledError)
         super().__init__(own, [op], queue_closed_exception_types=ends)
+
+    def _report(self, error: Exception, coord: Coordinator | None) -> None:
+        """Tell the coordinator, unless it is done with its session, as whose end this is."""
+        if coord is None or not coord.joined:
+            super()._report(error, coord)
 
 
 class Synchronised(Protocol):
