@@ -14,6 +14,7 @@ from typing import Any
 
 from thalweg import errors
 from thalweg.cluster import failures
+from thalweg.cluster.addresses import bindable, numeric
 from thalweg.cluster.member import Member
 from thalweg.cluster.spec import ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
@@ -35,7 +36,7 @@ _servers: weakref.WeakValueDictionary[str, TaskServer] = weakref.WeakValueDictio
 
 def server_at(address: str) -> TaskServer | None:
     """The server of this process that listens at an address."""
-    return _servers.get(_numeric(address))
+    return _servers.get(numeric(address))
 
 
 class TaskServer(Member):
@@ -48,7 +49,7 @@ class TaskServer(Member):
         self._worker = self.worker = Worker(self.task, devices, self._push, self._peer)
         self._by_task = dict(all_tasks(cluster))
         self._sessions: dict[Peer, set[str]] = {}
-        super().__init__(_numeric(self._by_task[self.task]))
+        super().__init__(bindable(self._by_task[self.task]))
         self._by_task[self.task] = self.endpoint.address
         self._spec = _with_address(cluster, job, index, self.endpoint.address)
         _servers[self.endpoint.address] = self
@@ -74,6 +75,7 @@ class TaskServer(Member):
         """Do what a message asks for: what is short, at once; what is not, on another thread."""
         match message.kind:
             case Kind.TENSOR:
+                self._worker.traffic.received(message.values)
                 given = values_of(message)  # none for a token
                 key = Key(*message.fields["key"])
                 self._worker.deliver(message.step, key, given[0] if given else ())
@@ -102,9 +104,12 @@ class TaskServer(Member):
 
     def _run(self, message: Message) -> Message:
         fields = message.fields
+        self._worker.traffic.received(message.values)
         feeds = by_place(fields["feeds"], message)
         found = self._worker.run(fields["session"], fields["handle"], message.step, feeds)
-        return packed(Message(Kind.DONE, message.step, {"places": [*found]}, [*found.values()]))
+        answer = packed(Message(Kind.DONE, message.step, {"places": [*found]}, [*found.values()]))
+        self._worker.traffic.sent(answer.values)
+        return answer
 
     def _register(self, message: Message) -> Message:
         session = self._worker.session(message.fields["session"])
@@ -122,7 +127,8 @@ class TaskServer(Member):
             for index in self._spec.task_indices(job):
                 tasks[str(index)] = self._spec.task_address(job, index)
         devices = [device.name for device in self._worker.devices]
-        return Message(Kind.DONE, 0, {"task": self.task, "devices": devices, "cluster": jobs})
+        about = {"task": self.task, "devices": devices, "cluster": jobs}
+        return Message(Kind.DONE, 0, about | self._worker.traffic.snapshot()._asdict())
 
     def _reset(self, message: Message) -> Message:
         self._worker.reset(message.fields["containers"])
@@ -149,7 +155,9 @@ class TaskServer(Member):
     def _push(self, step: int, key: Key, value: Any) -> None:
         peer = self._peer(task_of(key.destination))
         values = [] if isinstance(value, tuple) else [value]
-        peer.send(packed(Message(Kind.TENSOR, step, {"key": key}, values)))
+        message = packed(Message(Kind.TENSOR, step, {"key": key}, values))
+        self._worker.traffic.sent(message.values)
+        peer.send(message)
 
 
 def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> ClusterSpec:
@@ -160,15 +168,6 @@ def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> C
     }
     jobs[job][index] = address
     return ClusterSpec(jobs)
-
-
-def _numeric(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise errors.InvalidArgumentError(
-            None, None, f"Could not parse port for the task at {address!r}: expected 'host:port'"
-        )
-    return f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
 
 
 @public("train.Server")
@@ -206,7 +205,7 @@ class Server:
         self._def = server_def(server_or_cluster_def, job_name, task_index, protocol, config)
         self._cluster = ClusterSpec(self._def.cluster)
         for _, address in all_tasks(self._cluster):
-            _numeric(address)
+            numeric(address)
         self._task: TaskServer | None = None
         self._stopped = threading.Event()
         if start:

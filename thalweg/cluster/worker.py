@@ -18,6 +18,7 @@ import numpy as np
 from thalweg import errors
 from thalweg.cluster.partition_def import Fields, decode
 from thalweg.cluster.remote_calls import RemoteCalls, stays_here
+from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.device.device import Device
 from thalweg.graph.node import Node
@@ -46,6 +47,7 @@ class Worker:
         self._peer = peer  # of another task
         self.devices = devices
         self._objects = [Objects() for _ in devices]
+        self.traffic = Traffic()
         self._push = push
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep] = {}
@@ -112,6 +114,7 @@ class Worker:
             raise
         finally:
             self._end(number)
+            self.traffic.ran_step()
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
+from thalweg.cluster.addresses import free_ports
 from thalweg.cluster.server import Server
 from thalweg.public import public
 
@@ -48,15 +48,3 @@ def create_local_cluster(
         Server(cluster, "worker", index, protocol, worker_config) for index in range(num_workers)
     ]
     return workers, [Server(cluster, "ps", index, protocol, ps_config) for index in range(num_ps)]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens at just now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

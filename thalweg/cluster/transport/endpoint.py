@@ -13,7 +13,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+<<<<<<< HEAD
 from thalweg.cluster.transport.handshake import Identity
+=======
+from thalweg import errors
+from thalweg.cluster.transport import handshake
+>>>>>>> launch
 from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.outbound import Outbound
@@ -42,7 +47,7 @@ class Endpoint:
     Args:
         handler: who is told of messages, and of peers that are lost.
         bind: "host:port" to listen at, port 0 for any; None for a client, which only connects.
-        security: the cluster's key; that of this user if None.
+        security: the cluster's key; that of this process if None.
         shares_memory: whether tensors may go through shared memory within the host.
     """
 
@@ -59,7 +64,7 @@ class Endpoint:
         self.recycler = Recycler()
         self.loop = Loop("thalweg-cluster")
         self._context: zmq.Context[zmq.Socket[bytes]] = zeromq().Context()
-        self._security = security or Security.of_user()
+        self._security = security or Security.of_process()
         self._doorkeeper: Doorkeeper | None = None
         self._peers: dict[str, Outbound] = {}
         self._lock = threading.Lock()
@@ -123,6 +128,7 @@ class Endpoint:
         self.refused[reason if is_known else "other reasons"] += 1
 
     def _listen(self, bind: str) -> Listener:
+<<<<<<< HEAD
         host, _, port = bind.rpartition(":")
         host = host or _LOOPBACK
         self._security.warn_if_exposed(host)
@@ -131,6 +137,13 @@ class Endpoint:
         socket = self._context.socket(zeromq().ROUTER)
         self._security.protect(socket, is_server=True)
         return Listener(self, socket, host, int(port))
+=======
+        try:
+            return Listener(self, self._context.socket(zeromq().ROUTER), bind, self.incarnation)
+        except errors.OpError:  # the address is taken, say
+            self._context.destroy(0)
+            raise
+>>>>>>> launch
 
     def _connect(self, address: str, patience: float) -> Outbound:
         return Outbound(self, address, self._make_dealer, self._identity, patience)

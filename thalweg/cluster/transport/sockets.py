@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from thalweg import errors
 from thalweg.cluster.transport.loop import Loop, guarded
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ class Socket:
 
     def bind(self, host: str, port: int) -> str:
         """Listen; returns where, "host:port"."""
-        self._socket.bind(f"tcp://{host}:{port or '*'}")
+        try:
+            self._socket.bind(f"tcp://{host}:{port or '*'}")
+        except self._zmq.ZMQError as error:
+            why = f"Cannot listen at {host}:{port}: {error.strerror}"
+            raise errors.UnknownError(None, None, why) from error
         bound = cast("bytes", self._socket.get(self._zmq.LAST_ENDPOINT))
         self._watch()
         return f"{host}:{bound.decode().rpartition(':')[2]}"
