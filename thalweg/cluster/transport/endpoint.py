@@ -13,12 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-<<<<<<< HEAD
-from thalweg.cluster.transport.handshake import Identity
-=======
 from thalweg import errors
-from thalweg.cluster.transport import handshake
->>>>>>> launch
+from thalweg.cluster.transport.handshake import Identity
 from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.outbound import Outbound
@@ -128,7 +124,6 @@ class Endpoint:
         self.refused[reason if is_known else "other reasons"] += 1
 
     def _listen(self, bind: str) -> Listener:
-<<<<<<< HEAD
         host, _, port = bind.rpartition(":")
         host = host or _LOOPBACK
         self._security.warn_if_exposed(host)
@@ -136,14 +131,11 @@ class Endpoint:
             self._doorkeeper = Doorkeeper(self.loop, self._context, self._security, self.refuse)
         socket = self._context.socket(zeromq().ROUTER)
         self._security.protect(socket, is_server=True)
-        return Listener(self, socket, host, int(port))
-=======
         try:
-            return Listener(self, self._context.socket(zeromq().ROUTER), bind, self.incarnation)
+            return Listener(self, socket, host, int(port))
         except errors.OpError:  # the address is taken, say
             self._context.destroy(0)
             raise
->>>>>>> launch
 
     def _connect(self, address: str, patience: float) -> Outbound:
         return Outbound(self, address, self._make_dealer, self._identity, patience)
