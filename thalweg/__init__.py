@@ -4,6 +4,7 @@ import sys as _sys
 
 from thalweg import (
     autodiff,
+    cluster,
     control,
     data,
     distributions,
@@ -31,6 +32,7 @@ from thalweg.version import __version__
 #: The packages whose import registers the public names.
 _PARTS = (
     autodiff,
+    cluster,
     control,
     data,
     distributions,

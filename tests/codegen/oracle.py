@@ -75,7 +75,7 @@ class Oracle:
             inside = True if store.inside is None else self.value(store.inside)
             written.append((store, value, place, self.over(inside, store.variables).ravel()))
         for store, value, place, inside in written:
-            target = self.arrays[store.argument.position]
+            target = self.arrays[store.buffer.position]
             value, place = value[inside].astype(target.dtype), place[inside]
             if store.combine == "set":
                 target[place] = value

@@ -3,7 +3,7 @@
 import pytest
 
 import thalweg.runtime.dataflow.control_region as controlled
-import thalweg.runtime.session as sessions
+from thalweg.runtime import engine
 
 NAMES = ("native", "executor", "numpy")
 
@@ -11,4 +11,4 @@ NAMES = ("native", "executor", "numpy")
 def choose(name: str, patch: pytest.MonkeyPatch) -> None:
     """Have sessions made from now on run control nodes in one of the ways."""
     patch.setattr(controlled, "NATIVE", name == "native")
-    patch.setattr(sessions, "COMPILES", name != "numpy")
+    patch.setattr(engine, "COMPILES", name != "numpy")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import thalweg as tf
+from thalweg import protos as messages
 from thalweg.inspect.timeline import Timeline
-from thalweg.runtime.stats import StepStats
 
 
 def traced(devices: int = 1) -> Any:
@@ -72,7 +72,7 @@ def test_memory():
 
 
 def test_nodes_that_overlap_get_lanes_of_their_own():
-    stats = StepStats()
+    stats = messages.StepStats()
     device = stats.dev_stats.add(device="/cpu:0")
     for start in (0, 5, 10):
         device.node_stats.add(
@@ -86,7 +86,7 @@ def test_nodes_that_overlap_get_lanes_of_their_own():
     ("name", "label", "op"), [("RecvTensor", "from a to b", "RecvTensor"), ("x", "?", "unknown")]
 )
 def test_labels_of_other_forms(name: str, label: str, op: str):
-    stats = StepStats()
+    stats = messages.StepStats()
     stats.dev_stats.add(device="/cpu:0").node_stats.add(node_name=name, timeline_label=label)
     (event,) = events(Timeline(stats).generate_chrome_trace_format(), "X")
     assert event["name"] == op

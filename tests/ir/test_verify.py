@@ -27,7 +27,7 @@ from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loop
 from thalweg.ir.loop import Operand
 from thalweg.ir.verify import ENABLED, InvalidKernel, faults, verify
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.loop_nest import LoopNest, Write
+from thalweg.lower.nests.loop_nest import LoopNest
 from thalweg.lower.nests.verify import faults as nest_faults
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
@@ -65,7 +65,7 @@ SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
         "no argument",
     ),
     "a store to what is not written": (
-        lambda: Loops((X, Y), (I, J), (replace(STORE, argument=X),)),
+        lambda: Loops((X, Y), (I, J), (replace(STORE, buffer=X),)),
         "not said to be written",
     ),
     "no prefix": (lambda: storing(variables=(J, I)), "no prefix of the loops"),
@@ -133,7 +133,7 @@ SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
 
 
 def _stored_as_int() -> Store:
-    return replace(STORE, argument=Argument(1, INT, 20, True))
+    return replace(STORE, buffer=Argument(1, INT, 20, True))
 
 
 def _with_total(**changes: Any) -> Kernel:
@@ -163,7 +163,7 @@ def test_a_fault_names_the_pass_and_the_kernel() -> None:
 def nest(**changes: Any) -> LoopNest:
     buffer = Buffer(BufferKind.TEMPORARY, FLOAT, 20)
     place = Affine(0, {I: 5, J: 1})
-    write = Write(buffer, (I, J), place, constant(1.0, FLOAT))
+    write = Store(buffer, (I, J), place, constant(1.0, FLOAT))
     nodes: tuple[Node, ...] = ()
     return LoopNest.of((I, J), (replace(write, **changes),), nodes)
 

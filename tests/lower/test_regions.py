@@ -10,7 +10,7 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import planned, regions_of, units
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 from thalweg.runtime.compiled import Executable
 
 
@@ -137,7 +137,7 @@ def test_an_update_on_the_host_between_two_regions_is_seen() -> None:
 
 def test_without_compilation_there_are_no_regions() -> None:
     y = tf.exp(given(3))
-    with mock.patch.object(sessions, "COMPILES", False), tf.Session() as session:
+    with mock.patch.object(engine, "COMPILES", False), tf.Session() as session:
         session.run(y, {y.op.inputs[0]: np.zeros(3, np.float32)})
         (step,) = session._plans.values()
         assert not any(isinstance(i.call, Executable) for i in step.instructions)

@@ -21,7 +21,7 @@ from tests.op_coverage import gradient_check
 from thalweg.ir.interpret import run_loop
 from thalweg.ir.loop import Operand
 from thalweg.platform.dtype_traits import TABLE, is_float, is_narrow_float
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 #: Floats of fewer than 32 bits, which are computed as float32 and rounded once.
 NARROW_FLOATS = [row.numpy for row in TABLE if row.is_narrow_float]
@@ -119,12 +119,12 @@ def check_lowerings(build: Callable[..., Any], values: list[Any]) -> None:
 @contextmanager
 def on_reference_kernels() -> Iterator[Any]:
     """A session whose steps are not compiled."""
-    before, sessions.COMPILES = sessions.COMPILES, False
+    before, engine.COMPILES = engine.COMPILES, False
     try:
         with tf.Session() as session:
             yield session
     finally:
-        sessions.COMPILES = before
+        engine.COMPILES = before
 
 
 def check_loop(node: Any, sources: list[Any], wanted: list[Any]) -> None:

@@ -67,7 +67,7 @@ def ran():
 
 of_blas = set(ran())  # nobody else has made threads yet
 import thalweg as tf
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 x = tf.placeholder(tf.float32, [400, 400])
 near = x + 400 * tf.eye(400)
@@ -82,7 +82,7 @@ fetches = [
     tf.image.crop_and_resize(tf.reshape(x, [1, 400, 400, 1]), [[0., 0., 1., 1.]], [0], [300, 300]),
 ]
 values = np.random.RandomState(0).uniform(size=(400, 400)).astype(np.float32)
-for sessions.COMPILES in (True, False):
+for engine.COMPILES in (True, False):
     with tf.Session() as session:
         before = ran()
         session.run(fetches, {x: values})

@@ -22,13 +22,13 @@ from tests.random_graphs.generator import Array, GraphGenerator, Values, interpr
 from tests.random_graphs.rules import EVERYTHING, SMOOTH
 from thalweg.device.local import local_devices
 from thalweg.graph.node import Node
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 from thalweg.runtime.plan import Step, plan
 
 
 @pytest.fixture(autouse=True, scope="module")
 def on_reference_kernels() -> Iterator[None]:
-    with mock.patch.object(sessions, "COMPILES", False):
+    with mock.patch.object(engine, "COMPILES", False):
         yield
 
 

@@ -27,7 +27,7 @@ from thalweg.control import liveness
 from thalweg.graph import subgraph
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.node import Node, as_node, program_order
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 SIZE = 2
 VARIABLES = 2
@@ -188,7 +188,7 @@ def outcome(program: Program, seed: int | None) -> tuple[list[Any], list[Any], l
 
 
 def agree(statements: list[Any], seed: int, compiles: bool, ordered: bool) -> None:
-    with tf.Graph().as_default(), mock.patch.object(sessions, "COMPILES", compiles):
+    with tf.Graph().as_default(), mock.patch.object(engine, "COMPILES", compiles):
         tf.set_random_seed(7)
         program = Program(statements)
         values, state, lines = outcome(program, None)

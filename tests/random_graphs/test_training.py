@@ -20,7 +20,7 @@ from tests.random_graphs import examples
 from tests.random_graphs.generator import SeededGenerator
 from tests.random_graphs.layers import convolution, pooling, softmax
 from tests.random_graphs.rules import SMOOTH
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 STEPS = 3
 RULES = SMOOTH | {"convolution": convolution, "pooling": pooling, "softmax": softmax}
@@ -88,7 +88,7 @@ class Training:
         """What every step fetched, and what the variables hold afterwards."""
         found: list[Any] = []
         with (
-            mock.patch.object(sessions, "COMPILES", compiled),
+            mock.patch.object(engine, "COMPILES", compiled),
             tf.Session(graph=self.generator.graph, config=config) as session,
         ):
             session.run(self.initialise)

@@ -11,8 +11,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.cpu.program import Program
-from thalweg.runtime import compiled
-from thalweg.runtime import session as sessions
+from thalweg.runtime import compiled, engine
 from thalweg.runtime.compiled import Executable
 
 
@@ -174,7 +173,7 @@ def test_a_callable_runs_the_same_programs(session: Any) -> None:
 def test_random_numbers_of_a_seed_are_the_same_compiled() -> None:
     def draw(compiles: bool) -> Any:
         with (
-            mock.patch.object(sessions, "COMPILES", compiles),
+            mock.patch.object(engine, "COMPILES", compiles),
             tf.Graph().as_default(),
             tf.Session() as session,
         ):

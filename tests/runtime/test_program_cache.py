@@ -28,10 +28,9 @@ from thalweg.lower import lowering
 from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled
-from thalweg.runtime import compiled, program_cache
-from thalweg.runtime import session as sessions
+from thalweg.runtime import compiled, engine, program_cache
 
-pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -176,7 +175,7 @@ def test_another_environment_is_lowered_for(
         if what == "threads":
             session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1))
         elif what == "target":
-            session._devices = [CpuDevice(pool=Pool(target=named("x86-64")))]
+            session._engine.devices = [CpuDevice(pool=Pool(target=named("x86-64")))]
         elif what == "schedules":
             tuned.winners()._state = "others"
         else:

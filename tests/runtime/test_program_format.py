@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +103,8 @@ def test_nodes_of_other_regions_are_not_written() -> None:
 def test_only_classes_of_the_compiler_are_made(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = json.dumps([[kind], [[0, "harm"]], [0]]).encode()
+    module, _, name = kind.partition(":")
+    call = f"c{module}\n{name}\n(S'harm'\ntR.".encode()  # as pickles write it
     with pytest.raises(UNREADABLE):
-        decode(struct.pack("<Q", len(head)) + head, region())
+        decode(call, region())
     assert not capsys.readouterr().out

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
-pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 ROWS = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
 

@@ -140,7 +140,7 @@ def test_wait_for_a_session_until_time_is_up(hand_clock):
         tf.errors.DeadlineExceededError, match=r"after waiting 3 secs.*initialized: v"
     ):
         made.wait_for_session("", max_wait_secs=3)
-    assert hand_clock.waits == [1, 1, 1]
+    assert hand_clock.waits == [0.25, 0.5, 1, 1, 0.25]
 
 
 def test_wait_for_a_session_that_is_ready():

@@ -39,6 +39,7 @@ examples:
 _NOTED = ("fma", "avx2", "f16c", "avx512f", "avx512bf16", "avx512fp16", "amx-tile", "neon")
 _EXTRAS = {
     "board": "TensorBoard, to look at event files in a browser",
+    "cluster": "many processes: servers, sessions with a target, thalweg launch",
     "demo": "what the examples use: data, pictures, progress bars",
     "image": "images decoded and encoded",
 }

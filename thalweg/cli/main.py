@@ -13,18 +13,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from thalweg.cli import cache, doctor, export, inspect, migrate
+from thalweg.cli import cache, doctor, export, inspect, launch, migrate, task
 from thalweg.cli.problem import describe
 from thalweg.cli.report import printable
 from thalweg.version import __version__
 
-_COMMANDS = (inspect, export, migrate, cache, doctor)
+_COMMANDS = (inspect, export, migrate, launch, task, cache, doctor)
 _MAX_MESSAGE = 400
 _USAGE, _INTERRUPTED = 2, 130
 
 _ABOUT = """\
-Look into files of models and data, see whether a TensorFlow program would run here,
-and find out how this installation does."""
+Look into files of models and data, see whether a TensorFlow program would run here, run
+distributed ones, and find out how this installation does."""
 
 _EXAMPLES = """\
 examples:
@@ -32,6 +32,7 @@ examples:
   thalweg inspect model.ckpt --tensor dense/kernel
   thalweg inspect logs/                          the scalars of a run
   thalweg migrate --check train.py lib/          which TensorFlow names exist here
+  thalweg launch --ps 1 --workers 2 train.py     a distributed program, all its tasks
   thalweg doctor                                 processor, caches, optional packages
 
 `thalweg COMMAND --help` tells more about each."""

@@ -77,7 +77,7 @@ class Kind(IntEnum):
     # Of masters and workers
     STATUS = 16
     REGISTER = 17
-    DEREGISTER = 18
+    CLOSE = 18  # a session ends
     RUN = 19
     DONE = 20
     FAILED = 21

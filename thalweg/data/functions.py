@@ -29,10 +29,10 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.ops.state.state import VariableV2
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.fast_path import FastPath, fast_path
 from thalweg.runtime.kernels import Context, run
 from thalweg.runtime.plan import Plan, Step, plan
-from thalweg.runtime.session import COMPILES
 
 #: A compiled function takes part in no step: it leaves the thread pool to those that do.
 _THREADS = 1

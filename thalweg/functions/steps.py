@@ -27,12 +27,12 @@ from thalweg.graph.subgraph import Body, needed
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fast_path import BoundProgram, fast_path
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.session import COMPILES
 
 Array = NDArray[Any]
 
@@ -46,21 +46,13 @@ class Drawing(Resources):
     """The process's resources, with the random streams of one run."""
 
     def __init__(self, streams: Mapping[Node, Any]) -> None:
+        vars(self).update(vars(resources))  # the objects are the same
         self._streams = streams
-        self.version = 0
-
-    def get(self, name: str, container: str, make: Callable[[], Any]) -> Any:
-        """The object kept under (container, name), made on first use."""
-        return resources.get(name, container, make)
-
-    def delete(self, name: str, container: str) -> bool:
-        """Forget an object; whether there was one."""
-        return resources.delete(name, container)
 
     def state(self, node: Any, make: Callable[[], Any]) -> Any:
         """A node's own object: for a random op, the stream that its call was given."""
         found = self._streams.get(node)
-        return resources.state(node, make) if found is None else found
+        return super().state(node, make) if found is None else found
 
 
 class PlannedStep:

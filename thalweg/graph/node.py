@@ -237,6 +237,21 @@ class Node:
         return f"<tf.Operation '{self.name}' type={self.type}>"
 
 
+Binary = Callable[["Tensor", Any], "Tensor"]
+
+
+def _operator(name: str) -> tuple[Binary, Binary]:
+    """What Python does for an operator of a tensor and something, and of something and a tensor."""
+
+    def operate(self: Tensor, other: Any) -> Tensor:
+        return operators[name](self, other)
+
+    def operate_reflected(self: Tensor, other: Any) -> Tensor:
+        return operators[name](other, self)
+
+    return operate, operate_reflected
+
+
 @public("Tensor")
 class Tensor:
     """One output of a node: a value that exists while a step runs.
@@ -367,89 +382,19 @@ class Tensor:
     def __getitem__(self, key: Any) -> Tensor:
         return operators["getitem"](self, key)
 
-    def __add__(self, other: Any) -> Tensor:
-        return operators["add"](self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return operators["add"](other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return operators["sub"](self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return operators["sub"](other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return operators["mul"](self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return operators["mul"](other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return operators["truediv"](self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return operators["truediv"](other, self)
-
-    def __div__(self, other: Any) -> Tensor:
-        return operators["div"](self, other)
-
-    def __rdiv__(self, other: Any) -> Tensor:
-        return operators["div"](other, self)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return operators["floordiv"](self, other)
-
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return operators["floordiv"](other, self)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return operators["mod"](self, other)
-
-    def __rmod__(self, other: Any) -> Tensor:
-        return operators["mod"](other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return operators["pow"](self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return operators["pow"](other, self)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return operators["matmul"](self, other)
-
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return operators["matmul"](other, self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return operators["lt"](self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return operators["le"](self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return operators["gt"](self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return operators["ge"](self, other)
-
-    def __and__(self, other: Any) -> Tensor:
-        return operators["and"](self, other)
-
-    def __rand__(self, other: Any) -> Tensor:
-        return operators["and"](other, self)
-
-    def __or__(self, other: Any) -> Tensor:
-        return operators["or"](self, other)
-
-    def __ror__(self, other: Any) -> Tensor:
-        return operators["or"](other, self)
-
-    def __xor__(self, other: Any) -> Tensor:
-        return operators["xor"](self, other)
-
-    def __rxor__(self, other: Any) -> Tensor:
-        return operators["xor"](other, self)
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("sub")
+    __mul__, __rmul__ = _operator("mul")
+    __truediv__, __rtruediv__ = _operator("truediv")
+    __div__, __rdiv__ = _operator("div")
+    __floordiv__, __rfloordiv__ = _operator("floordiv")
+    __mod__, __rmod__ = _operator("mod")
+    __pow__, __rpow__ = _operator("pow")
+    __matmul__, __rmatmul__ = _operator("matmul")
+    __and__, __rand__ = _operator("and")
+    __or__, __ror__ = _operator("or")
+    __xor__, __rxor__ = _operator("xor")
+    __lt__, __le__, __gt__, __ge__ = (_operator(name)[0] for name in ("lt", "le", "gt", "ge"))
 
     def __invert__(self) -> Tensor:
         return operators["invert"](self)

@@ -23,6 +23,21 @@ Size = int | None
 Sizes = tuple[Size, ...]
 
 
+Binary = Callable[["Dimension", Any], "Dimension"]
+
+
+def _operator(operation: Callable[[int, int], int]) -> tuple[Binary, Binary]:
+    """What Python does for an operator of a size and something, and of something and a size."""
+
+    def operate(self: Dimension, other: Any) -> Dimension:
+        return _arithmetic(operation, self, other)
+
+    def operate_reflected(self: Dimension, other: Any) -> Dimension:
+        return _arithmetic(operation, other, self)
+
+    return operate, operate_reflected
+
+
 @public("Dimension")
 class Dimension:
     """The size of one axis, or `Dimension(None)` where it is unknown.
@@ -63,35 +78,11 @@ class Dimension:
         self.assert_is_compatible_with(other)
         return other if self._value is None else self
 
-    def __add__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__add__, self, other)
-
-    def __radd__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__add__, other, self)
-
-    def __sub__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__sub__, self, other)
-
-    def __rsub__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__sub__, other, self)
-
-    def __mul__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__mul__, self, other)
-
-    def __rmul__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__mul__, other, self)
-
-    def __floordiv__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__floordiv__, self, other)
-
-    def __rfloordiv__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__floordiv__, other, self)
-
-    def __mod__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__mod__, self, other)
-
-    def __rmod__(self, other: Any) -> Dimension:
-        return _arithmetic(int.__mod__, other, self)
+    __add__, __radd__ = _operator(int.__add__)
+    __sub__, __rsub__ = _operator(int.__sub__)
+    __mul__, __rmul__ = _operator(int.__mul__)
+    __floordiv__, __rfloordiv__ = _operator(int.__floordiv__)
+    __mod__, __rmod__ = _operator(int.__mod__)
 
     def __lt__(self, other: Any) -> bool | None:
         return _comparison(int.__lt__, self, other)

@@ -396,7 +396,8 @@ def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -
     """Run a plan's kernels so many times (and once before, to warm up), changing nothing."""
     if runs < 1:
         raise ValueError(f"A profile takes one run or more, not {runs}.")
-    parts = [(each.plan, each.feeds(feeds), each.device.name) for each in plan.partitions]
+    fed = dict(enumerate(feeds))
+    parts = [(each.plan, each.feeds(fed), each.device.name) for each in plan.partitions]
     parts = parts or [(plan, feeds, plan.device)]
     privates = [(_Private(resources.on(device)), part, own) for part, own, device in parts]
 

@@ -13,15 +13,22 @@ from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.executor import execute
+from thalweg.runtime.config import RunMetadata, session_options, store_stats
+from thalweg.runtime.engine import Engine
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.session import BaseSession, live
-from thalweg.runtime.stats import RunMetadata, store_stats
 
 
 class InspectedSession(BaseSession):
     """A session whose steps can be explained and traced."""
+
+    def _connect(self) -> Engine:
+        if not self._target:
+            return super()._connect()
+        from thalweg.cluster.connect import connect  # which asks for an extra
+
+        return connect(self._target, self._graph, self._options)
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
         """How a step would run: an object to print and to measure. No state changes.
@@ -43,9 +50,9 @@ class InspectedSession(BaseSession):
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
-        size, device = len(self._graph.nodes), self._devices[0]
-        planned, values = self._plan(step), list(feeds.values())
-        return explain(planned, step, values, self._resources, size, device)
+        size, engine = len(self._graph.nodes), self._engine
+        planned, values = engine.explained(self._plan(step)), list(feeds.values())
+        return explain(planned, step, values, engine.resources, size, engine.devices[0])
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
@@ -54,7 +61,7 @@ class InspectedSession(BaseSession):
         since_epoch = time.time_ns() - time.perf_counter_ns()
         try:
             with recorder:
-                return execute(record.plan, feeds, self._resources, cancellation)
+                return self._engine.execute(record.plan, feeds, cancellation)
         finally:
             store_stats(metadata, trace.step_stats(record, recorder, since_epoch))
 
@@ -66,7 +73,7 @@ class Session(InspectedSession):
     Inside `with`, the session and its graph are the default ones; at its end the session closes.
 
     Args:
-        target: the empty string: sessions run in this process.
+        target: the empty string to run in this process, or that of a `tf.train.Server`.
         graph: the graph to run; the default graph if None.
         config: a `tf.ConfigProto`: threads, devices, time limits.
 
@@ -106,7 +113,13 @@ class Session(InspectedSession):
         containers: Sequence[str] | None = None,
         config: Any = None,
     ) -> None:
-        """Clear the state in some containers (all if None) and close the sessions that use them."""
+        """Clear the state in some containers (all if None) and close the sessions that use them:
+        those of this process, or, given a target, those of a cluster."""
+        if target:
+            from thalweg.cluster.connect import reset  # which asks for an extra
+
+            reset(target, containers, session_options(config))
+            return
         for session in list(live):
             if containers is not None:
                 session.resources.clear(containers)
@@ -120,7 +133,7 @@ class InteractiveSession(InspectedSession):
     Made for prompts and notebooks: `x.eval()` works without a `with` block.
 
     Args:
-        target: the empty string: sessions run in this process.
+        target: the empty string to run in this process, or that of a `tf.train.Server`.
         graph: the graph to run, which becomes the default graph; the current one if None.
         config: a `tf.ConfigProto`.
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from thalweg.public import public
-from thalweg.runtime.stats import NodeExecStats, StepStats
 
-_LABEL = re.compile(r"(.*) = (.*)\((.*)\)")
+_LABEL = re.compile(r"(.*?) = (.*?)\((.*?)\).*?(?: @ (.*))?")
 _RECEIVED = "RecvTensor"
 Event = dict[str, Any]
 
@@ -73,11 +72,12 @@ class Track(NamedTuple):
 class _Run:
     """One node's run: its inputs and when and where it was."""
 
-    stats: NodeExecStats
+    stats: Any
     process: int
     lane: int
     op: str
     inputs: list[str]
+    line: str
 
     @property
     def start(self) -> Track:
@@ -115,7 +115,7 @@ class _Value:
 class Timeline:
     """The timeline of a traced step: `Timeline(run_metadata.step_stats)`."""
 
-    def __init__(self, step_stats: StepStats, graph: Any = None) -> None:
+    def __init__(self, step_stats: Any, graph: Any = None) -> None:
         self._step_stats = step_stats
         self._trace = ChromeTrace()
 
@@ -170,9 +170,8 @@ class Timeline:
     def _show_run(self, run: _Run) -> None:
         inputs = {f"input{index}": name for index, name in enumerate(run.inputs)}
         about = {"name": run.stats.node_name, "op": run.op} | inputs
-        origin = getattr(run.stats, "origin", "")
         self._trace.emit(
-            "X", "Op", run.op, run.start, dur=run.duration, args=about | {"line": origin}
+            "X", "Op", run.op, run.start, dur=run.duration, args=about | {"line": run.line}
         )
 
     def _follow(self, runs: Sequence[_Run], values: dict[str, _Value], show: bool) -> None:
@@ -227,7 +226,7 @@ def _changes(allocator: str, values: Any) -> list[tuple[float, _Value, bool]]:
     return sorted(found, key=lambda change: (change[0], change[2]))
 
 
-def _lanes(nodes: Sequence[NodeExecStats]) -> list[int]:
+def _lanes(nodes: Sequence[Any]) -> list[int]:
     """A lane for each node such that those of one lane do not overlap."""
     ends: list[int] = []
     chosen: list[int] = []
@@ -241,18 +240,18 @@ def _lanes(nodes: Sequence[NodeExecStats]) -> list[int]:
     return chosen
 
 
-def _parsed(stats: NodeExecStats) -> tuple[str, list[str]]:
-    """The op and the inputs, from a label such as `c = Add(a, b:1)`."""
-    match = _LABEL.match(stats.timeline_label)
+def _parsed(stats: Any) -> tuple[str, list[str], str]:
+    """The op, the inputs and the line, from a label such as `c = Add(a, b:1) @ model.py:3`."""
+    match = _LABEL.fullmatch(stats.timeline_label)
     if stats.node_name == _RECEIVED:
-        return _RECEIVED, []
+        return _RECEIVED, [], ""
     if match is None:
-        return "unknown", []
+        return "unknown", [], ""
     inputs = [name.removesuffix(":0") for name in match[3].split(", ") if name]
-    return match[2], inputs
+    return match[2], inputs, match[4] or ""
 
 
-def _outputs(stats: NodeExecStats) -> Iterator[tuple[str, Any]]:
+def _outputs(stats: Any) -> Iterator[tuple[str, Any]]:
     for output in stats.output:
         name = f"{stats.node_name}:{output.slot}" if output.slot else stats.node_name
         yield name, output.tensor_description

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from thalweg import protos
 from thalweg.device.cpu.program import Program
 from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.graphdef.attributes import shape_proto
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
@@ -28,12 +30,6 @@ from thalweg.platform.spans import Recorder
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, outputs_of
 from thalweg.runtime.plan import Plan
-from thalweg.runtime.stats import (
-    AllocationDescription,
-    NodeExecStats,
-    StepStats,
-    TensorDescription,
-)
 
 Description = tuple[Any, tuple[int, ...], int]  # dtype, shape and bytes of a value
 _MARK = 1000  # nanoseconds
@@ -147,24 +143,24 @@ def _tensor_description(tensor: Tensor, shapes: Any) -> Description:
     return dtype, shape, prod(shape) * dtype.itemsize
 
 
-def step_stats(trace: Trace, recorder: Recorder, offset: int) -> StepStats:
+def step_stats(trace: Trace, recorder: Recorder, offset: int) -> Any:
     """The timings of a step and of what ran beside it, in TensorFlow's form.
 
     `offset` is the time of the epoch less that of the clock they were taken by, in nanoseconds.
     """
-    stats = StepStats()
+    stats = protos.StepStats()
     timing = sorted(trace, key=lambda item: item.start)
     for device in sorted({item.device for item in timing}):
         nodes = stats.dev_stats.add(device=device).node_stats
-        nodes += [
+        nodes.extend(
             _node(t, offset, trace.fused.get(t.node, ())) for t in timing if t.device == device
-        ]
+        )
     if recorder.spans:
         _add_beside(stats, recorder, offset)
     return stats
 
 
-def _add_beside(stats: StepStats, recorder: Recorder, offset: int) -> None:
+def _add_beside(stats: Any, recorder: Recorder, offset: int) -> None:
     """Input stages, queues and other steps, by their threads."""
     threads = list(dict.fromkeys(span.thread for span in recorder.spans))
     names = {lane: recorder.lane(thread) for lane, thread in enumerate(threads)}
@@ -176,31 +172,29 @@ def _add_beside(stats: StepStats, recorder: Recorder, offset: int) -> None:
             all_start_micros=(offset + start) // 1000,
             op_end_rel_micros=took,
             all_end_rel_micros=took,
-            timeline_label=f"{about.name} = {what}()",
+            timeline_label=f"{about.name} = {what}() @ {about.origin}",
             thread_id=threads.index(thread),
-            op_type=about.type,
-            origin=about.origin,
         )
 
 
-def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> NodeExecStats:
+def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> Any:
     node = timed.node
     took = max(1, (timed.end - timed.start) // 1000)
     inputs = ", ".join(tensor.name for tensor in node.original.inputs)
     more = f" with {', '.join(other.name for other in fused)}" if fused else ""
-    stats = NodeExecStats(
+    stats = protos.NodeExecStats(
         node_name=node.name,
         all_start_micros=(offset + timed.start) // 1000,
         op_end_rel_micros=took,
         all_end_rel_micros=took,
-        timeline_label=f"{node.name} = {node.type}({inputs}){more}",
-        op_type=node.type,
-        origin=node.origin,
+        timeline_label=f"{node.name} = {node.type}({inputs}){more} @ {node.origin}",
     )
     allocator = timed.device.rpartition(":")[0].rpartition(":")[2].lower()
     for slot, (dtype, shape, size) in enumerate(timed.outputs):
-        memory = AllocationDescription(size, size, allocator)
-        number = 0 if dtype is None else as_dtype(dtype).as_datatype_enum
-        description = TensorDescription(number, TensorShape.of(shape), memory)
-        stats.output.add(slot=slot, tensor_description=description)
+        about = stats.output.add(slot=slot).tensor_description
+        about.dtype = 0 if dtype is None else as_dtype(dtype).as_datatype_enum
+        about.shape.CopyFrom(shape_proto(TensorShape.of(shape)))
+        memory = about.allocation_description
+        memory.requested_bytes = memory.allocated_bytes = size
+        memory.allocator_name = allocator
     return stats

@@ -63,18 +63,14 @@ class Expr:
     `is_index` says that it is made of index variables and whole numbers alone.
     """
 
-    __slots__ = ("__weakref__", "dtype", "free", "is_index", "normal_form")
+    __slots__ = ("__weakref__", "dtype", "free", "is_index", "normal_form", "parts")
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     dtype: Dtype
     is_index: bool
+    parts: tuple[Expr, ...]
     normal_form: Any  # what `thalweg.ir.index.affine` found
     free: frozenset[Variable] | None  # what `thalweg.ir.rewrite.free_variables` found
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        """The expressions that this one is made of."""
-        return ()
 
     def rebuild(self, to: Rewriter) -> Expr:
         """This with what a rewriter has made of its parts."""
@@ -160,7 +156,7 @@ class Const(Expr):
     def __new__(cls, value: Any) -> Const:
         dtype: Dtype = value.dtype
         key = cls, dtype, value.tobytes()
-        return find(key) or intern(cls, key, (value,), dtype, dtype.kind in "iu")
+        return find(key) or intern(cls, key, (value,), dtype, is_index=dtype.kind in "iu")
 
 
 class Word(Expr):
@@ -184,7 +180,7 @@ class Index(Expr):
 
     def __new__(cls, variable: Variable) -> Index:
         key = cls, id(variable)
-        return find(key) or intern(cls, key, (variable,), INT64, True)
+        return find(key) or intern(cls, key, (variable,), INT64, is_index=True)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.index(self.variable)
@@ -214,11 +210,7 @@ class OperandLoad(Expr):
 
     def __new__(cls, operand: Operand, indices: tuple[Expr, ...]) -> OperandLoad:
         key = cls, id(operand), *map(id, indices)
-        return find(key) or intern(cls, key, (operand, indices), np.dtype(operand.dtype))
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return self.indices
+        return find(key) or intern(cls, key, (operand, indices), np.dtype(operand.dtype), indices)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return OperandLoad(self.operand, tuple(map(to.new, self.indices)))
@@ -233,11 +225,7 @@ class Load(Expr):
 
     def __new__(cls, buffer: Any, offset: Affine) -> Load:
         key = cls, id(buffer), offset.key
-        return find(key) or intern(cls, key, (buffer, offset), np.dtype(buffer.dtype))
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return self.offset.parts
+        return find(key) or intern(cls, key, (buffer, offset), np.dtype(buffer.dtype), offset.parts)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.load(self.buffer, to.offset(self.offset))
@@ -256,11 +244,8 @@ class Call(Expr):
         if (found := find(key)) is not None:
             return found
         is_index = function in _ARITHMETIC and _are_indices(arguments)
-        return intern(cls, key, (function, arguments), _called_dtype(function, arguments), is_index)
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return self.arguments
+        dtype = _called_dtype(function, arguments)
+        return intern(cls, key, (function, arguments), dtype, arguments, is_index)
 
     @property
     def loop(self) -> tuple[Dtype, ...]:
@@ -282,11 +267,7 @@ class Conversion(Expr):
     def __new__(cls, value: Expr, target: Any) -> Self:
         dtype: Dtype = np.dtype(target)
         key = cls, id(value), dtype
-        return find(key) or intern(cls, key, (value, dtype), dtype)
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.value,)
+        return find(key) or intern(cls, key, (value, dtype), dtype, (value,))
 
 
 class Cast(Conversion):
@@ -323,11 +304,8 @@ class Select(Expr):
         dtype = chosen.dtype
         if dtype is not otherwise.dtype:
             dtype = common_dtype((dtype, otherwise.dtype))
-        return intern(cls, key, (condition, chosen, otherwise), dtype)
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return self.condition, self.chosen, self.otherwise
+        parts = condition, chosen, otherwise
+        return intern(cls, key, parts, dtype, parts)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.select(*map(to.new, self.parts))
@@ -345,12 +323,8 @@ class Reduce(Expr):
     def __new__(cls, combine: str, variables: tuple[Variable, ...], body: Expr) -> Reduce:
         key = cls, combine, id(body), *map(id, variables)
         return find(key) or intern(
-            cls, key, (combine, variables, body), _combined_dtype(combine, body)
+            cls, key, (combine, variables, body), _combined_dtype(combine, body), (body,)
         )
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.body,)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return Reduce(self.combine, to.variables(self.variables), to.new(self.body))
@@ -371,13 +345,8 @@ class Scan(Expr):
         cls, combine: str, variable: Variable, body: Expr, exclusive: bool, reverse: bool
     ) -> Scan:
         key = cls, combine, id(variable), id(body), exclusive, reverse
-        return find(key) or intern(
-            cls, key, (combine, variable, body, exclusive, reverse), _combined_dtype(combine, body)
-        )
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.body,)
+        fields = combine, variable, body, exclusive, reverse
+        return find(key) or intern(cls, key, fields, _combined_dtype(combine, body), (body,))
 
     def rebuild(self, to: Rewriter) -> Expr:
         variable = to.scanned(self.variable)

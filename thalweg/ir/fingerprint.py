@@ -86,7 +86,7 @@ class _Digest:
                 for _, place, _ in access.bounds:
                     self._offset(place)
         for store in kernel.stores:
-            self.say(f"s{self._buffer(store.argument)}{store.combine}")
+            self.say(f"s{self._buffer(store.buffer)}{store.combine}")
             self.variables(store.variables)
             self._offset(store.offset)
             self.value(store.value)

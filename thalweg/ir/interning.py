@@ -33,7 +33,12 @@ def find(key: Key) -> Any:
 
 
 def intern(
-    cls: type[Node], key: Key, fields: tuple[Any, ...], dtype: Dtype, is_index: bool = False
+    cls: type[Node],
+    key: Key,
+    fields: tuple[Any, ...],
+    dtype: Dtype,
+    parts: tuple[Expr, ...] = (),
+    is_index: bool = False,
 ) -> Node:
     """A new node of a key, its fields in the order of `__match_args__`; or the one that another
     thread was faster to add."""
@@ -41,6 +46,7 @@ def intern(
     for name, field in zip(cls.__match_args__, fields, strict=True):
         _set(node, name, field)
     _set(node, "dtype", dtype)
+    _set(node, "parts", parts)
     _set(node, "is_index", is_index)
     _set(node, "normal_form", None)
     _set(node, "free", None)

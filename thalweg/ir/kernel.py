@@ -9,12 +9,12 @@ sum (`Accumulated`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from thalweg.ir.dynamic import Dynamic, factors_of, is_static
-from thalweg.ir.expr import Expr, Index, Load, Reduce, Variable, Word, constant
+from thalweg.ir.expr import Cast, Expr, Index, Load, Reduce, Variable, Word, constant
 from thalweg.ir.index import Affine
 from thalweg.ir.rewrite import Rewriter, postorder
 
@@ -43,13 +43,18 @@ class Store:
     even where the offset is computed.
     """
 
-    argument: Argument
+    buffer: Any  # a `Buffer` of `thalweg.lower`; in a kernel, its `Argument`
     variables: tuple[Variable, ...]
     offset: Affine
     value: Expr
     combine: str = "set"
     inside: Expr | None = None
     distinct: frozenset[Variable] = frozenset()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it sets its element in every iteration."""
+        return self.combine == "set" and self.inside is None
 
     @property
     def roots(self) -> list[Expr]:
@@ -103,6 +108,9 @@ class Loops:
         return _words(self, (*self.variables, *bound), ())
 
 
+Bound = tuple[int, Affine, int]
+
+
 @dataclass(frozen=True, eq=False)
 class Access:
     """A factor of a contraction: `value` is a load, or an elementwise expression over loads.
@@ -112,7 +120,16 @@ class Access:
     """
 
     value: Expr
-    bounds: tuple[tuple[int, Affine, int], ...] = ()
+    bounds: tuple[Bound, ...] = ()
+
+    @property
+    def load(self) -> Load:
+        """The load that it is, without casts."""
+        value = self.value
+        while isinstance(value, Cast):
+            value = value.value
+        assert isinstance(value, Load)
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +138,8 @@ class Contraction:
 
     `rows` occur in `a` and not in `b`, `columns` in `b` and not in `a`, `batch` and `reduced` in
     both (or in one of them). The stores, over (*batch, *rows, *columns), say what becomes of the
-    sum, an element of `dtype` (float32 or float64): bias, activation, residual, cast.
+    sum, an element of `dtype` (float32 or float64): bias, activation, residual, cast. In a nest it
+    has no arguments yet, and the stores are the nest's.
     """
 
     arguments: tuple[Argument, ...]
@@ -135,7 +153,7 @@ class Contraction:
     stores: tuple[Store, ...]
 
     @property
-    def bounds(self) -> tuple[tuple[int, Affine, int], ...]:
+    def bounds(self) -> tuple[Bound, ...]:
         """Those of both factors."""
         return self.a.bounds + self.b.bounds
 
@@ -205,12 +223,18 @@ class KernelRewriter(Rewriter):
             return Affine(0)
         return None if made is term else made
 
+    def buffer(self, buffer: Any) -> Any:
+        """What a buffer that is stored to becomes."""
+        return buffer
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """A kernel with all its expressions rewritten."""
+        return self.loops(kernel) if isinstance(kernel, Loops) else self.contraction(kernel)
+
     def loops(self, kernel: Loops) -> Loops:
         """A kernel of loops with all its expressions rewritten."""
-        for root in kernel.roots:
-            self.of(root)
         return Loops(
-            kernel.arguments,
+            tuple(map(self.buffer, kernel.arguments)),
             self.variables(kernel.variables),
             tuple(map(self.store, kernel.stores)),
             tuple(map(self.check, kernel.checks)),
@@ -218,27 +242,53 @@ class KernelRewriter(Rewriter):
         )
 
     def contraction(self, kernel: Contraction) -> Contraction:
-        """A contraction over the same variables with all its expressions rewritten."""
-        for root in kernel.roots:
-            self.of(root)
-        stores = tuple(map(self.store, kernel.stores))
-        return replace(kernel, a=self.access(kernel.a), b=self.access(kernel.b), stores=stores)
+        """A contraction with all its expressions rewritten."""
+        return Contraction(
+            tuple(map(self.buffer, kernel.arguments)),
+            self.variables(kernel.batch),
+            self.variables(kernel.rows),
+            self.variables(kernel.columns),
+            self.variables(kernel.reduced),
+            self.access(kernel.a),
+            self.access(kernel.b),
+            kernel.dtype,
+            tuple(map(self.store, kernel.stores)),
+        )
 
     def store(self, store: Store) -> Store:
-        """A store whose expressions were rewritten."""
+        """A store with its expressions rewritten."""
         return replace(
             store,
+            buffer=self.buffer(store.buffer),
             variables=self.variables(store.variables),
-            offset=self.offset(store.offset),
-            value=self.new(store.value),
-            inside=None if store.inside is None else self.new(store.inside),
+            offset=self.place(store.offset),
+            value=self.of(store.value),
+            inside=self.unless_none(store.inside),
         )
 
     def check(self, check: Check) -> Check:
-        """A check whose condition was rewritten."""
-        return Check(self.variables(check.variables), self.new(check.condition), check.fault)
+        """A check with its condition rewritten."""
+        return Check(self.variables(check.variables), self.of(check.condition), check.fault)
 
     def access(self, access: Access) -> Access:
-        """A factor whose expressions were rewritten."""
-        bounds = [(low, self.offset(offset), high) for low, offset, high in access.bounds]
-        return Access(self.new(access.value), tuple(bounds))
+        """A factor with its expressions rewritten."""
+        value = self.of(access.value)
+        bounds = [(low, self.place(offset), high) for low, offset, high in access.bounds]
+        return Access(value, tuple(bounds))
+
+    def place(self, offset: Affine) -> Affine:
+        """An offset, with what is computed in it rewritten first."""
+        for part in offset.parts:
+            self.of(part)
+        return self.offset(offset)
+
+
+class RenameVariables(KernelRewriter):
+    """Puts variables in the place of others; None: a variable that can only be 0."""
+
+    def __init__(self, new: Mapping[Variable, Variable | None]) -> None:
+        super().__init__()
+        self._new = new
+
+    def renamed(self, variable: Variable) -> Variable | None:
+        return self._new.get(variable, variable)

@@ -15,16 +15,7 @@ from thalweg.ir.dynamic import Dynamic, dynamic
 from thalweg.ir.expr import Const, Expr, Load, Variable, Word, constant
 from thalweg.ir.fingerprint import fingerprint, is_integer, note_fingerprint
 from thalweg.ir.index import Affine, Term, term_expression
-from thalweg.ir.kernel import (
-    Access,
-    Argument,
-    Check,
-    Contraction,
-    Kernel,
-    KernelRewriter,
-    Loops,
-    Store,
-)
+from thalweg.ir.kernel import Access, Argument, Kernel, KernelRewriter, Store
 
 Change = Callable[[int], int]
 
@@ -41,7 +32,9 @@ def integers(kernel: Kernel) -> tuple[int, ...]:
 
 def places_of_offsets(kernel: Kernel) -> frozenset[int]:
     """Which of a kernel's integers are where a load or store begins: the constants of offsets."""
-    return _Starts().of_kernel(kernel)
+    visit = _ChangeIntegers(lambda number: number)
+    visit.kernel(kernel)
+    return frozenset(visit.starts)
 
 
 def _integers(kernel: Kernel) -> tuple[int, ...]:
@@ -73,42 +66,24 @@ class _ChangeIntegers(KernelRewriter):
     """A kernel with its integers changed, each visited once and in one order.
 
     Equal numbers at two places are two integers: for another size only one of them may change.
+    `starts` are the places of those that say where a load or a store begins.
     """
 
     def __init__(self, change: Change) -> None:
         super().__init__()
-        self._change = change
+        self._change_one, self._visited = change, 0
         self._variables: dict[Variable, Variable] = {}
         self._arguments: dict[Argument, Argument] = {}
+        self.starts: set[int] = set()
 
-    def kernel(self, kernel: Kernel) -> Kernel:
-        """The kernel with changed integers."""
-        arguments = tuple(self._argument(argument) for argument in kernel.arguments)
-        if isinstance(kernel, Loops):
-            variables = self.variables(kernel.variables)
-            return Loops(
-                arguments,
-                variables,
-                tuple(self.store(store) for store in kernel.stores),
-                tuple(self.check(check) for check in kernel.checks),
-                frozenset(self.renamed(variable) for variable in kernel.serial),
-            )
-        return Contraction(
-            arguments,
-            self.variables(kernel.batch),
-            self.variables(kernel.rows),
-            self.variables(kernel.columns),
-            self.variables(kernel.reduced),
-            self.access(kernel.a),
-            self.access(kernel.b),
-            kernel.dtype,
-            tuple(self.store(store) for store in kernel.stores),
-        )
+    def _change(self, number: int) -> int:
+        self._visited += 1
+        return self._change_one(number)
 
-    def _argument(self, argument: Argument) -> Argument:
-        made = replace(argument, size=self._change(argument.size))
-        self._arguments[argument] = made
-        return made
+    def buffer(self, buffer: Argument) -> Argument:
+        if buffer not in self._arguments:
+            self._arguments[buffer] = replace(buffer, size=self._change(buffer.size))
+        return self._arguments[buffer]
 
     def renamed(self, variable: Variable) -> Variable:
         if variable not in self._variables:
@@ -117,38 +92,19 @@ class _ChangeIntegers(KernelRewriter):
         return self._variables[variable]
 
     def store(self, store: Store) -> Store:
-        return Store(
-            self._arguments[store.argument],
-            self.variables(store.variables),
-            self._place(store.offset),
-            self._value(store.value),
-            store.combine,
-            None if store.inside is None else self._value(store.inside),
-            frozenset(self.renamed(variable) for variable in store.distinct),
-        )
-
-    def check(self, check: Check) -> Check:
-        return Check(self.variables(check.variables), self._value(check.condition), check.fault)
+        return replace(super().store(store), distinct=frozenset(self.variables(store.distinct)))
 
     def access(self, access: Access) -> Access:
         bounds = [
-            (self._change(low), self._bound(place), self._change(high))
+            (self._change(low), self._limited(place), self._change(high))
             for low, place, high in access.bounds
         ]
-        return Access(self._value(access.value), tuple(bounds))
-
-    def _bound(self, place: Affine) -> Affine:
-        return self._place(place)
-
-    def _place(self, offset: Affine) -> Affine:
-        for part in offset.parts:
-            self._value(part)
-        return self.offset(offset)
-
-    def _value(self, part: Expr) -> Expr:
-        return self.new(part) if is_integer(part) else self.of(part)
+        return Access(self.of(access.value), tuple(bounds))
 
     # Expressions
+
+    def of(self, root: Expr) -> Expr:
+        return self.new(root) if is_integer(root) else super().of(root)
 
     def needed(self, node: Expr) -> Iterable[Expr]:
         return [part for part in node.parts if not is_integer(part)]
@@ -166,6 +122,16 @@ class _ChangeIntegers(KernelRewriter):
         return constant(number, part.dtype)
 
     def offset(self, offset: Affine) -> Affine:
+        self.starts.add(self._visited)
+        return self._sum(offset)
+
+    def _limited(self, place: Affine) -> Affine:
+        """The place of a bound: nothing begins there."""
+        for part in place.parts:
+            self.of(part)
+        return self._sum(place)
+
+    def _sum(self, offset: Affine) -> Affine:
         constant, terms = self._change(offset.constant), dict[Term, int]()
         for term, factor in offset.terms.items():
             number = self._change(factor)
@@ -175,29 +141,4 @@ class _ChangeIntegers(KernelRewriter):
         return Affine(constant, terms)
 
     def load(self, buffer: Argument, offset: Affine) -> Expr:
-        return Load(self._arguments[buffer], offset)
-
-
-class _Starts(_ChangeIntegers):
-    """The places of the integers that say where a load or a store begins."""
-
-    def __init__(self) -> None:
-        super().__init__(self._count)
-        self._places: set[int] = set()
-        self._next = 0
-
-    def of_kernel(self, kernel: Kernel) -> frozenset[int]:
-        """Those of a kernel."""
-        self.kernel(kernel)
-        return frozenset(self._places)
-
-    def _count(self, number: int) -> int:
-        self._next += 1
-        return number
-
-    def offset(self, offset: Affine) -> Affine:
-        self._places.add(self._next)
-        return super().offset(offset)
-
-    def _bound(self, place: Affine) -> Affine:
-        return _ChangeIntegers.offset(self, place)  # nothing begins there
+        return Load(self.buffer(buffer), offset)

@@ -27,7 +27,7 @@ from thalweg.ir.expr import (
 from thalweg.ir.functions.dtypes import BOOL, Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, FloorMod
-from thalweg.ir.kernel import Check, Contraction, Kernel, Loops
+from thalweg.ir.kernel import Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.rewrite import free_variables, postorder
 
 ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
@@ -60,8 +60,8 @@ def faults(kernel: Kernel) -> Iterator[str]:
     else:
         yield from _contraction_faults(kernel)
     for store in kernel.stores:
-        if store.argument not in kernel.arguments or not store.argument.written:
-            yield f"argument {store.argument.position} is stored to and not said to be written"
+        if store.buffer not in kernel.arguments or not store.buffer.written:
+            yield f"argument {store.buffer.position} is stored to and not said to be written"
     for load in [part for part in postorder(kernel.roots) if isinstance(part, Load)]:
         if load.buffer not in kernel.arguments:
             yield "a load is of a buffer that is no argument"
@@ -78,7 +78,7 @@ def _loops_faults(kernel: Loops) -> Iterator[str]:
         if work.variables != variables[: len(work.variables)]:
             yield "the variables of a store or check are no prefix of the loops"
     for store in kernel.stores:
-        yield from store_faults(store, store.argument, None)
+        yield from store_faults(store, None)
     for check in kernel.checks:
         yield from check_faults(check)
     for scan in [part for part in postorder(kernel.roots) if isinstance(part, Scan)]:
@@ -106,12 +106,12 @@ def _contraction_faults(kernel: Contraction) -> Iterator[str]:
     for store in kernel.stores:
         if set(store.variables) != outer:
             yield "a store is not over all rows, columns and batches"
-        yield from store_faults(store, store.argument, np.dtype(kernel.dtype))
+        yield from store_faults(store, np.dtype(kernel.dtype))
 
 
-def store_faults(store: Any, buffer: Any, sums: Dtype | None) -> Iterator[str]:
-    """What is wrong with a store of a kernel, or a write of a nest."""
-    bound = frozenset(store.variables)
+def store_faults(store: Store, sums: Dtype | None) -> Iterator[str]:
+    """What is wrong with a store of a kernel, or of a nest."""
+    buffer, bound = store.buffer, frozenset(store.variables)
     if store.combine not in _COMBINES:
         yield f"'{store.combine}' combines nothing"
     if not store.distinct <= bound or not store.offset.variables <= bound:

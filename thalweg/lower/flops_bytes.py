@@ -69,9 +69,9 @@ def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
     count.all(roots)
     read, written = Counter(count.touched), Counter[Argument]()
     for store in kernel.stores:
-        written[store.argument] += iterations(store.variables)
+        written[store.buffer] += iterations(store.variables)
         if store.combine != "set":
-            read[store.argument] += iterations(store.variables)
+            read[store.buffer] += iterations(store.variables)
     moved = sum(_bytes(argument, n) for side in (read, written) for argument, n in side.items())
     return tuple([_bytes(a, read[a] + written[a]) for a in kernel.arguments]), moved
 
@@ -101,7 +101,7 @@ class _Count:
         self, part: Expr, known: Fold[tuple[frozenset[Variable], bool]]
     ) -> tuple[frozenset[Variable], bool]:
         seen = known.parts(part)
-        variables = _NOTHING.union(*(variables for variables, _ in seen))
+        variables = _NOTHING.union(*[variables for variables, _ in seen])
         data = any(is_data for _, is_data in seen)
         match part:
             case Accumulated():

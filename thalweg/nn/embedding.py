@@ -66,7 +66,7 @@ def lookup(
     transform: Transform | None = None,
 ) -> Tensor:
     """`embedding_lookup`, with a function of the rows that is applied where they are kept."""
-    shards = _shards(params)
+    shards = shards_of(params)
     with name_scope(name, "embedding_lookup", [*shards, ids]) as scope:
         ids = convert_to_tensor(ids, name="ids")
         if len(shards) > 1:
@@ -77,7 +77,8 @@ def lookup(
             return basic.identity(rows, name=scope)
 
 
-def _shards(params: Any) -> list[Any]:
+def shards_of(params: Any) -> list[Any]:
+    """The tensors or variables that a table is cut into; of a table that is whole, itself."""
     if isinstance(params, PartitionedVariable):
         params = list(params)
     shards = as_list(params)
@@ -212,7 +213,7 @@ def embedding_lookup_sparse(
     if not isinstance(sp_ids, SparseTensor):
         raise TypeError("sp_ids must be SparseTensor")
     _check_weights(sp_ids, sp_weights)
-    shards = _shards(params)
+    shards = shards_of(params)
     with name_scope(name, "embedding_lookup_sparse", [*shards, sp_ids]) as scope:
         rows = casting.cast(sp_ids.indices[:, 0], int32)
         distinct, places = counting.unique(sp_ids.values)

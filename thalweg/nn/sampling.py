@@ -10,10 +10,9 @@ from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64
-from thalweg.graph.nest import as_list
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.nn.embedding import embedding_lookup
+from thalweg.nn.embedding import embedding_lookup, shards_of
 from thalweg.nn.losses import sigmoid_cross_entropy_with_logits
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import basic, casting, filling, shaping
@@ -169,7 +168,7 @@ def _compute_sampled_logits(
     seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Logits [batch, num_true + num_sampled] and their targets (1 / num_true for true classes)."""
-    weights = as_list(weights)
+    weights = shards_of(weights)
     with name_scope(name, "compute_sampled_logits", [*weights, biases, inputs, labels]):
         labels = casting.cast(labels, int64)
         flat_labels = shaping.reshape(labels, [-1])

@@ -33,13 +33,13 @@ class Rendezvous:
         self._lock = threading.Lock()
         self._sent: dict[Key, Any] = {}
         self._waiting: dict[Key, Received] = {}
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     def send(self, key: Key, value: Any) -> None:
         """Give a value to who receives it, now or later."""
         with self._lock:
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             received = self._waiting.pop(key, None)
             if received is None:
                 self._sent[key] = value
@@ -49,7 +49,7 @@ class Rendezvous:
     def receive(self, key: Key, received: Received) -> None:
         """Call `received` once: with the value when it is there, or with the error."""
         with self._lock:
-            error = self._error
+            error = self.error
             if error is None and key not in self._sent:
                 self._waiting[key] = received
                 return
@@ -59,9 +59,9 @@ class Rendezvous:
     def abort(self, error: BaseException) -> None:
         """Answer all receivers with an error; only the first call counts."""
         with self._lock:
-            if self._error is not None:
+            if self.error is not None:
                 return
-            self._error = error
+            self.error = error
             waiting, self._waiting = [*self._waiting.values()], {}
             self._sent.clear()
         for received in waiting:

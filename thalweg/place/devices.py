@@ -19,6 +19,11 @@ class Devices:
         self.names = tuple(names)
         self._specs = [DeviceSpec.from_string(name) for name in names]
 
+    @property
+    def have_tasks(self) -> bool:
+        """Whether they belong to several tasks."""
+        return len({str(without_device(spec)) for spec in self._specs}) > 1
+
     def feasible(self, request: DeviceSpec, kinds: frozenset[str]) -> list[str]:
         """The devices of some kinds that satisfy a request."""
         return [

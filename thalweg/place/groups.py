@@ -7,11 +7,11 @@ it asks for. Names that ask for different devices are an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from thalweg import errors
 from thalweg.graph.device import DeviceSpec
-from thalweg.graph.dtypes import resource
+from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.place.devices import merged, without_device
 
@@ -99,10 +99,11 @@ class Groups:
         return member
 
 
-def bound_inputs(node: Node) -> list[Tensor]:
-    """The inputs of a node whose device it must share: variables it writes, and resources."""
+def bound_inputs(node: Node, objects: Container[DType]) -> list[Tensor]:
+    """The inputs of a node whose device it must share: variables it writes, and those of dtypes
+    whose values are objects that stay where they are."""
     written = [node.inputs[place] for place in node.op.parsed.references]
-    return written + [tensor for tensor in node.inputs if tensor.dtype is resource]
+    return written + [tensor for tensor in node.inputs if tensor.dtype in objects]
 
 
 def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

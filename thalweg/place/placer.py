@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thalweg import errors
 from thalweg.control.traces import Trace
+from thalweg.graph.dtypes import resource, variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument
@@ -35,6 +36,8 @@ class Placer:
         self._devices = Devices(devices)
         self._soft = soft
         self._groups = Groups(soft)
+        # A list is an object of its process, so that all that use it are on one task.
+        self._objects = {resource, variant} if self._devices.have_tasks else {resource}
         self._seen = 0  # nodes of the graph
         self._placed: Placement = {}
         self._outer: dict[Tensor, Tensor] = {}  # what an argument of a body stands for
@@ -105,10 +108,10 @@ class Placer:
 
     def _join_one(self, node: Node) -> None:
         self._groups.add(node)
-        for tensor in bound_inputs(node):
+        for tensor in bound_inputs(node, self._objects):
             self._groups.union(self._source(tensor).op, node, overrides=True)
         if isinstance(node.op, Trace):
-            self._groups.union(node.inputs[0].op, node)
+            self._groups.union(node.inputs[0].op, node, overrides=True)
 
     def _source(self, tensor: Tensor) -> Tensor:
         """A tensor outside of all bodies that it is an argument of."""

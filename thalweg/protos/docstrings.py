@@ -163,4 +163,19 @@ DOCSTRINGS: Final = {
         >>> len(metadata.step_stats.dev_stats) > 0
         True
     """,
+    "RunMetadata": """What a traced step tells about itself, where its options ask for it.
+
+    Args:
+        step_stats: when each node ran, by device.
+        partition_graphs: what each device does, where the options ask for it.
+        cost_graph, function_graphs, session_metadata: as TensorFlow has them, empty.
+
+    Example:
+        >>> metadata = tf.RunMetadata()
+        >>> options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+        >>> sess.run(tf.constant(1) + 2, options=options, run_metadata=metadata)
+        np.int32(3)
+        >>> metadata.step_stats.dev_stats[0].device[-5:]
+        'CPU:0'
+    """,
 }

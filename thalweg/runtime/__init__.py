@@ -1,9 +1,9 @@
 """How a graph runs: sessions, plans, the executor, resources and configuration."""
 
 from thalweg.platform.memory import keep_freed_memory
-from thalweg.runtime import config, session, stats
+from thalweg.runtime import config, session
 from thalweg.runtime.dataflow import exported
 
-__all__ = ["config", "exported", "session", "stats"]
+__all__ = ["config", "exported", "session"]
 
 keep_freed_memory()

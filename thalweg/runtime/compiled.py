@@ -26,7 +26,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.platform.forks import freed_after_fork
 from thalweg.runtime.program_cache import CachedProgram, ProgramCache
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -36,17 +36,31 @@ Fallback = Callable[[Region, Node | None, Device], Run]
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A device of another process, which nodes inside a conditional or a loop may be on."""
+
+    name: str
+    call: Callable[[Any], Any]  # a node or a region -> what calls it there
+
+
+@dataclass(frozen=True)
 class Backend:
     """What runs the units of a plan: a device, and what runs regions that it cannot compile."""
 
     device: Device
     fallback: Fallback
     compiled: bool = True
-    devices: Mapping[Node, Device] | None = None  # of nodes, where they are not all on one
+    #: of nodes, where they are not all on one
+    devices: Mapping[Node, Device | Elsewhere] | None = None
 
-    def device_of(self, node: Node) -> Device:
+    def device_of(self, node: Node) -> Device | Elsewhere:
         """The device that a node is on."""
         return self.device if self.devices is None else self.devices[node]
+
+    def reaches_elsewhere(self) -> bool:
+        """Whether references to variables of other processes may come in."""
+        every = () if self.devices is None else self.devices.values()
+        return any(isinstance(device, Elsewhere) for device in every)
 
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
@@ -67,12 +81,7 @@ class Executable:
         self._varying = Varying()
         self._cache = ProgramCache(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
-        self.renew_locks()
-        renewed_after_fork(self)
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self._lock = threading.Lock()
+        self._lock = freed_after_fork(threading.Lock())
 
     def __call__(self, context: Any, *values: Any) -> Any:
         count = len(self.region.inputs)

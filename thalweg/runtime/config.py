@@ -1,4 +1,5 @@
-"""The options of sessions and steps: TensorFlow's messages, and those of their fields that matter.
+"""The messages of sessions and steps: their options, of which some fields matter, and what a traced
+step tells about itself.
 
 Unknown options are an error of the messages themselves; those of other machines (GPU memory, say)
 are kept in them and read by nobody.
@@ -6,13 +7,17 @@ are kept in them and read by nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from thalweg import protos
 
-protos.publish("ConfigProto", "GPUOptions", "OptimizerOptions", "GraphOptions", "RunOptions")
+protos.publish("ConfigProto", "GPUOptions", "OptimizerOptions", "GraphOptions")
+protos.publish("RunOptions", "RunMetadata")
+
+#: A `protos.RunMetadata`, or the message of that name of TensorFlow's own.
+RunMetadata: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class SessionOptions:
     allow_soft_placement: bool = False
     log_device_placement: bool = False
     timeout_in_ms: int = 0
+    device_filters: tuple[str, ...] = ()
 
 
 def session_options(config: Any) -> SessionOptions:
@@ -38,4 +44,16 @@ def session_options(config: Any) -> SessionOptions:
         config.allow_soft_placement,
         config.log_device_placement,
         config.operation_timeout_in_ms,
+        tuple(config.device_filters),
     )
+
+
+def store_stats(metadata: RunMetadata, stats: Any) -> None:
+    """Put the StepStats of a step into its metadata."""
+    metadata.step_stats.ParseFromString(stats.SerializeToString())
+
+
+def store_graphs(metadata: RunMetadata, graphs: Iterable[Any]) -> None:
+    """Add GraphDefs to the metadata of a step."""
+    for graph in graphs:
+        metadata.partition_graphs.add().ParseFromString(graph.SerializeToString())

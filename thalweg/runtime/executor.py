@@ -1,13 +1,13 @@
 """Running a plan: in order on the caller's thread, or by readiness where nodes may block.
 
 The partitions of a step run at once, by readiness; they meet at one rendezvous. The first error of
-any of them ends the step, and whoever waits at the rendezvous. Partitions in other processes would
-differ in the rendezvous alone: keys name the step's tensors and devices, and an abort is a message.
+any of them ends the step, and whoever waits at the rendezvous. Partitions in other processes
+differ in the rendezvous alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -43,7 +43,20 @@ def _run_partitions(
     cancellation: Cancellation,
 ) -> list[Any]:
     """The fetched values of a step on several devices."""
-    rendezvous = Rendezvous()
+    fed = dict(enumerate(feeds))
+    found = run_partitions(partitions, fed, resources, cancellation, Rendezvous())
+    return [found[place] for place in range(len(found))]
+
+
+def run_partitions(
+    partitions: Sequence[PartitionPlan],
+    feeds: Mapping[int, Any],
+    resources: Resources,
+    cancellation: Cancellation,
+    rendezvous: Rendezvous,
+) -> dict[int, Any]:
+    """Run the partitions of a step that are in this process. Feeds and fetched values go by their
+    places among those of the step; other processes may run other partitions."""
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
     try:
         graphs = [
@@ -61,7 +74,7 @@ def _run_partitions(
     for part, values in zip(partitions, results, strict=True):
         places = [place for place, _ in part.partition.fetches]
         found.update(zip(places, _fetched(part.plan, values), strict=True))
-    return [found[place] for place in range(len(found))]
+    return found
 
 
 def _abort(rendezvous: Rendezvous, cancellation: Cancellation) -> None:

@@ -121,7 +121,7 @@ class CachedStep:
         self._plan, self._execute = plan, execute
         self._feeds = [(tensor, _array_dtype(tensor)) for tensor in step.feeds]
         self.feed_count = len(step.feeds)
-        self._resources, self._version = resources, -1
+        self._objects, self._version = resources.objects, -1
         self._cells: list[VariableCell] = []
         self._path = None if cancellation is None else _path_of(plan, step)
         if self._path is not None and cancellation is not None:
@@ -134,7 +134,7 @@ class CachedStep:
         if path is None:
             return self._run_plan(values)
         arrays = self._arrays(values, path) if values else values
-        if self._version != self._resources.version:
+        if self._version != self._objects.version:
             self._look_up(path)
         results = path.run(self._context, arrays, self._cells)
         if results is None:
@@ -159,7 +159,7 @@ class CachedStep:
 
     def _look_up(self, path: FastPath) -> None:
         """The cells of the variables, which stay the same until something is forgotten."""
-        self._version = self._resources.version
+        self._version = self._objects.version
         variables = [tensor.op for tensor in path.references]
         self._cells = [node.op.kernel(self._context.at(node)) for node in variables]
 

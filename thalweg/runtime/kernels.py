@@ -6,17 +6,18 @@ slots, a token graph a vertex. An error is bound to the node that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
-from thalweg.ops.core.context import Allocate
+from thalweg.ops.core.context import Allocate, VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Backend, Executable
+from thalweg.runtime.compiled import Backend, Elsewhere, Executable
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
@@ -44,6 +45,8 @@ class Call(NamedTuple):
     node: Node  # the one that errors are attributed to
     nodes: tuple[Node, ...]  # all that it computes
     device: str = ""  # whose state it uses, where that is not the step's only one
+    #: it returns at once, and calls a function it is given with (value, error) later
+    is_async: bool = False
 
 
 class Instruction(NamedTuple):
@@ -62,15 +65,41 @@ class Instruction(NamedTuple):
 
 def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that computes a node on its NumPy kernel, or a region as compiled code."""
+    device = backend.device_of(unit if isinstance(unit, Node) else unit.nodes[-1])
+    if isinstance(device, Elsewhere):
+        return device.call(unit)
     if isinstance(unit, SendingRegion):
-        sending = SendingExecutable(unit, backend.device_of(unit.nodes[-1]), backend.fallback)
+        sending = SendingExecutable(unit, device, backend.fallback)
         return Call(sending, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
     if isinstance(unit, Region):
-        function = Executable(unit, backend.device_of(unit.nodes[-1]), backend.fallback)
-        return Call(function, True, (), unit.nodes[-1], unit.nodes)
+        function = Executable(unit, device, backend.fallback)
+        is_local = not unit.references or not backend.reaches_elsewhere()
+        called = function if is_local else _with_local_cells(function)
+        return Call(called, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
     return Call(_kernel(unit, takes_context), takes_context, references, unit, (unit,))
+
+
+class ForeignCell(ABC):
+    """A variable of another process."""
+
+    @abstractmethod
+    def read(self) -> Any:
+        """The current value."""
+
+    @abstractmethod
+    def local(self) -> VariableCell:
+        """A variable of this process with the current value, to be read."""
+
+
+def _with_local_cells(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda context, *values: function(context, *local_cells(values))
+
+
+def local_cells(values: Iterable[Any]) -> list[Any]:
+    """Values, with variables of this process for those of others."""
+    return [each.local() if isinstance(each, ForeignCell) else each for each in values]
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ a slot, and frees each slot after its last use. Any number of threads may run a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
-from thalweg.runtime.compiled import Backend, Executable, Run
+from thalweg.runtime.compiled import Backend, Elsewhere, Executable, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import of_instructions
@@ -123,8 +123,8 @@ class PartitionPlan:
         """One of its nodes."""
         return self.partition.graph.nodes[0]
 
-    def feeds(self, values: Sequence[Any]) -> list[Any]:
-        """Of the values that the step is fed, those that this partition takes."""
+    def feeds(self, values: Mapping[int, Any]) -> list[Any]:
+        """Of the values that the step is fed, by place, those that this partition takes."""
         return [values[place] for place, _ in self.partition.feeds]
 
 
@@ -149,7 +149,7 @@ def plan(
             step, nodes, placement, order, backend_of(used[0], placement, spread, compiled)
         )
     cut = partition(nodes, *step, placement, order)
-    parts = tuple(_plan_partition(part, devices, compiled) for part in cut)
+    parts = tuple(plan_partition(part, devices, compiled) for part in cut)
     return Plan((), 0, (), (), placement, order, partitions=parts)
 
 
@@ -178,24 +178,37 @@ def _plan_one(
     return schedule(units, step.fetches, step.feeds, placement, backend, order)
 
 
-def _plan_partition(part: Partition, devices: Sequence[Device], compiled: bool) -> PartitionPlan:
+def plan_partition(
+    part: Partition,
+    devices: Sequence[Device],
+    compiled: bool = True,
+    elsewhere: Callable[[str], Elsewhere] | None = None,
+) -> PartitionPlan:
+    """Plan what one of these devices does in a step; `elsewhere` knows those of other processes."""
     step = Step(
         tuple(slot.tensor for slot in part.fetches),
         part.targets,
         tuple(slot.tensor for slot in part.feeds),
     )
     device = next(device for device in devices if device.name == part.device)
-    backend = backend_of(device, part.placement, devices, compiled)
+    backend = backend_of(device, part.placement, devices, compiled, elsewhere)
     made = _plan_one(step, part.nodes, part.placement, part.order, backend)
     return PartitionPlan(part, made, device)
 
 
 def backend_of(
-    device: Device, placement: Placement, devices: Sequence[Device], compiled: bool = True
+    device: Device,
+    placement: Placement,
+    devices: Sequence[Device],
+    compiled: bool = True,
+    elsewhere: Callable[[str], Elsewhere] | None = None,
 ) -> Backend:
     """A device that runs a plan; where a step uses several, with those of its nodes."""
-    by_name = {device.name: device for device in devices}
-    found = {node: by_name[name] for node, name in placement.items()} if len(devices) > 1 else None
+    by_name: dict[str, Device | Elsewhere] = {device.name: device for device in devices}
+    if elsewhere is not None:
+        absent = {*placement.values()} - by_name.keys()
+        by_name.update((name, elsewhere(name)) for name in absent)
+    found = {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
     return Backend(device, _fallback, compiled, found)
 
 

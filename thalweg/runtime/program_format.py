@@ -1,4 +1,4 @@
-"""What the compiler makes of a region, as bytes: JSON for the structure, raw bytes for arrays.
+"""What the compiler makes of a region, as bytes: a pickle that makes nothing but parts of programs.
 
 Comes in: a region and a value made of it, of plain Python values, arrays, dtypes and objects of
 `thalweg.ir`, `thalweg.lower` and program templates. Goes out: bytes, from which a process with an
@@ -9,13 +9,14 @@ constructors of classes of these packages and nothing else.
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
+from io import BytesIO
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -23,16 +24,16 @@ import numpy as np
 from thalweg.graph.dtypes import as_dtype
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.basic import Const
+from thalweg.platform.caches import memoized
 
 #: What an entry that is not of our making raises when it is read.
-UNREADABLE = (AttributeError, ImportError, LookupError, TypeError, ValueError, struct.error)
+UNREADABLE = (
+    *(pickle.UnpicklingError, AttributeError, EOFError, ImportError, LookupError),
+    *(OverflowError, TypeError, ValueError),
+)
 
-_LENGTH = struct.Struct("<Q")
-_ALIGNMENT = 16
 _PACKAGE = __name__.partition(".")[0]
 _PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in ("ir", "lower", "device.cpu.program_template"))
-_PLAIN = frozenset((int, float, str, bool, type(None)))
-_COLLECTIONS = frozenset((tuple, list, frozenset, set))
 
 
 class Unwritable(Exception):
@@ -41,27 +42,17 @@ class Unwritable(Exception):
 
 def encode(value: Any, region: Region) -> bytes:
     """A value that was made of a region, as bytes; raises Unwritable."""
-    writer = _Writer(region)
-    root = writer.reference(value)
-    head = json.dumps([writer.kinds, writer.records, root], separators=(",", ":")).encode()
-    return b"".join([_LENGTH.pack(len(head)), head, *writer.pieces])
+    content = BytesIO()
+    try:
+        _Writer(content, region).dump(value)
+    except RecursionError:
+        raise Unwritable("A program is nested too deeply.") from None
+    return content.getvalue()
 
 
 def decode(content: bytes, region: Region) -> Any:
     """The value that was written for an equal region; raises one of UNREADABLE."""
-    (length,) = _LENGTH.unpack_from(content)
-    start = _LENGTH.size + length
-    kinds, records, root = json.loads(content[_LENGTH.size : start])
-    reader = _Reader(region, memoryview(content)[start:])
-    makers = [reader.maker(kind) for kind in kinds]
-    values: list[Any] = []
-    for kind, *parts in records:
-        if kind < 0:  # all parts are plain
-            values.append(makers[~kind](parts))
-        else:
-            found = [values[part[0]] if type(part) is list else part for part in parts]
-            values.append(makers[kind](found))
-    return values[root[0]] if isinstance(root, list) else root
+    return _Reader(content, region).load()
 
 
 def _parts_of(region: Region) -> list[Any]:
@@ -71,155 +62,96 @@ def _parts_of(region: Region) -> list[Any]:
     return [region, *region.nodes, *dict.fromkeys((*border, *inside))]
 
 
-class _Writer:
-    """An entry while it is put together: records, each after those that it refers to."""
+class _Writer(pickle.Pickler):
+    """Writes each object as a call of what makes it."""
 
-    def __init__(self, region: Region) -> None:
-        self.kinds: list[str] = []
-        self.records: list[list[Any]] = []
-        self.pieces: list[bytes] = []
-        self._size = 0
-        self._numbers: dict[Any, int] = {}  # of records: by identity, of plain tuples by value
-        self._alive: list[Any] = []
-        self._parts = {id(part): number for number, part in enumerate(_parts_of(region))}
-        self._constants = {
-            id(node.op.value): n
-            for n, node in enumerate(region.nodes)
-            if isinstance(node.op, Const)
-        }
+    def __init__(self, file: BytesIO, region: Region) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._numbers = {id(part): number for number, part in enumerate(_parts_of(region))}
+        for number, node in enumerate(region.nodes):
+            if isinstance(node.op, Const):
+                self._numbers[id(node.op.value)] = ~number
 
-    def reference(self, value: Any) -> Any:
-        """A plain value as it is, any other as the number of its record."""
-        if type(value) in _PLAIN:
-            return value
-        key = _identity(value)
-        number = self._numbers.get(key)
-        if number is None:
-            record = self._record(value)
-            number = self._numbers[key] = len(self.records)
-            self.records.append(record)
-            self._alive.append(value)  # no other object gets its identity meanwhile
-        return [number]
+    def persistent_id(self, obj: Any) -> int | None:
+        """The number of what the region has."""
+        return self._numbers.get(id(obj))
 
-    def _record(self, value: Any) -> list[Any]:
-        name, parts = self._taken_apart(value)
-        kind = self._kind(name)
-        return [~kind if _are_plain(parts) else kind, *map(self.reference, parts)]
-
-    def _taken_apart(self, value: Any) -> tuple[str, Sequence[Any]]:
-        """The kind of a value, and what makes it."""
-        kind = cast("Any", type(value))
-        if id(value) in self._parts:
-            return "part", [self._parts[id(value)]]
-        if kind in _COLLECTIONS:
-            return kind.__name__, list(value)
-        if kind is dict:
-            return "dict", [part for pair in value.items() for part in pair]
-        if id(value) in self._constants:
-            return "constant", [self._constants[id(value)]]
+    def reducer_override(self, obj: Any) -> Any:
+        """What makes an object, and of what; a class or function is found by its name."""
+        kind = cast("Any", type(obj))
         if issubclass(kind, np.ndarray | np.generic):
-            piece = self._piece(value.tobytes())
-            return "array", [*piece, value.dtype, kind is np.ndarray, *value.shape]
-        if issubclass(kind, np.dtype) or (kind is type and issubclass(value, np.generic)):
-            return "dtype" if kind is not type else "scalar type", [
-                as_dtype(cast("Any", value)).name
-            ]
-        if kind is bytes:
-            return "bytes", self._piece(value)
-        return _object_taken_apart(value, kind)
-
-    def _kind(self, name: str) -> int:
-        if name not in self.kinds:
-            self.kinds.append(name)
-        return self.kinds.index(name)
-
-    def _piece(self, content: bytes) -> tuple[int, int]:
-        """Where some bytes lie in the entry: from where to where."""
-        start, padding = self._size, -len(content) % _ALIGNMENT
-        self.pieces += [content, bytes(padding)]
-        self._size += len(content) + padding
-        return start, start + len(content)
+            return array, (obj.tobytes(), obj.dtype, kind is np.ndarray, obj.shape)
+        if issubclass(kind, np.dtype):
+            return numpy_dtype, (as_dtype(obj).name,)
+        if kind is type and issubclass(obj, np.generic):
+            return scalar_type, (as_dtype(cast("Any", obj)).name,)
+        named = obj if isinstance(obj, type | FunctionType) else kind
+        _found(named.__module__, named.__qualname__, Unwritable)
+        return NotImplemented if named is obj else (kind, _arguments(obj, kind))
 
 
-def _are_plain(parts: Sequence[Any]) -> bool:
-    return _PLAIN.issuperset(map(type, parts))
-
-
-def _identity(value: Any) -> Any:
-    """What tells values apart. Equal tuples of numbers are one: shapes occur again and again."""
-    is_plain = cast("Any", type(value)) is tuple and _are_plain(value)
-    return (value, *map(type, value)) if is_plain else id(value)
-
-
-def _object_taken_apart(value: Any, kind: Any) -> tuple[str, Sequence[Any]]:
-    """The class of an object of the compiler, and the arguments of its constructor."""
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    if not _is_ours(kind.__module__):
-        raise Unwritable(f"{name} is no part of a program.")
+def _arguments(value: Any, kind: Any) -> tuple[Any, ...]:
+    """What the constructor of a class of the compiler makes an equal object of."""
     if issubclass(kind, Enum):
-        return name, [value.value]
+        return (value.value,)
     if issubclass(kind, tuple):
-        return name, value
+        return tuple(value)
     if is_dataclass(kind):
-        return name, [getattr(value, field.name) for field in fields(kind)]
+        return tuple([getattr(value, field.name) for field in fields(kind)])
     made_by, arguments = value.__reduce__()[:2]
     if made_by is not kind:
-        raise Unwritable(f"{name} has no constructor for its parts.")
-    return name, arguments
+        raise Unwritable(f"{kind} has no constructor for its parts.")
+    return arguments
 
 
-def _is_ours(module: str) -> bool:
-    return f"{module}.".startswith(_PACKAGES)
+class _Reader(pickle.Unpickler):
+    """Makes values of calls."""
 
-
-class _Reader:
-    """What makes values of records."""
-
-    def __init__(self, region: Region, pieces: memoryview) -> None:
-        self._region, self._pieces = region, pieces
+    def __init__(self, content: bytes, region: Region) -> None:
+        super().__init__(BytesIO(content))
+        self._region = region
 
     @cached_property
     def _parts(self) -> list[Any]:
         return _parts_of(self._region)
 
-    def maker(self, kind: str) -> Callable[[list[Any]], Any]:
-        """The function that makes a value of a kind from its parts."""
-        if kind in _MAKERS:
-            return _MAKERS[kind]
-        own: dict[str, Callable[[list[Any]], Any]] = {
-            "part": lambda parts: self._parts[parts[0]],
-            "constant": self._constant,
-            "array": lambda parts: self._array(*parts),
-            "bytes": lambda parts: bytes(self._pieces[parts[0] : parts[1]]),
-        }
-        return own.get(kind) or _constructor(kind)
+    def persistent_load(self, pid: Any) -> Any:
+        """What the region has under a number."""
+        if pid >= 0:
+            return self._parts[pid]
+        constant: Any = self._region.nodes[~cast("int", pid)].op
+        return np.require(constant.numpy(), requirements=["C", "A"])
 
-    def _constant(self, parts: list[Any]) -> Any:
-        number: int = parts[0]
-        return np.require(self._region.nodes[number].op.numpy(), requirements=["C", "A"])
-
-    def _array(self, start: int, end: int, dtype: Any, is_array: bool, *shape: int) -> Any:
-        array = np.frombuffer(self._pieces[start:end], dtype).reshape(shape)
-        return array.copy() if is_array else array[()]
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """A class of the compiler, or one of the functions below."""
+        return _found(module_name, global_name, pickle.UnpicklingError)
 
 
-def _constructor(kind: str) -> Callable[[list[Any]], Any]:
-    module, _, name = kind.partition(":")
-    found = getattr(import_module(module), name) if _is_ours(module) else None
+@memoized(1_000)
+def _found(module: str, name: str, error: type[Exception]) -> Any:
+    if module == __name__ and name in _MAKERS:
+        return _MAKERS[name]
+    is_ours = f"{module}.".startswith(_PACKAGES)
+    found = getattr(import_module(module), name, None) if is_ours else None
     if not isinstance(found, type) or found.__module__ != module:
-        raise ValueError(f"A program has no {kind}.")
-    make = cast("Callable[..., Any]", found)
-    return lambda parts: make(*parts)
+        raise error(f"{module}.{name} is no part of a program.")
+    return cast("Any", found)
 
 
-def _scalar_type(parts: list[Any]) -> Any:
-    return as_dtype(parts[0]).as_numpy_dtype
+def array(content: bytes, dtype: Any, is_array: bool, shape: tuple[int, ...]) -> Any:
+    """An array of its own, or a scalar."""
+    made = np.frombuffer(content, dtype).reshape(shape)
+    return made.copy() if is_array else made[()]
 
 
-#: What makes plain values.
-_MAKERS: dict[str, Callable[[list[Any]], Any]] = {
-    **{kind.__name__: kind for kind in _COLLECTIONS},
-    "dict": lambda parts: dict(zip(parts[::2], parts[1::2], strict=True)),
-    "dtype": lambda parts: np.dtype(_scalar_type(parts)),
-    "scalar type": _scalar_type,
-}
+def numpy_dtype(name: str) -> Any:
+    """The dtype of a name."""
+    return np.dtype(scalar_type(name))
+
+
+def scalar_type(name: str) -> Any:
+    """The type of a dtype's elements."""
+    return as_dtype(name).as_numpy_dtype
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (array, numpy_dtype, scalar_type)}

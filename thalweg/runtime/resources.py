@@ -1,4 +1,8 @@
-"""The objects that outlive steps: variables, accumulators and the like, by container and name."""
+"""The objects that outlive steps: variables, accumulators and the like, by container and name.
+
+`Objects` are what a device owns. A session has them to itself, or shares those of a server's
+devices with others. The states of single nodes (random streams, iterators) are always a session's.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,63 @@ from weakref import WeakValueDictionary
 
 from thalweg.device.device import Device
 from thalweg.ops.core.context import Allocate, host_buffer
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.platform.forks import freed_after_fork
 
 Resource = TypeVar("Resource")
 
 
+class Objects:
+    """What one device owns, by container and name."""
+
+    def __init__(self) -> None:
+        self._lock = freed_after_fork(threading.RLock())
+        self._found: dict[tuple[str, str], Any] = {}
+        self.version = 0  # changes when an object is forgotten: what was looked up may be stale
+
+    def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
+        """The object kept under (container, name), made on first use."""
+        key = (container, name)
+        found = self._found.get(key)
+        if found is not None:
+            return cast("Resource", found)
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = make()
+            return cast("Resource", self._found[key])
+
+    def delete(self, name: str, container: str) -> bool:
+        """Forget an object; whether there was one."""
+        with self._lock:
+            self.version += 1
+            return self._found.pop((container, name), None) is not None
+
+    def clear(self, containers: Iterable[str] | None = None) -> None:
+        """Forget all objects, or those of some containers."""
+        doomed = None if containers is None else set(containers)
+        with self._lock:
+            self.version += 1
+            kept = {} if doomed is None else self._found
+            self._found = {k: v for k, v in kept.items() if k[0] not in (doomed or ())}
+
+
 class Resources:
-    """What one device of a session owns."""
+    """What a session has on one device."""
 
     #: Those of the session's devices, where there are several: the session holds them.
     _devices: Mapping[str, Resources] = MappingProxyType({})
     allocate: Allocate = staticmethod(host_buffer)  # how the device allocates memory
 
-    def __init__(self) -> None:
-        self.renew_locks()
-        renewed_after_fork(self)
-        self._objects: dict[tuple[str, str], Any] = {}
+    def __init__(self, objects: Objects | None = None) -> None:
+        self._lock = freed_after_fork(threading.RLock())
+        self.objects = objects or Objects()
         self._states: dict[Any, Any] = {}
-        self.version = 0  # changes when an object is forgotten: what was looked up may be stale
 
     @classmethod
-    def of_devices(cls, devices: Sequence[Device]) -> list[Resources]:
+    def of_devices(
+        cls, devices: Sequence[Device], objects: Sequence[Objects] | None = None
+    ) -> list[Resources]:
         """The resources of some devices, each of which knows the others."""
-        made: list[Resources] = [cls() for _ in devices]
+        made: list[Resources] = [cls(each) for each in objects or [Objects() for _ in devices]]
         by_name = {device.name: each for device, each in zip(devices, made, strict=True)}
         for each, device in zip(made, devices, strict=True):
             each.allocate = device.allocate
@@ -44,26 +82,13 @@ class Resources:
         """What another device of the session owns."""
         return self._devices.get(device, self)
 
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self._lock = threading.RLock()
-
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
-        key = (container, name)
-        found = self._objects.get(key)
-        if found is not None:
-            return cast("Resource", found)
-        with self._lock:
-            if key not in self._objects:
-                self._objects[key] = make()
-            return cast("Resource", self._objects[key])
+        return self.objects.get(name, container, make)
 
     def delete(self, name: str, container: str) -> bool:
         """Forget an object; whether there was one."""
-        with self._lock:
-            self.version += 1
-            return self._objects.pop((container, name), None) is not None
+        return self.objects.delete(name, container)
 
     def state(self, node: Any, make: Callable[[], Resource]) -> Resource:
         """A node's own object, made on first use."""
@@ -76,9 +101,4 @@ class Resources:
         """Forget all objects of some containers, on all devices."""
         doomed = set(containers)
         for each in self._devices.values() or (self,):
-            each._clear(doomed)
-
-    def _clear(self, doomed: set[str]) -> None:
-        with self._lock:
-            self.version += 1
-            self._objects = {k: v for k, v in self._objects.items() if k[0] not in doomed}
+            each.objects.clear(doomed)

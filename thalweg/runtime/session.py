@@ -7,7 +7,6 @@ planning happens once per set of fetches and feeds. Any number of threads may ru
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -17,29 +16,25 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from thalweg import errors
-from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef.util import extract_sub_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.place.placer import Placer
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
+from thalweg.platform.compat import as_str
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import session_options
-from thalweg.runtime.executor import execute
+from thalweg.runtime.config import RunMetadata, session_options, store_graphs
+from thalweg.runtime.engine import Engine, LocalEngine
 from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
-from thalweg.runtime.plan import Plan, Step, plan
+from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.stats import RunMetadata, store_graphs
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
-#: THALWEG_COMPILE=0 runs everything on the reference kernels.
-COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
 live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 
@@ -52,14 +47,7 @@ class BaseSession:
             raise TypeError(f"graph must be a tf.Graph, but got {type(graph)}")
         if not isinstance(target, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"target must be a string, but got {type(target)}")
-        if target:
-            raise errors.NotFoundError(
-                None,
-                None,
-                "No session factory registered for the given session options: "
-                f"{{target: {target!r}}}",
-            )
-        self._target = target
+        self._target = as_str(target)
         self._graph = graph or get_default_graph()
         if self._graph.is_eager:
             raise RuntimeError(
@@ -67,14 +55,13 @@ class BaseSession:
                 "look at values, or build a graph inside `with tf.Graph().as_default()`."
             )
         self._options = session_options(config)
-        self._devices = local_devices(self._options.device_count, self._options.threads)
-        names = [device.name for device in self._devices]
-        self._placer = Placer(names, self._options.allow_soft_placement)
-        self._resources, *self._others = Resources.of_devices(self._devices)
+        self._engine = self._connect()
+        self._engine.on_failure = self._fail
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
         self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
+        self._failure: errors.OpError | None = None  # what ended the session, if it did not close
         self._closing = Cancellation()  # of steps on the fast path, which have none of their own
         self._steps: set[Cancellation] = set()
         self._lock = threading.Lock()
@@ -83,8 +70,17 @@ class BaseSession:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return described(
-            self, nodes=len(self._graph.nodes), devices=len(self._devices), state=state
+            self,
+            nodes=len(self._graph.nodes),
+            devices=len(self._engine.placer.devices),
+            state=state,
         )
+
+    def _connect(self) -> Engine:
+        """What this session runs its steps on; sessions that know clusters say how."""
+        if self._target:
+            raise errors.NotFoundError(None, None, f"No session can have target {self._target!r}")
+        return LocalEngine(self._options)
 
     @property
     def graph(self) -> Graph:
@@ -104,7 +100,7 @@ class BaseSession:
     @property
     def resources(self) -> Resources:
         """The state of this session: variables and other objects that outlive steps."""
-        return self._resources
+        return self._engine.resources
 
     # Running
 
@@ -152,7 +148,7 @@ class BaseSession:
 
     def _partition_graphs(self, step: Step) -> list[Any]:
         """What each device does in a step, as a GraphDef."""
-        partitions = self._plan(step).partitions
+        partitions = self._engine.explained(self._plan(step)).partitions
         if partitions:
             return [each.partition.graph.as_graph_def() for each in partitions]
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
@@ -162,14 +158,14 @@ class BaseSession:
         has_clock = bool(self._options.timeout_in_ms)  # which the fast path never checks
         stop = None if has_clock else self._closing
         planned = self._plan(step)
-        resources = self._resources.on(planned.device)
+        resources = self._engine.resources.on(planned.device)
         return CachedStep(planned, step, self._execute, resources, stop)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
-            found = self._plans[step] = plan(step, self._devices, self._placer, COMPILES)
+            found = self._plans[step] = self._engine.plan(step)
             if self._options.log_device_placement:
                 _log_placement(found)
         return found
@@ -190,7 +186,7 @@ class BaseSession:
         try:
             if metadata is not None and options and options.trace_level:
                 return self._execute_traced(step, feeds, cancellation, metadata)
-            return execute(step, feeds, self._resources, cancellation)
+            return self._engine.execute(step, feeds, cancellation)
         finally:
             with self._lock:
                 self._steps.discard(cancellation)
@@ -278,7 +274,7 @@ class BaseSession:
         fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
         handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
         self._partial_runs[handle] = PartialRun(
-            parsed, fed, self._resources, self._devices, self._placer
+            parsed, fed, self._engine.resources, self._engine.devices, self._engine.placer
         )
         return handle
 
@@ -303,19 +299,25 @@ class BaseSession:
 
     def close(self) -> None:
         """End the session: its state is dropped and its steps are cancelled."""
-        if self._closed:
+        if self._closed and self._failure is None:
             return
-        self._closed = True
+        self._closed, self._failure = True, None
         with self._lock:
             steps = [self._closing, *self._steps]
         for step in steps:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
-        self._resources, *self._others = Resources.of_devices(self._devices)
+        self._engine.close()
         self._plans.clear()
         self._calls.clear()
         live.discard(self)
 
+    def _fail(self, error: errors.OpError) -> None:
+        """End the session for a reason that every later step is told."""
+        self._failure, self._closed = error, True
+
     def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._closed:
             raise RuntimeError("Attempted to use a closed Session.")
         if self._graph.version == 0:
@@ -327,7 +329,7 @@ class BaseSession:
 
     def list_devices(self) -> list[str]:
         """The devices of this session."""
-        return [device.name for device in self._devices]
+        return list(self._engine.placer.devices)
 
 
 @public("get_default_session")

@@ -4,9 +4,9 @@ gradient checks, benchmarks, and comparisons of graphs."""
 import importlib
 
 from thalweg.public import publish_lazily
-from thalweg.testing import benchmark, case, gradient_checker, graphs, program
+from thalweg.testing import benchmark, case, clusters, gradient_checker, graphs, program
 
-__all__ = ["benchmark", "case", "gradient_checker", "graphs", "program"]
+__all__ = ["benchmark", "case", "clusters", "gradient_checker", "graphs", "program"]
 
 
 # unittest.mock is slow to import, and few programs want it.

@@ -17,7 +17,6 @@ import numpy as np
 from thalweg import protos
 from thalweg.inspect.timeline import Timeline
 from thalweg.public import public
-from thalweg.runtime.stats import RunMetadata
 
 
 @public("test.Benchmark")
@@ -104,7 +103,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def _traced(sess: Any, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> str:
-    metadata = RunMetadata()
+    metadata = protos.RunMetadata()
     options = protos.RunOptions(trace_level=protos.RunOptions.FULL_TRACE)
     sess.run(fetches, feed_dict, options, metadata)
     return Timeline(metadata.step_stats).generate_chrome_trace_format()

@@ -51,6 +51,9 @@ class QueueRunner:
         >>> coord.join(threads)
     """
 
+    #: Whether a coordinator waits for the threads to end.
+    _is_joined = True
+
     def __init__(
         self,
         queue: Any = None,
@@ -150,7 +153,7 @@ class QueueRunner:
             )
             threads.append(close)
         for thread in threads:
-            if coord is not None:
+            if coord is not None and self._is_joined:
                 coord.register_thread(thread)
             thread.daemon = daemon or thread.daemon
             if start:

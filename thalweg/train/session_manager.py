@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from thalweg.train.disk_trouble import survived
 from thalweg.train.hooks.saver_hooks import wait_for
 
 Readiness = tuple[bool, str | None]  # and if not, why
+
+#: Seconds until somebody else's model is looked at again, at first; each time it is twice as long.
+_FIRST_PAUSE: Final = 0.25
 
 
 @public("train.SessionManager")
@@ -83,7 +86,7 @@ class SessionManager:
             raise RuntimeError(
                 f"Init operations did not make model ready for local_init.  {made}, error: {reason}"
             )
-        is_ready, reason = _readiness(self._ready_op, session, "Model not ready")
+        is_ready, reason = readiness(self._ready_op, session, "Model not ready")
         if not is_ready:
             raise RuntimeError(
                 f"Init operations did not make model ready.  {made}, "
@@ -132,7 +135,7 @@ class SessionManager:
         wanted = "ready for local init"
         if is_ready:
             wanted = "ready"
-            is_ready, reason = _readiness(self._ready_op, session, "Model not ready")
+            is_ready, reason = readiness(self._ready_op, session, "Model not ready")
         source = checkpoint_dir or checkpoint_filename_with_path
         if is_ready:
             tf_logging.info("Restored model from %s", source)
@@ -148,21 +151,24 @@ class SessionManager:
         """A session of a model that someone else makes ready; tries until it is, or time is up."""
         patience = math.inf if max_wait_secs is None else max_wait_secs
         deadline = clock.now() + patience
+        pause = min(_FIRST_PAUSE, self._recovery_wait_secs)
         while True:
             session = Session(master, graph=self._graph, config=config)
             is_ready, reason = self._try_local_init(session)
             if is_ready:
-                is_ready, reason = _readiness(self._ready_op, session, "Model not ready")
+                is_ready, reason = readiness(self._ready_op, session, "Model not ready")
             if is_ready:
                 return session
             with suppress(errors.OpError):  # it is given up in any case
                 session.close()
-            if clock.now() + self._recovery_wait_secs > deadline:
+            rest = deadline - clock.now()
+            if rest <= 0:
                 raise errors.DeadlineExceededError(
                     None, None, f"Session was not ready after waiting {patience:g} secs: {reason}"
                 )
             tf_logging.info("Waiting for model to be ready: %s", reason)
-            clock.wait(self._recovery_wait_secs)
+            clock.wait(min(pause, rest))
+            pause = min(2 * pause, self._recovery_wait_secs)
 
     def _restored(
         self,
@@ -208,7 +214,7 @@ class SessionManager:
         """Run the local initialisation if the model is ready for it."""
         if self._local_init_op is None:
             return True, None
-        is_ready, reason = _readiness(
+        is_ready, reason = readiness(
             self._ready_for_local_init_op, session, "Model not ready for local init"
         )
         if not is_ready:
@@ -220,7 +226,7 @@ class SessionManager:
         return True, None
 
 
-def _readiness(op: Any, session: Session, otherwise: str) -> Readiness:
+def readiness(op: Any, session: Session, otherwise: str) -> Readiness:
     """Whether an op finds nothing that is missing."""
     if op is None:
         return True, None

@@ -13,7 +13,6 @@ from typing import Any, cast
 from thalweg import errors, protos
 from thalweg.graph.node import Node, Tensor
 from thalweg.platform import tf_logging
-from thalweg.runtime.stats import RunMetadata
 from thalweg.train.coordinator import Coordinator
 from thalweg.train.hooks.session_run_hook import (
     SessionRunArgs,
@@ -211,7 +210,7 @@ class HookedSession(WrappedSession):
         asked = [request for request in requests if request is not None]
         options = _merged_options([options, *(request.options for request in asked)])
         if options is not None and run_metadata is None:
-            run_metadata = RunMetadata()
+            run_metadata = protos.RunMetadata()
         wanted = [None if request is None else request.fetches for request in requests]
         results = self._run_together(
             [fetches, *wanted],
@@ -219,7 +218,7 @@ class HookedSession(WrappedSession):
             options=options,
             run_metadata=run_metadata,
         )
-        about = options or protos.RunOptions(), run_metadata or RunMetadata()
+        about = options or protos.RunOptions(), run_metadata or protos.RunMetadata()
         for hook, result in zip(self._hooks, results[1:], strict=True):
             hook.after_run(context, SessionRunValues(result, *about))
         self._should_stop = self._should_stop or context.stop_requested

@@ -77,13 +77,14 @@ def _check_contents(wheel: Path) -> None:
 
 
 def _check_page(wheel: Path) -> None:
-    """A package's page shows the readme where no file is beside it: its links are absolute."""
+    """A package's page shows the readme where no file is beside it: files are named, not linked."""
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         shown = opened.read(name).decode()
     relative = re.findall(r"\]\((?!https:|#)[^)]*\)", shown)
-    if relative or "](https:" not in shown:
-        sys.exit(f"links of the readme lead nowhere on a package's page: {relative}")
+    missing = [file for file in re.findall(r"`([\w/]+\.md)`", shown) if not (_ROOT / file).exists()]
+    if relative or missing or "`docs/names.md`" not in shown:
+        sys.exit(f"on a package's page links lead nowhere: {relative}, files are not: {missing}")
 
 
 def _try(wheel: Path, python: str, folder: Path) -> None:

@@ -213,7 +213,7 @@ class Oracle:
         place = np.broadcast_arrays(
             self.place(store.offset), *(self.indices[v] for v in store.variables)
         )[0]
-        target = self.arrays[store.argument.position].reshape(-1)
+        target = self.arrays[store.buffer.position].reshape(-1)
         value = np.broadcast_to(value, place.shape).astype(target.dtype)
         keep = np.broadcast_to(
             True if store.inside is None else self.value(store.inside), place.shape

@@ -327,7 +327,7 @@ def test_several_stores_in_several_types(native):
 def test_accumulates_into_its_target(target):
     kernel = matmul(21, 35, 9)
     (store,) = kernel.stores
-    added = Store(store.argument, store.variables, store.offset, SUM * 0.5, "sum")
+    added = Store(store.buffer, store.variables, store.offset, SUM * 0.5, "sum")
     made = Contraction(
         kernel.arguments, (), kernel.rows, kernel.columns, kernel.reduced, kernel.a, kernel.b,
         kernel.dtype, (added,),

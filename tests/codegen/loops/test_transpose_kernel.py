@@ -90,8 +90,8 @@ def test_what_is_no_turn() -> None:
     assert is_transpose(permuted((64, 500), (1, 0), np.int16))
     plain = permuted((64, 64), (1, 0), np.float32)
     (store,) = plain.stores
-    more = Store(store.argument, store.variables, store.offset, store.value * 2.0)
+    more = Store(store.buffer, store.variables, store.offset, store.value * 2.0)
     assert not is_transpose(Loops(plain.arguments, plain.variables, (more,)))
-    x = store.argument
+    x = store.buffer
     inside = Store(x, store.variables, store.offset, Load(x, store.value.offset))
     assert not is_transpose(Loops((x,), plain.variables, (inside,)))

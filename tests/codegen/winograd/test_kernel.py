@@ -153,7 +153,7 @@ def test_stores_that_fold_and_stores_with_a_condition(native):
 def test_several_results(native):
     kernel = Conv(1, 9, 9, 24, 30, 3, 3, pad=(1, 1)).forward()
     (store,) = kernel.stores
-    again = argument(3, np.float32, (store.argument.size,), True)
+    again = argument(3, np.float32, (store.buffer.size,), True)
     value = expr("mul", SUM, 2.0)
     both = (store, Store(again, store.variables, store.offset, value))
     two = replace(kernel, arguments=(*kernel.arguments, again), stores=both)

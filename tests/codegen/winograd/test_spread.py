@@ -12,9 +12,9 @@ import pytest
 import thalweg as tf
 from thalweg.codegen.contraction.kernel import schedule
 from thalweg.codegen.machine import host
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
-pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 SIDE, CHANNELS, COLUMNS = 22, 64, 64  # the last tiles go beyond the image
 #: Errors, beside the sum of the inputs that an output sees, times the largest tap.

@@ -27,7 +27,7 @@ from thalweg.ir.expr import (
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Check, Loops, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.text.lexer import ParseError
+from thalweg.ir.text.parse_expr import ParseError
 from thalweg.ir.text.parser import parse_kernel
 from thalweg.ir.text.printer import kernel_text
 
@@ -231,9 +231,9 @@ def test_loops_without_stores_are_loops() -> None:
         ("loops(out y0: f32[1]):\n  y0[0] = x1[0]", "no buffer or reduction 'x1'"),
         ("loops(out y0: f32[1]):\n  y1[0] = 1.0", "there is no argument 'y1'"),
         ("loops(out y0: f32[1]):\n  y0[0] = gamma(1.0)", "no function 'gamma' of 1 numbers"),
-        ("loops(out y0: f32[1]):\n  y0[0] = 1.0 1.0", "'1.0' is too much"),
-        ("loops(out y0: f32[1]):\n  y0[0] = 1.0 +", "something is missing at the end"),
-        ("loops(out y0: f32[1]):\n  y0[0] ? 1.0", "what is ' ? 1.0'"),
+        ("loops(out y0: f32[1]):\n  y0[0] = 1.0 1.0", "is no expression"),
+        ("loops(out y0: f32[1]):\n  y0[0] = 1.0 +", "'1.0 +' is no expression"),
+        ("loops(out y0: f32[1]):\n  y0[0] ? 1.0", "expected a store or a name"),
         ("loops(out y0: f32[9]):\n  for i < 3, i < 4:\n    y0[i] = 1.0", "extents 3 and 4"),
         ("loops(out y0: f32[9]):\n  t0 = sum[r < 4]:\n    t1 = 1.0 + 1.0", "with a yield"),
         ("contraction f32(out y0: f32[9]):\n  for rows i < 3:\n    y0[i] = acc", "left and right"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 START = np.arange(12, dtype=np.float32).reshape(3, 4) / 4
 
@@ -153,7 +153,7 @@ def run(build: Callable[[Any], Any], compiled: bool) -> list[Any]:
     """What two steps fetch, and what the variables hold after each."""
     found: list[Any] = []
     with (
-        mock.patch.object(sessions, "COMPILES", compiled),
+        mock.patch.object(engine, "COMPILES", compiled),
         tf.Graph().as_default(),
         tf.Session() as session,
     ):

@@ -21,7 +21,7 @@ from thalweg.ops.math import division
 from thalweg.ops.quantized import quantize, quantized_maths
 from thalweg.ops.random import random, stateless_random
 from thalweg.ops.sparse import sparse_maths, sparse_segment
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 
 class Case(NamedTuple):
@@ -198,7 +198,7 @@ def test_compiled_code_refuses_what_the_kernel_does(
 ) -> None:
     endings: list[Any] = []
     for compiles in (True, False):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        monkeypatch.setattr(engine, "COMPILES", compiles)
         endings.append(endings_of(CASES[name]))
     (right, problem), (expected, words) = endings
     assert f"({name}), created at" in words

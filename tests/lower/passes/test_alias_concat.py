@@ -12,9 +12,9 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import native
 from thalweg.ir.kernel import Contraction
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
-compiled_only = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 
 def products(x: Any, count: int) -> list[Any]:
@@ -33,7 +33,7 @@ def both(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> li
     data = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     found: list[Any] = []
     for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, shape)
             fetches = make(x)

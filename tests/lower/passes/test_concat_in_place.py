@@ -15,14 +15,14 @@ import thalweg as tf
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine, floor_mod, total
 from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.loop_nest import Write
 from thalweg.lower.passes.alias_concat import Step, first_place, steps_of
 from thalweg.lower.passes.concat_in_place import Layout
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
-compiled_only = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 
 
 @st.composite
@@ -90,7 +90,7 @@ def test_steps_of_a_copy(copy: Any, parts: int, number: int) -> None:
         Buffer(BufferKind.TEMPORARY, np.dtype(np.float32), n) for n in (parts * size, size)
     )
     offset = total([index_of(outer).scaled(parts * fast), index_of(inner)])
-    write = Write(whole, (outer, inner), offset, Load(part, place))
+    write = Store(whole, (outer, inner), offset, Load(part, place))
     steps = steps_of(write, write.value, limits)
     assert steps is not None
     layout = Layout(tuple(steps), first_place(offset, limits))
@@ -126,7 +126,7 @@ def test_steps_of_a_copy_from_anywhere(
     whole, part = (
         Buffer(BufferKind.TEMPORARY, np.dtype(np.float32), n) for n in (low + length, length)
     )
-    write = Write(whole, (index,), index_of(index), Load(part, begun))
+    write = Store(whole, (index,), index_of(index), Load(part, begun))
     steps = steps_of(write, write.value, {index: (low, low + length)})
     if steps is not None:
         for number in range(low, low + length):
@@ -227,7 +227,7 @@ def test_the_same_numbers(make: Any, rows: int, monkeypatch: pytest.MonkeyPatch)
     data = np.random.default_rng(2).standard_normal((rows, 24)).astype(np.float32)
     found: list[Any] = []
     for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, [rows, 24])
             fetches = make(x)

@@ -10,7 +10,7 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import native
 from thalweg.ir.kernel import Contraction
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 STEPS, BATCH, WIDTH = 9, 5, 24
 
@@ -38,7 +38,7 @@ def test_gradients_agree_with_the_reference_kernels(
     data = np.random.default_rng(4).standard_normal((STEPS, BATCH, WIDTH)).astype(np.float32)
     found: list[Any] = []
     for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             loss, x, weights = unrolled(cells)
             gradients = tf.gradients(loss, [*weights, x])
@@ -48,7 +48,7 @@ def test_gradients_agree_with_the_reference_kernels(
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+@pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
 def test_a_weight_of_all_steps_gets_its_gradient_from_one_product() -> None:
     with tf.Graph().as_default():
         loss, _, _ = unrolled()

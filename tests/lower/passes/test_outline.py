@@ -12,7 +12,7 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import lowered
 from thalweg.ir.kernel import Contraction
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 STEPS, ROWS, COLUMNS = 8, 6, 20
 
@@ -24,7 +24,7 @@ def agrees(program: Program, shape: list[int], monkeypatch: pytest.MonkeyPatch) 
     data = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
     found: list[Any] = []
     for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, shape)
             results = program(x)

@@ -17,7 +17,7 @@ from thalweg.codegen.machine import host
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.runtime import session as session_module
+from thalweg.runtime import engine
 
 ROWS, WIDTH = 64, 96
 VALUE = ROWS * WIDTH * 4  # bytes of an activation
@@ -197,7 +197,7 @@ def test_results_are_those_of_the_reference(
     native = losses()
     for one, again in zip(native, losses(), strict=True):
         np.testing.assert_array_equal(one, again)
-    monkeypatch.setattr(session_module, "COMPILES", False)
+    monkeypatch.setattr(engine, "COMPILES", False)
     for one, other in zip(native, losses(), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
 

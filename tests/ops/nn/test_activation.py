@@ -86,7 +86,7 @@ def test_relu_has_no_slope_at_zero() -> None:
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_nan_has_the_slope_of_positive_numbers(compiled, monkeypatch):
-    monkeypatch.setattr("thalweg.runtime.session.COMPILES", compiled)
+    monkeypatch.setattr("thalweg.runtime.engine.COMPILES", compiled)
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.constant([np.nan, 1.0])
         for function, slope in ((tf.nn.elu, 1.0), (tf.nn.selu, SCALE)):

@@ -10,7 +10,7 @@ from tests.ops.harness import NARROW_FLOATS, check
 from thalweg.ops.nn.pooling import MaxPoolGradGrad
 from thalweg.ops.nn.pooling3d import MaxPool3DGradGrad
 from thalweg.ops.rare.argmax_pooling import MaxPoolGradGradWithArgmax
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 
 R = np.random.default_rng(0)
 
@@ -120,7 +120,7 @@ def test_gradients_among_equal_elements_are_those_of_the_reference(
     x = np.random.default_rng(1).integers(0, 3, (2, 9, 7, 20)).astype(np.float32)
     found = []
     for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             given = tf.placeholder(tf.float32, x.shape)
             y = tf.nn.max_pool(given, ksize, stride, padding)

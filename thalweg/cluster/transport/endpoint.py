@@ -42,7 +42,7 @@ class Endpoint:
     Args:
         handler: who is told of messages, and of peers that are lost.
         bind: "host:port" to listen at, port 0 for any; None for a client, which only connects.
-        security: the cluster's key; that of this user if None.
+        security: the cluster's key; that of this process if None.
         shares_memory: whether tensors may go through shared memory within the host.
     """
 
@@ -59,7 +59,7 @@ class Endpoint:
         self.recycler = Recycler()
         self.loop = Loop("thalweg-cluster")
         self._context: zmq.Context[zmq.Socket[bytes]] = zeromq().Context()
-        self._security = security or Security.of_user()
+        self._security = security or Security.of_process()
         self._doorkeeper: Doorkeeper | None = None
         self._peers: dict[str, Outbound] = {}
         self._lock = threading.Lock()

@@ -9,6 +9,7 @@ processes of a user find a key in the user's private folder; for several machine
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -61,6 +62,20 @@ class Security:
         secret = read_secret(root, _KEY_FILE, _KEY_BYTES)
         secret = secret or make_secret(root, _KEY_FILE, _KEY_BYTES)
         return Security(_z85().encode(secret).decode())
+
+    @staticmethod
+    def of_process() -> Security:
+        """The key that the environment names, in THALWEG_CLUSTER_KEY, or the user's: the variable
+        has the key itself or the path of a file with it; "none" is no security."""
+        named = os.environ.get("THALWEG_CLUSTER_KEY", "")
+        if not named:
+            return Security.of_user()
+        if named == "none":
+            return Security.none()
+        if len(named) == _KEY_LETTERS and not os.path.exists(named):
+            return Security(named)
+        with open(named, encoding="ascii") as file:
+            return Security(file.read().strip())
 
     @property
     def is_on(self) -> bool:

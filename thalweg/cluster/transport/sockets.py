@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from socket import gethostbyname
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from thalweg import errors
 from thalweg.cluster.transport.loop import Loop, guarded
 from thalweg.cluster.wire import MAX_FRAME
 
@@ -79,11 +80,12 @@ class Socket:
             socket.set(zmq.ROUTER_MANDATORY, 1)
 
     def bind(self, host: str, port: int) -> str:
-        """Take an address; returns it, "host:port". An OSError where it cannot be had."""
+        """Take an address; returns it, "host:port"."""
         try:
             self._socket.bind(f"tcp://{gethostbyname(host)}:{port or '*'}")
-        except self._zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot listen at {host}:{port}: {error}") from error
+        except (OSError, self._zmq.ZMQError) as error:
+            why = f"Cannot listen at {host}:{port}: {error.strerror}"
+            raise errors.UnknownError(None, None, why) from error
         bound = cast("bytes", self._socket.get(self._zmq.LAST_ENDPOINT))
         return f"{host}:{bound.decode().rstrip(chr(0)).rpartition(':')[2]}"
 

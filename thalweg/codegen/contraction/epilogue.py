@@ -49,7 +49,7 @@ class Epilogue:
             return []
         loads = [p for p in postorder([s.value for s in stores]) if isinstance(p, Load)]
         places: list[tuple[Argument, Affine]] = [(load.buffer, load.offset) for load in loads]
-        places += [(store.argument, store.offset) for store in stores]
+        places += [(store.buffer, store.offset) for store in stores]
         streams = [place for place in dict.fromkeys(places) if self._is_stream(place[1])]
         return streams if len(streams) > 1 else []
 
@@ -140,9 +140,7 @@ def store_sums(kernel: Contraction, leaves: Leaves) -> None:
     """Every store of a contraction at one place of the result, whose sum is known."""
     mask, b = leaves.whole, leaves.frame.b
     evaluator = leaves.evaluator()
-    values = [
-        evaluator.value_as(store.value, store.argument.dtype, mask) for store in kernel.stores
-    ]
+    values = [evaluator.value_as(store.value, store.buffer.dtype, mask) for store in kernel.stores]
     for store, value in zip(kernel.stores, values, strict=True):
         inside = mask
         if store.inside is not None:
@@ -152,7 +150,7 @@ def store_sums(kernel: Contraction, leaves: Leaves) -> None:
 
 
 def _store(store: Store, leaves: Leaves, value: Value, mask: Value | None) -> None:
-    b, argument = leaves.frame.b, store.argument
+    b, argument = leaves.frame.b, store.buffer
     raw = to_memory(b, value, argument.dtype)
     scalar = storage_type(argument.dtype).scalar
     address, spread = leaves.address(argument, store.offset, mask)

@@ -15,7 +15,7 @@ from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Expr, Index, Load, Variable, call
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, Term
-from thalweg.ir.kernel import Access, Argument, Contraction, KernelRewriter, Store
+from thalweg.ir.kernel import Access, Argument, Contraction, KernelRewriter, RenameVariables, Store
 from thalweg.ir.rewrite import postorder
 
 
@@ -72,7 +72,7 @@ def with_plain_stores(kernel: Contraction) -> Contraction:
     def plain(store: Store) -> Store:
         value = store.value
         if store.combine != "set":
-            there = Load(store.argument, store.offset)
+            there = Load(store.buffer, store.offset)
             value = call(REDUCTIONS[store.combine].function, there, value)
         return replace(store, value=value, combine="set")
 
@@ -81,15 +81,8 @@ def with_plain_stores(kernel: Contraction) -> Contraction:
 
 def _without_units(kernel: Contraction) -> Contraction:
     pinned = _pinned(kernel)
-    groups = _groups(kernel)
-    units = {
-        variable
-        for group in groups.values()
-        for variable in group
-        if is_static(variable.extent) and variable.extent == 1 and variable not in pinned
-    }
-    left = {name: tuple(v for v in group if v not in units) for name, group in groups.items()}
-    return replace(_Places(lambda offset: offset.without(units)).contraction(kernel), **left)
+    units = [v for group in _groups(kernel) for v in group if is_static(v.extent) and v.extent == 1]
+    return RenameVariables({v: None for v in units if v not in pinned}).contraction(kernel)
 
 
 def _within(kernel: Contraction) -> Contraction:
@@ -106,21 +99,17 @@ def _holds(low: int, offset: Affine, high: int) -> bool:
     return is_static(low) and is_static(high) and low <= least and most < high
 
 
-def _groups(kernel: Contraction) -> dict[str, tuple[Variable, ...]]:
-    return {
-        "batch": kernel.batch,
-        "rows": kernel.rows,
-        "columns": kernel.columns,
-        "reduced": kernel.reduced,
-    }
+def _groups(kernel: Contraction) -> list[tuple[Variable, ...]]:
+    return [kernel.batch, kernel.rows, kernel.columns, kernel.reduced]
 
 
 def _merged(kernel: Contraction) -> Contraction:
     pinned, offsets = _pinned(kernel), kernel.offsets
-    for name, group in _groups(kernel).items():
+    for group in _groups(kernel):
         for outer, inner in permutations(group, 2):
             if pinned.isdisjoint((outer, inner)) and _joined(offsets, outer, inner):
-                return _merged(_merge(kernel, name, outer, inner))
+                both = Variable(times(outer.extent, inner.extent), f"{outer.name}{inner.name}")
+                return _merged(RenameVariables({outer: None, inner: both}).contraction(kernel))
     return kernel
 
 
@@ -131,18 +120,6 @@ def _joined(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool
     return all(
         is_static(far) and is_static(near) and far == near * inner.extent for far, near in pairs
     )
-
-
-def _merge(kernel: Contraction, name: str, outer: Variable, inner: Variable) -> Contraction:
-    extent = times(outer.extent, inner.extent)
-    both = Variable(extent, f"{outer.name}{inner.name}")
-
-    def change(offset: Affine) -> Affine:
-        return offset.without({outer}).replaced(lambda term: both if term is inner else None)
-
-    group = _groups(kernel)[name]
-    left = tuple(both if v is inner else v for v in group if v is not outer)
-    return replace(_Places(change).contraction(kernel), **{name: left})
 
 
 def _wants_swap(kernel: Contraction) -> bool:

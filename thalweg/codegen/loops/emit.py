@@ -240,21 +240,21 @@ class Emission:
             mask = copy.value_as(store.inside, np.bool_, copy.tail)
             if copy.tail is not None:
                 mask = self._b.binary("and", mask, copy.tail)
-        place = copy.place(store.argument, store.offset, mask)
-        value = copy.value_as(store.value, store.argument.dtype, mask)
+        place = copy.place(store.buffer, store.offset, mask)
+        value = copy.value_as(store.value, store.buffer.dtype, mask)
         return place, value, mask
 
     def _store(
         self, store: Store, copy: LaneScope, place: Address, value: Value, mask: Value | None
     ) -> None:
         row = REDUCTIONS.get(store.combine)
-        if row and row.atomic and not store.variables and copy.adds_at_once(store.argument):
-            copy.add(store.argument, place, value)
+        if row and row.atomic and not store.variables and copy.adds_at_once(store.buffer):
+            copy.add(store.buffer, place, value)
             return
         if row:
-            old = copy.read(store.argument, place, mask)
-            value = combined(self._b, row, store.argument.dtype, old, value)
-        copy.write(store.argument, place, value, mask)
+            old = copy.read(store.buffer, place, mask)
+            value = combined(self._b, row, store.buffer.dtype, old, value)
+        copy.write(store.buffer, place, value, mask)
 
 
 def _certain(work: Check | Store) -> list[Expr]:

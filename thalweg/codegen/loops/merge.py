@@ -13,7 +13,7 @@ from thalweg.codegen.loops.facts import extent_of, stride
 from thalweg.ir.dynamic import times
 from thalweg.ir.expr import Expr, Index, Reduce, Scan, Variable, constant, select
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.kernel import KernelRewriter, Loops
+from thalweg.ir.kernel import KernelRewriter, Loops, RenameVariables
 from thalweg.ir.rewrite import postorder
 
 
@@ -122,17 +122,6 @@ class _Guard(KernelRewriter):
         there = Variable(here.extent, f"{here.name}.scan")
         earlier, later = (Index(there), Index(here))[:: -1 if node.reverse else 1]
         counts = earlier < later if node.exclusive else earlier <= later
-        moved = _Substitute({here: there}).of(self.new(node.body))
+        moved = RenameVariables({here: there}).of(self.new(node.body))
         start = constant(REDUCTIONS[node.combine].identity(node.dtype))
         return Reduce(node.combine, (there,), select(counts, moved, start))
-
-
-class _Substitute(KernelRewriter):
-    """Replaces variables by others."""
-
-    def __init__(self, new: dict[Variable, Variable]) -> None:
-        super().__init__()
-        self._variables = new
-
-    def renamed(self, variable: Variable) -> Variable:
-        return self._variables.get(variable, variable)

@@ -56,12 +56,12 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
     if store.combine != "set" or store.inside is not None or not isinstance(value, Load):
         return None
     argument, offset = value.buffer, value.offset
-    if argument is store.argument or argument.dtype != store.argument.dtype:
+    if argument is store.buffer or argument.dtype != store.buffer.dtype:
         return None
     if not (offset.is_plain and store.offset.is_plain):
         return None
     across, along = _beside(offset, store.offset), _beside(store.offset, offset)
-    size = np.dtype(store.argument.dtype).itemsize
+    size = np.dtype(store.buffer.dtype).itemsize
     if across is None or along is None or size not in _SIZES:
         return None
     side = target.vector_bytes // max(size, 4)
@@ -70,7 +70,7 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
         return None
     if size > 2 and not _crowds(offset.factor(along), size):
         return None
-    sink = store.argument, store.offset
+    sink = store.buffer, store.offset
     return Transpose(form, (argument, offset), sink, across, along, others, side)
 
 

@@ -30,6 +30,7 @@ from thalweg.ops.core.buffer import Buffer
 from thalweg.platform.caches import memoized
 
 Array = NDArray[Any]
+LOCAL_TASK = "/job:localhost/replica:0/task:0"  # that of sessions without a cluster
 
 
 class CpuDevice(Device):
@@ -43,9 +44,10 @@ class CpuDevice(Device):
         threads: int = 0,
         pool: Pool | None = None,
         target: CpuTarget | None = None,
+        task: str = LOCAL_TASK,
     ) -> None:
         self.pool = pool or default_pool()
-        name = f"/job:localhost/replica:0/task:0/device:CPU:{index}"
+        name = f"{task}/device:CPU:{index}"
         super().__init__(name, target or self.pool.target)
         self.threads = threads or self.pool.threads
 
@@ -90,13 +92,15 @@ class CpuDevice(Device):
 
 
 @memoized(64)
-def cpu_device(index: int = 0, count: int = 1, threads: int = 0) -> CpuDevice:
+def cpu_device(
+    index: int = 0, count: int = 1, threads: int = 0, task: str = LOCAL_TASK
+) -> CpuDevice:
     """One of so many CPU devices of this process; programs use `threads` threads (0: all it has).
 
     The only one has the default pool, as have all that differ only in the number of threads.
     """
     pool = default_pool() if count == 1 else _pool(index, count)
-    return CpuDevice(index, threads, pool)
+    return CpuDevice(index, threads, pool, task=task)
 
 
 @memoized(64)

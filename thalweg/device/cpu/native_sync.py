@@ -38,52 +38,62 @@ def field(register: str, kind: str, base: str, offset: int) -> str:
 
 def wait(architecture: str, futex: int | None) -> str:
     """What a word is when it no longer is `seen`, the mark of sleepers apart."""
-    declaration, pause = _PAUSES[architecture]
-    if futex is None:
-        sleep = "call i32 %sleeping(i32 100)"
-    else:
-        sleep = (
-            f"call i64 (i64, ...) %sleeping"
-            f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 %marked, ptr null)"
-        )
+    poll = _poll(architecture, futex, "%seen", "ret i32 %value", "br label %sleep", "null")
     return f"""
-declare void {declaration}
+declare void {_PAUSES[architecture][0]}
 
 define internal i32 @wait(ptr %pool, ptr %word, i32 %seen) {{
 entry:
+{poll}
+}}"""
+
+
+def _poll(
+    architecture: str, futex: int | None, seen: str, changed: str, tired: str, limit: str
+) -> str:
+    """Poll a word until it changes, with what to do then and what to do before a sleep, which may
+    have a limit."""
+    sleep = "call i32 %sleeping(i32 100)"
+    if futex is not None:
+        sleep = (
+            f"call i64 (i64, ...) %sleeping"
+            f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 %marked, ptr {limit})"
+        )
+    return f"""\
 {field("spins", "i64", "pool", layout.SPINS)}
+{field("yielding", "ptr", "pool", layout.YIELD)}
+{field("sleeping", "ptr", "pool", layout.SLEEP)}
   %patience = add i64 %spins, {_YIELDS}
   br label %poll
 poll:
   %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
   %now = load atomic i32, ptr %word acquire, align 4
   %value = and i32 %now, {~layout.ASLEEP}
-  %same = icmp eq i32 %value, %seen
+  %same = icmp eq i32 %value, {seen}
   br i1 %same, label %unchanged, label %changed
 changed:
-  ret i32 %value
+  {changed}
 unchanged:
   %next = add i64 %count, 1
   %spinning = icmp ult i64 %count, %spins
   br i1 %spinning, label %spin, label %long
 spin:
-  call void {pause}
+  call void {_PAUSES[architecture][1]}
   br label %poll
 long:
   %patient = icmp ult i64 %count, %patience
-  br i1 %patient, label %yield, label %sleep
+  br i1 %patient, label %yield, label %tired
 yield:
-{field("yielding", "ptr", "pool", layout.YIELD)}
   %yielded = call i32 %yielding()
   br label %poll
+tired:
+  {tired}
 sleep:
   ; Should the mark come too late, the system sees another value and does not let us sleep.
-  %marked = or i32 %seen, {layout.ASLEEP}
-  %mark = cmpxchg ptr %word, i32 %seen, i32 %marked monotonic monotonic
-{field("sleeping", "ptr", "pool", layout.SLEEP)}
+  %marked = or i32 {seen}, {layout.ASLEEP}
+  %mark = cmpxchg ptr %word, i32 {seen}, i32 %marked monotonic monotonic
   %slept = {sleep}
-  br label %poll
-}}"""
+  br label %poll"""
 
 
 def publish(futex: int | None) -> str:
@@ -109,60 +119,27 @@ done:
 
 def wait_in_time(architecture: str, futex: int | None) -> str:
     """Take the signal of an event; 0 where none came for as long as a program runs at a time."""
-    sleep, marked = "call i32 %sleeping(i32 100)", layout.UNSET | layout.ASLEEP
-    if futex is not None:
-        sleep = (
-            f"call i64 (i64, ...) %sleeping"
-            f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 {marked}, ptr %limit)"
-        )
-    return f"""
-define i64 @thalweg_wait(ptr %pool, ptr %word) {{
-entry:
-  %limit = alloca [2 x i64], align 8
-{field("spins", "i64", "pool", layout.SPINS)}
-{field("slice", "i64", "pool", layout.SLICE)}
-{field("yielding", "ptr", "pool", layout.YIELD)}
-{field("sleeping", "ptr", "pool", layout.SLEEP)}
-  %patience = add i64 %spins, {_YIELDS}
-  %start = call i64 @now(ptr %pool)
-  br label %poll
-poll:
-  %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
-  %now = load atomic i32, ptr %word acquire, align 4
-  %value = and i32 %now, {~layout.ASLEEP}
-  %unset = icmp eq i32 %value, {layout.UNSET}
-  br i1 %unset, label %unchanged, label %take
-take:
-  %taken = atomicrmw xchg ptr %word, i32 {layout.UNSET} acquire
-  ret i64 1
-unchanged:
-  %next = add i64 %count, 1
-  %spinning = icmp ult i64 %count, %spins
-  br i1 %spinning, label %spin, label %long
-spin:
-  call void {_PAUSES[architecture][1]}
-  br label %poll
-long:
-  %patient = icmp ult i64 %count, %patience
-  br i1 %patient, label %yield, label %check
-yield:
-  %yielded = call i32 %yielding()
-  br label %poll
-check:
-  %time = call i64 @now(ptr %pool)
+    take = f"""%taken = atomicrmw xchg ptr %word, i32 {layout.UNSET} acquire
+  ret i64 1"""
+    check = """%time = call i64 @now(ptr %pool)
   %elapsed = sub i64 %time, %start
   %left = sub i64 %slice, %elapsed
   %late = icmp sle i64 %left, 0
-  br i1 %late, label %give_up, label %sleep
-sleep:
+  br i1 %late, label %give_up, label %rest
+rest:
   %seconds = sdiv i64 %left, 1000000000
   %nanoseconds = srem i64 %left, 1000000000
   store i64 %seconds, ptr %limit, align 8
   %limit.low = getelementptr i8, ptr %limit, i64 8
   store i64 %nanoseconds, ptr %limit.low, align 8
-  %mark = cmpxchg ptr %word, i32 {layout.UNSET}, i32 {marked} monotonic monotonic
-  %slept = {sleep}
-  br label %poll
+  br label %sleep"""
+    return f"""
+define i64 @thalweg_wait(ptr %pool, ptr %word) {{
+entry:
+  %limit = alloca [2 x i64], align 8
+{field("slice", "i64", "pool", layout.SLICE)}
+  %start = call i64 @now(ptr %pool)
+{_poll(architecture, futex, str(layout.UNSET), take, check, "%limit")}
 give_up:
   ret i64 0
 }}"""

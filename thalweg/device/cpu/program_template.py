@@ -201,7 +201,7 @@ def _is_set_first(launch: Launch, buffer: Buffer) -> bool:
 def _is_read(launch: Launch, argument: Argument) -> bool:
     """Whether a launch reads an argument that it writes."""
     kernel = launch.kernel
-    if any(s.combine != "set" for s in kernel.stores if s.argument is argument):
+    if any(s.combine != "set" for s in kernel.stores if s.buffer is argument):
         return True
     values = [store.value for store in kernel.stores]
     if isinstance(kernel, Contraction):

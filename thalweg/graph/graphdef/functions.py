@@ -67,16 +67,56 @@ def body_fields(op: type[Op]) -> frozenset[str]:
     )
 
 
+# Tensors of bodies that an op beside the control node names: what a trace reads
+
+
+@memoized(5_000)
+def traced_fields(op: type[Op]) -> frozenset[str]:
+    """The fields of an op that are tensors inside the node its first input comes from."""
+    found = (inspect.get_annotations(base).items() for base in op.__mro__)
+    return frozenset(name for each in found for name, kind in each if str(kind) == "Tensor")
+
+
+def traced_by(node: Node) -> Iterator[tuple[str, Tensor]]:
+    """The fields of a node that are tensors inside another one, and these."""
+    for field in traced_fields(type(node.op)):
+        yield field, getattr(node.op, field)
+
+
+def traced_name(node: Node, tensor: Tensor) -> str:
+    """A tensor inside the node that a trace reads from: the number of the body, and a name or the
+    place of an argument."""
+    for number, body in enumerate(node.inputs[0].op.op.bodies):
+        if tensor in body.arguments:
+            return f"{number};{body.arguments.index(tensor)}"
+        if tensor.graph is body.graph:
+            return f"{number};{tensor.name}"
+    raise AssertionError(f"{node!r} reads {tensor!r}, which is not inside its input")
+
+
+def traced_tensor(holder: Node, name: str) -> Tensor:
+    """The tensor inside a control node that `traced_name` named."""
+    number, _, tensor = name.partition(";")
+    body = holder.op.bodies[int(number)]
+    if tensor.isdecimal():
+        return body.arguments[int(tensor)]
+    return _tensor({node.name: node for node in body.graph.nodes}, tensor)
+
+
 # Writing
 
 
-def function_def(name: str, function: Lambda | Body, write: Callable[[Node], Any]) -> Any:
-    """A function as a FunctionDef; `write` gives the NodeDef of a node."""
+def function_def(
+    name: str, function: Lambda | Body, write: Callable[[Node], Any], traced: Sequence[Node] = ()
+) -> Any:
+    """A function as a FunctionDef; `write` gives the NodeDef of a node. It has what its outputs
+    need, and what is traced."""
     body = function if isinstance(function, Body) else function.body
     proto = protos.FunctionDef()
     proto.signature.name = name
     names = _write_arguments(proto, body)
-    for node in needed(body.outputs, body.targets, dict.fromkeys(body.arguments)):
+    ends = [*body.targets, *traced]
+    for node in needed(body.outputs, ends, dict.fromkeys(body.arguments)):
         if not isinstance(node.op, Argument):
             proto.node_def.append(_inner_node(node, write(node), names))
     for place, tensor in enumerate(body.outputs):

@@ -21,7 +21,13 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import FunctionName
-from thalweg.graph.graphdef.functions import Lambda, body_fields, function_of
+from thalweg.graph.graphdef.functions import (
+    Lambda,
+    body_fields,
+    function_of,
+    traced_fields,
+    traced_tensor,
+)
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
@@ -264,7 +270,7 @@ class _Importer:
         forward = self._forward_sources(proto, _current_order(proto, sources))
         inputs = [self._tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
-        op = self._op(proto, block, values)
+        op = self._op(proto, block, values, [tensor for _, tensor in inputs])
         counts = _check_inputs(proto, block, values, inputs)
         with ExitStack() as scopes:
             scopes.enter_context(self.graph.control_dependencies(controls))
@@ -288,12 +294,16 @@ class _Importer:
             if is_default and attribute.name not in known:
                 del values[attribute.name]
 
-    def _op(self, proto: Any, block: type[Op], values: Mapping[str, Any]) -> Op:
+    def _op(
+        self, proto: Any, block: type[Op], values: Mapping[str, Any], inputs: Sequence[Tensor]
+    ) -> Op:
         fields = {
             field: self._field(proto, block, field, values[name])
             for field in block.fields
             if (name := block.graphdef_names.get(field, field)) in values
         }
+        for field in traced_fields(block):
+            fields[field] = traced_tensor(inputs[0].op, as_str(fields[field]))
         try:
             return block(**fields)
         except TypeError as error:

@@ -5,7 +5,7 @@ The messages are TensorFlow's own, so that its tools can read what is written he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from thalweg import protos
@@ -13,7 +13,14 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import AttributeKind
-from thalweg.graph.graphdef.functions import body_name, function_def, held_by
+from thalweg.graph.graphdef.functions import (
+    body_name,
+    function_def,
+    held_by,
+    traced_by,
+    traced_fields,
+    traced_name,
+)
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.signature import Argument
@@ -48,16 +55,22 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
     return proto
 
 
-def function_library(nodes: Iterable[Node]) -> dict[str, Any]:
+def function_library(
+    nodes: Iterable[Node], write: Callable[[Node], Any] | None = None
+) -> dict[str, Any]:
     """The functions that nodes hold, and those that these hold, by name."""
+    write = write or inner_def
     found: dict[str, Any] = {}
     pending = list(nodes)
+    traced = [tensor for node in pending for _, tensor in traced_by(node)]
     for node in pending:  # grows on the way
         for name, function in held_by(node):
             if name not in found:
-                found[name] = function_def(name, function, inner_def)
                 body = function if isinstance(function, Body) else function.body
+                inside = [tensor.op for tensor in traced if tensor.graph is body.graph]
+                found[name] = function_def(name, function, write, inside)
                 pending += body.graph.nodes
+                traced += [t for node in body.graph.nodes for _, t in traced_by(node)]
     return found
 
 
@@ -80,7 +93,7 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
     proto.input.extend(input_name(tensor) for tensor in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
     known, names = attributes.kinds(type(node.op)), node.op.graphdef_names
-    held = _BODIES if node.op.bodies else frozenset[str]()
+    held = _BODIES if node.op.bodies else traced_fields(type(node.op))
     for name, value in node.attributes().items():
         if value is not None and name not in _PRIVATE and name not in held:
             written = attributes.encode(value, known.get(name))
@@ -100,6 +113,8 @@ def inner_def(node: Node) -> Any:
         elif isinstance(value, tuple) and field in _BODIES:
             names = [body_name(node, field, place) for place in range(len(cast("Any", value)))]
             proto.attr[field].CopyFrom(attributes.encode(names))
+    for field, tensor in traced_by(node):
+        proto.attr[field].CopyFrom(attributes.encode(traced_name(node, tensor)))
     return proto
 
 

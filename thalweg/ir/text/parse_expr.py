@@ -1,9 +1,12 @@
-"""Expressions and places from tokens: a parser by the precedence of operators."""
+"""Expressions and places from text: their operators are Python's, whose own parser reads them."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
+from typing import NamedTuple, NoReturn
 
 from thalweg.ir.dynamic import Dynamic, dynamic
 from thalweg.ir.expr import (
@@ -26,12 +29,9 @@ from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine, total
 from thalweg.ir.kernel import Argument
-from thalweg.ir.text.lexer import Line
 from thalweg.ir.text.syntax import (
     FLOAT32,
     INT64,
-    NEGATION,
-    NOT,
     OPERATORS,
     SCAN,
     Dtype,
@@ -39,7 +39,42 @@ from thalweg.ir.text.syntax import (
     number_value,
 )
 
-_INFIX = {sign: (function, binding) for function, (sign, binding) in OPERATORS.items()}
+#: Words and numbers with their dtypes, `w3~64` and `0.5_f64`: strings to Python.
+_NUMBER = re.compile(
+    r"(?<![\w.])(?:w\d+~-?\d+|0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|nan)(?:_\w+)?\b"
+)
+
+
+def _operator(sign: str) -> type[ast.AST]:
+    """What Python's parser makes of a sign."""
+    match ast.parse(f"a {sign} b", mode="eval").body:
+        case ast.Compare(ops=[op]) | ast.BoolOp(op=op) | ast.BinOp(op=op):
+            return type(op)
+        case _:
+            raise ValueError(f"{sign} is no operator")
+
+
+_FUNCTIONS: dict[type[ast.AST], str] = {
+    **{_operator(sign): function for function, (sign, _) in OPERATORS.items()},
+    ast.USub: "neg",
+    ast.Not: "not",
+}
+
+
+class ParseError(ValueError):
+    """Text that is no kernel: the line, and what is wrong with it."""
+
+
+class Line(NamedTuple):
+    """A line of text: its number, what stands in it, and how far it is indented."""
+
+    number: int
+    text: str
+    indent: int
+
+    def fail(self, reason: str) -> NoReturn:
+        """Refuse the text."""
+        raise ParseError(f"line {self.number}: {self.text}\n{reason}")
 
 
 class ExpressionParser:
@@ -49,195 +84,189 @@ class ExpressionParser:
         self.arguments: dict[str, Argument] = {}
         self.variables: dict[str, Variable] = {}
         self.named: dict[str, Expr] = {"true": TRUE, "false": FALSE}
+        self.line = Line(0, "", 0)  # that is being read
+
+    def expression(self, text: str) -> Expr:
+        """An expression."""
+        return self._expression(self._parsed(text))
+
+    def offset(self, text: str) -> Affine:
+        """`64*i + j - 3`"""
+        return self._sum(self._parsed(text))
+
+    def combining(self, text: str) -> Callable[[Expr], Expr]:
+        """`sum[r < 64]`, `scan_sum[i, reverse]`: what it makes of a body."""
+        return self._combining(self._parsed(text))
+
+    def _parsed(self, text: str) -> ast.expr:
+        try:
+            return ast.parse(_NUMBER.sub(r"('\g<0>')", text), mode="eval").body
+        except SyntaxError:
+            self.line.fail(f"{text!r} is no expression")
 
     # Numbers and variables
 
-    def integer(self, line: Line) -> int:
+    def integer(self, text: str) -> int:
         """A whole number, or a word of the arguments."""
-        sign = -1 if line.accept("-") else 1
-        token = line.take()
-        if "~" in token:
-            return _dynamic(token)
-        if not token.isdigit():
-            line.fail(f"{token!r} is not an integer")
-        return sign * int(token)
+        if "~" in text:
+            return _dynamic(text)
+        if not text.removeprefix("-").isdigit():
+            self.line.fail(f"{text!r} is not an integer")
+        return int(text)
 
-    def bound(self, line: Line) -> Variable:
+    def bound(self, name: str, extent: str) -> Variable:
         """`i < 64`: a variable where it is bound; bound twice it is the same."""
-        name = line.take()
-        line.expect("<")
-        extent = self.integer(line)
-        known = self.variables.setdefault(name, Variable(extent, name))
-        if known.extent != extent:
-            line.fail(f"{name} has the extents {known.extent} and {extent}")
+        known = self.variables.setdefault(name, Variable(self.integer(extent), name))
+        if known.extent != self.integer(extent):
+            self.line.fail(f"{name} has the extents {known.extent} and {extent}")
         return known
 
-    def variable(self, line: Line) -> Variable:
+    def variable(self, name: str) -> Variable:
         """A variable by its name."""
-        name = line.take()
         if name not in self.variables:
-            line.fail(f"there is no variable {name!r}")
+            self.line.fail(f"there is no variable {name!r}")
         return self.variables[name]
 
-    def dtype(self, line: Line) -> Dtype:
-        """The name of a dtype."""
-        name = line.take()
+    def dtype(self, name: str) -> Dtype:
+        """The dtype of a name."""
         found = dtype_named(name)
         if found is None:
-            line.fail(f"there is no dtype {name!r}")
+            self.line.fail(f"there is no dtype {name!r}")
         return found
+
+    def _number(self, text: str) -> Const | Word:
+        digits, _, name = text.partition("_")
+        if "~" in digits:
+            return Word(_dynamic(digits), self.dtype(name).name if name else INT64.name)
+        plain = INT64 if digits.removeprefix("-").isdigit() else FLOAT32
+        return Const(number_value(digits, self.dtype(name) if name else plain))
 
     # Places
 
-    def offset(self, line: Line) -> Affine:
-        """`64*i + j - 3`, up to what is no part of a sum."""
-        parts = list[Affine]()
-        sign = -1 if line.accept("-") else 1
-        while True:
-            factor = self._factor(line)
-            if factor is None:
-                parts.append(Affine(0, {self._atom(line): sign}))
-            elif line.accept("*"):
-                parts.append(Affine(0, {self._atom(line): factor if sign == 1 else -factor}))
-            else:
-                parts.append(Affine(factor if sign == 1 else -factor))
-            if line.next not in ("+", "-"):
-                return total(parts)
-            sign = -1 if line.take() == "-" else 1
+    def _sum(self, node: ast.expr) -> Affine:
+        match node:
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return total([self._sum(left), self._term(right, 1)])
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return total([self._sum(left), self._term(right, -1)])
+            case _:
+                return self._term(node, 1)
 
-    def _factor(self, line: Line) -> int | None:
-        return self.integer(line) if line.next[:1].isdigit() or "~" in line.next else None
+    def _term(self, node: ast.expr, sign: int) -> Affine:
+        match node:
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return self._term(inner, -sign)
+            case ast.Constant(value=str(text)):
+                return Affine(self._signed(text, sign))
+            case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mult(), right=inner):
+                return Affine(0, {self._atom(inner): self._signed(text, sign)})
+            case ast.BinOp(left=ast.UnaryOp(operand=left), op=ast.Mult(), right=inner):
+                return self._term(ast.BinOp(left, ast.Mult(), inner), -sign)
+            case _:
+                return Affine(0, {self._atom(node): sign})
 
-    def _atom(self, line: Line) -> Variable | Expr:
-        is_name = line.next in self.variables and line.after_next not in ("[", "(")
-        return self.variable(line) if is_name else self._prefix(line)
+    def _signed(self, text: str, sign: int) -> int:
+        number = self.integer(text)
+        return number if sign == 1 else -number
+
+    def _atom(self, node: ast.expr) -> Variable | Expr:
+        match node:
+            case ast.Name(id=name) if name in self.variables:
+                return self.variables[name]
+            case ast.List(elts=[inner]):
+                return self._expression(inner)
+            case _:
+                return self._expression(node)
 
     # Expressions
 
-    def expression(self, line: Line, least: int = 0) -> Expr:
-        """An expression whose operators bind at least so tightly."""
-        left = self._prefix(line)
-        while line.next in _INFIX:
-            function, binding = _INFIX[line.next]
-            if binding < least:
-                break
-            line.take()
-            left = Call(function, (left, self.expression(line, binding + 1)))
-        return left
+    def _expression(self, node: ast.expr) -> Expr:
+        match node:
+            case ast.Constant(value=str(text)):
+                return self._number(text)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=str(text))):
+                return self._number(f"-{text}")
+            case ast.Name(id=name):
+                return self._name(name)
+            case ast.Subscript(value=ast.Name(id=name), slice=place):
+                if name not in self.arguments:
+                    self.line.fail(f"there is no buffer or reduction {name!r}")
+                return Load(self.arguments[name], self._sum(place))
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return self._call(name, tuple(map(self._expression, arguments)))
+            case ast.Call(func=ast.Subscript() as head, args=[body]):
+                return self._combining(head)(self._expression(body))
+            case _:
+                return self._operation(node)
 
-    def _prefix(self, line: Line) -> Expr:
-        token = line.take()
-        if token == "(":
-            return self._closed(line, ")")
-        if token == "-":
-            if _is_number(line.next):
-                return _number("-" + line.take(), line)
-            return Call("neg", (self.expression(line, NEGATION),))
-        if token == "not":
-            return Call("not", (self.expression(line, NOT),))
-        if "~" in token:
-            return _word(token, line)
-        if _is_number(token):
-            return _number(token, line)
-        return self._name(token, line)
+    def _operation(self, node: ast.expr) -> Expr:
+        match node:
+            case ast.UnaryOp(op=op, operand=inner):
+                return Call(self._function(op), (self._expression(inner),))
+            case ast.BinOp(left=left, op=op, right=right):
+                parts = [left, right]
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                parts = [left, right]
+            case ast.BoolOp(op=op, values=parts):
+                pass
+            case _:
+                self.line.fail(f"{ast.unparse(node)} is no expression")
+        function = self._function(op)
+        made = map(self._expression, parts)
+        return reduce(lambda left, right: Call(function, (left, right)), made)
 
-    def _closed(self, line: Line, end: str) -> Expr:
-        value = self.expression(line)
-        line.expect(end)
-        return value
+    def _function(self, op: ast.AST) -> str:
+        if type(op) not in _FUNCTIONS:
+            self.line.fail(f"there is no operator {type(op).__name__}")
+        return _FUNCTIONS[type(op)]
 
-    def _name(self, name: str, line: Line) -> Expr:
-        if line.next == "(":
-            return self._call(name, line)
-        if name in self.arguments:
-            line.expect("[")
-            offset = self.offset(line)
-            line.expect("]")
-            return Load(self.arguments[name], offset)
-        if line.next == "[":
-            return self._bracketed(name, line)
+    def _name(self, name: str) -> Expr:
         if name in self.variables:
             return Index(self.variables[name])
         if name not in self.named:
-            line.fail(f"there is no {name!r} here")
+            self.line.fail(f"there is no {name!r} here")
         return self.named[name]
 
-    def _call(self, name: str, line: Line) -> Expr:
-        arguments = self._arguments(line)
+    def _call(self, name: str, arguments: tuple[Expr, ...]) -> Expr:
         if name == "select" and len(arguments) == 3:
             return Select(*arguments)
         if name in FUNCTIONS:
             return Call(name, arguments)
         target = dtype_named(name)
         if target is None or len(arguments) != 1:
-            line.fail(f"there is no function {name!r} of {len(arguments)} numbers")
+            self.line.fail(f"there is no function {name!r} of {len(arguments)} numbers")
         return Cast(*arguments, target)
 
-    def _arguments(self, line: Line) -> tuple[Expr, ...]:
-        line.expect("(")
-        found = [self.expression(line)]
-        while line.accept(","):
-            found.append(self.expression(line))
-        line.expect(")")
-        return tuple(found)
-
-    def _bracketed(self, name: str, line: Line) -> Expr:
-        """`bitcast[f32](x)`, `sum[r < 64](x)`, `scan_sum[i](x)`"""
-        if name != "bitcast":
-            return self.combining(name, line)(self._argument(line))
-        line.expect("[")
-        target = self.dtype(line)
-        line.expect("]")
-        return Bitcast(self._argument(line), target)
-
-    def _argument(self, line: Line) -> Expr:
-        line.expect("(")
-        return self._closed(line, ")")
-
-    def combining(self, name: str, line: Line) -> Callable[[Expr], Expr]:
-        """`sum[r < 64]`, `scan_sum[i, reverse]`: what it makes of a body."""
-        if name.removeprefix(SCAN) not in REDUCTIONS:
-            line.fail(f"there is no buffer or reduction {name!r}")
-        line.expect("[")
-        if name.startswith(SCAN):
-            return self._scan(name.removeprefix(SCAN), line)
-        variables = [self.bound(line)]
-        while line.accept(","):
-            variables.append(self.bound(line))
-        line.expect("]")
-        return partial(Reduce, name, tuple(variables))
-
-    def _scan(self, combine: str, line: Line) -> Callable[[Expr], Expr]:
-        along = self.variable(line)
-        flags = set[str]()
-        while line.accept(","):
-            flags.add(line.take())
-        line.expect("]")
+    def _combining(self, node: ast.expr) -> Callable[[Expr], Expr]:
+        """`sum[r < 64]`, `scan_sum[i, reverse]`, `bitcast[f32]`"""
+        match node:
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple(elts=inside)):
+                pass
+            case ast.Subscript(value=ast.Name(id=name), slice=one):
+                inside = [one]
+            case _:
+                self.line.fail(f"{ast.unparse(node)} combines nothing")
+        names = [part.id for part in inside if isinstance(part, ast.Name)]
+        if name == "bitcast" and names:
+            return partial(Bitcast, target=self.dtype(names[0]))
+        combine = name.removeprefix(SCAN)
+        if combine not in REDUCTIONS:
+            self.line.fail(f"there is no buffer or reduction {name!r}")
+        if combine == name:
+            return partial(Reduce, name, tuple(map(self._bound, inside)))
+        along, flags = self.variable(names[0]), set(names[1:])
         return lambda body: Scan(combine, along, body, "exclusive" in flags, "reverse" in flags)
 
+    def _bound(self, node: ast.expr) -> Variable:
+        match node:
+            case ast.Compare(
+                left=ast.Name(id=name), ops=[ast.Lt()], comparators=[ast.Constant(value=str(text))]
+            ):
+                return self.bound(name, text)
+            case _:
+                self.line.fail(f"{ast.unparse(node)} binds no variable")
 
-def _dynamic(token: str) -> Dynamic:
-    word, hint = token[1:].split("~")
+
+def _dynamic(text: str) -> Dynamic:
+    word, hint = text.removeprefix("w").split("~")
     return dynamic(int(hint), int(word))
-
-
-def _is_number(token: str) -> bool:
-    return token[:1].isdigit() or token.split("_")[0] in ("inf", "nan")
-
-
-def _word(token: str, line: Line) -> Word:
-    number, _, dtype = token.partition("_")
-    return Word(_dynamic(number), _suffix(dtype, INT64, line).name)
-
-
-def _number(token: str, line: Line) -> Const:
-    digits, _, dtype = token.partition("_")
-    is_whole = digits.removeprefix("-").isdigit()
-    return Const(number_value(digits, _suffix(dtype, INT64 if is_whole else FLOAT32, line)))
-
-
-def _suffix(name: str, plain: Dtype, line: Line) -> Dtype:
-    found = dtype_named(name) if name else plain
-    if found is None:
-        line.fail(f"there is no dtype {name!r}")
-    return found

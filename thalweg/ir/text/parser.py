@@ -6,27 +6,36 @@ stands for the same argument, variable or expression from where it appears on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from thalweg.ir.expr import Accumulated, Expr
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.text.lexer import Line
-from thalweg.ir.text.parse_expr import ExpressionParser
+from thalweg.ir.text.parse_expr import ExpressionParser, Line
 from thalweg.ir.text.syntax import ROLES, combine_of
+
+_HEAD = re.compile(r"(?:loops|contraction (\w+))\((.*)\):")
+_ARGUMENT = re.compile(r"(out )?(\w+): (\w+)\[(\S+)\]")
+_LOOP = re.compile(r"(?:(\w+) )?(\w+) < (\S+)")
+_CHECK = re.compile(r"check (\d+): (.+)")
+_STORE = re.compile(r"(\w+)\[(.*?)\] (\S*=) (.*?)(?: if (.*?))?(?: distinct (.*?))?(?: over (.*))?")
+_DEFINITION = re.compile(r"(\w+) = (.+)")
+_BOUND = re.compile(r"(\S+) <= (.+) < (\S+)")
 
 
 def parse_kernel(text: str) -> Kernel:
     """The kernel that a text stands for."""
     numbered = enumerate(text.splitlines(), 1)
-    lines = [Line.of(number, line) for number, line in numbered if line.strip()]
+    lines = [Line(number, line.strip(), _indent(line)) for number, line in numbered if line.strip()]
     if not lines:
-        Line.of(1, "").fail("a kernel has lines")
-    if lines[0].accept("loops"):
-        return _LoopsParser(lines).kernel()
-    lines[0].expect("contraction")
-    return _ContractionParser(lines).kernel()
+        Line(1, "", 0).fail("a kernel has lines")
+    return _Parser(lines).kernel()
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 class _Parser:
@@ -34,185 +43,144 @@ class _Parser:
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines, self._taken = lines, 1
-        self.head = lines[0]
-        self.read = ExpressionParser()
-        self.stores: list[Store] = []
+        self._read = ExpressionParser()
+        self._read.line = lines[0]
+        self._stores: list[Store] = []
 
-    def arguments(self) -> tuple[Argument, ...]:
-        """`(x0: f32[64], out y1: f32[64]):` of the kernel's head."""
-        self.head.expect("(")
-        while not self.head.accept(")"):
-            self._argument(len(self.read.arguments))
-            self.head.accept(",")
-        self.head.expect(":")
-        self.head.finish()
-        return tuple(self.read.arguments.values())
+    def kernel(self) -> Kernel:
+        """The whole kernel."""
+        head = self._matched(_HEAD, self._read.line.text, "'contraction' or 'loops'")
+        for one in head[2].split(", ") if head[2] else []:
+            out, name, dtype, size = self._matched(_ARGUMENT, one, "an argument").groups()
+            place, known = len(self._read.arguments), self._read.dtype(dtype)
+            argument = Argument(place, known, self._read.integer(size), bool(out))
+            self._read.arguments[name] = argument
+        arguments = tuple(self._read.arguments.values())
+        return self._contraction(head[1], arguments) if head[1] else self._loops(arguments)
 
-    def _argument(self, position: int) -> None:
-        head = self.head
-        written = head.accept("out")
-        name = head.take()
-        head.expect(":")
-        dtype = self.read.dtype(head)
-        head.expect("[")
-        self.read.arguments[name] = Argument(position, dtype, self.read.integer(head), written)
-        head.expect("]")
+    def _matched(self, form: re.Pattern[str], text: str, what: str) -> re.Match[str]:
+        found = form.fullmatch(text)
+        if found is None:
+            self._read.line.fail(f"expected {what}, not {text!r}")
+        return found
 
-    def line(self, indent: int = -1) -> Line | None:
-        """The next line, if there is one that is indented further."""
-        if self._taken == len(self._lines) or self._lines[self._taken].indent <= indent:
-            return None
-        self._taken += 1
-        return self._lines[self._taken - 1]
+    def _inside(self, indent: int) -> Iterator[Line]:
+        """The next lines, as long as they are indented further."""
+        while self._taken < len(self._lines) and self._lines[self._taken].indent > indent:
+            self._read.line = self._lines[self._taken]
+            self._taken += 1
+            yield self._read.line
 
-    def statement(self, line: Line, variables: tuple[Variable, ...]) -> None:
+    def _bound(self, heads: str) -> list[tuple[str, Variable]]:
+        """`i < 64, serial j < 3`: variables that loops bind, each with the word before it."""
+        found = [self._matched(_LOOP, head, "a loop") for head in heads.split(", ")]
+        return [
+            (word or "", self._read.bound(*rest)) for word, *rest in (f.groups() for f in found)
+        ]
+
+    # Statements
+
+    def _statement(self, line: Line, variables: tuple[Variable, ...]) -> None:
         """A named expression, or a store over variables."""
-        if line.after_next == "[":
-            self.stores.append(self._store(line, variables))
+        if store := _STORE.fullmatch(line.text):
+            self._stores.append(self._store(store, variables))
         else:
-            self._definition(line)
+            self._define(line)
 
-    def _definition(self, line: Line) -> None:
-        name = line.take()
-        line.expect("=")
-        value = self._block(line) if line.tokens[-1] == ":" else self.read.expression(line)
-        line.finish()
-        self.read.named[name] = value
+    def _define(self, line: Line) -> None:
+        name, value = self._matched(_DEFINITION, line.text, "a store or a name").groups()
+        is_block = value.endswith(":")
+        made = self._block(line, value[:-1]) if is_block else self._read.expression(value)
+        self._read.named[name] = made
 
-    def _block(self, line: Line) -> Expr:
+    def _block(self, line: Line, head: str) -> Expr:
         """A reduction whose body has lines of its own, the last of them `yield`."""
-        made = self.read.combining(line.take(), line)
-        line.expect(":")
-        while inner := self.line(line.indent):
-            if inner.accept("yield"):
-                body = self.read.expression(inner)
-                inner.finish()
-                return made(body)
-            self._definition(inner)
+        made = self._read.combining(head)
+        for inner in self._inside(line.indent):
+            if inner.text.startswith("yield "):
+                return made(self._read.expression(inner.text.removeprefix("yield ")))
+            self._define(inner)
         line.fail("its body does not end with a yield")
 
-    def _store(self, line: Line, variables: tuple[Variable, ...]) -> Store:
-        argument, offset = self._place(line)
-        sign = line.take()
+    def _store(self, store: re.Match[str], variables: tuple[Variable, ...]) -> Store:
+        name, place, sign, value, inside, distinct, over = store.groups()
         combine = combine_of(sign)
+        if name not in self._read.arguments:
+            self._read.line.fail(f"there is no argument {name!r}")
         if combine is None:
-            line.fail(f"{sign!r} stores nothing")
-        value = self.read.expression(line)
-        inside = self.read.expression(line) if line.accept("if") else None
-        distinct = frozenset(self._listed(line) if line.accept("distinct") else ())
-        over = self._listed(line) if line.accept("over") else variables
-        line.finish()
-        return Store(argument, over, offset, value, combine, inside, distinct)
+            self._read.line.fail(f"{sign!r} stores nothing")
+        return Store(
+            self._read.arguments[name],
+            variables if over is None else self._listed(over),
+            self._read.offset(place),
+            self._read.expression(value),
+            combine,
+            None if inside is None else self._read.expression(inside),
+            frozenset(self._listed(distinct)),
+        )
 
-    def _place(self, line: Line) -> tuple[Argument, Affine]:
-        name = line.take()
-        if name not in self.read.arguments:
-            line.fail(f"there is no argument {name!r}")
-        line.expect("[")
-        offset = self.read.offset(line)
-        line.expect("]")
-        return self.read.arguments[name], offset
+    def _listed(self, names: str | None) -> tuple[Variable, ...]:
+        return tuple(map(self._read.variable, names.split(", "))) if names else ()
 
-    def _listed(self, line: Line) -> tuple[Variable, ...]:
-        found: list[Variable] = []
-        while line.next in self.read.variables:
-            found.append(self.read.variable(line))
-            line.accept(",")
-        return tuple(found)
+    # Loops
 
-
-class _LoopsParser(_Parser):
-    def kernel(self) -> Loops:
-        arguments = self.arguments()
+    def _loops(self, arguments: tuple[Argument, ...]) -> Loops:
         self._variables: tuple[Variable, ...] = ()
         self._serial = set[Variable]()
         self._checks: list[Check] = []
-        while line := self.line():
+        for line in self._inside(-1):
             self._nested(line, ())
-        return Loops(
-            arguments,
-            self._variables,
-            tuple(self.stores),
-            tuple(self._checks),
-            frozenset(self._serial),
-        )
+        checks, serial = tuple(self._checks), frozenset(self._serial)
+        return Loops(arguments, self._variables, tuple(self._stores), checks, serial)
 
     def _nested(self, line: Line, around: tuple[Variable, ...]) -> None:
         """A line inside of loops, with all that is indented further."""
-        if line.accept("for"):
-            inside = around + self._loops(line)
+        if line.text.startswith("for "):
+            bound = self._bound(line.text.removeprefix("for ").removesuffix(":"))
+            self._serial |= {variable for word, variable in bound if word == "serial"}
+            inside = (*around, *(variable for _, variable in bound))
             self._variables = max(self._variables, inside, key=len)
-            while inner := self.line(line.indent):
+            for inner in self._inside(line.indent):
                 self._nested(inner, inside)
-        elif line.accept("check"):
-            fault = self.read.integer(line)
-            line.expect(":")
-            self._checks.append(Check(around, self.read.expression(line), fault))
-            line.finish()
-        elif not line.accept("pass"):
-            self.statement(line, around)
+        elif check := _CHECK.fullmatch(line.text):
+            condition = self._read.expression(check[2])
+            self._checks.append(Check(around, condition, int(check[1])))
+        elif line.text != "pass":
+            self._statement(line, around)
 
-    def _loops(self, line: Line) -> tuple[Variable, ...]:
-        """`i < 64, serial j < 3:`"""
-        found: list[Variable] = []
-        while not line.accept(":"):
-            is_serial = line.accept("serial")
-            found.append(self.read.bound(line))
-            if is_serial:
-                self._serial.add(found[-1])
-            line.accept(",")
-        return tuple(found)
+    # Contractions
 
-
-class _ContractionParser(_Parser):
-    def kernel(self) -> Contraction:
-        dtype = self.read.dtype(self.head)
-        self.read.named["acc"] = Accumulated(dtype)
-        arguments = self.arguments()
-        groups = self._groups()
-        batch, rows, columns, reduced = (tuple(groups[role]) for role in ROLES)
+    def _contraction(self, dtype: str, arguments: tuple[Argument, ...]) -> Contraction:
+        head, kind = self._read.line, self._read.dtype(dtype)
+        self._read.named["acc"] = Accumulated(kind)
         factors: dict[str, Access] = {}
-        while line := self.line():
-            if line.next in ("left", "right"):
-                side = line.take()
-                factors[side] = self._access(line)
-            else:
-                self.statement(line, (*batch, *rows, *columns))
-        if len(factors) < 2:
-            self.head.fail("it has no left and right")
-        left, right = factors["left"], factors["right"]
-        stores = tuple(self.stores)
-        return Contraction(arguments, batch, rows, columns, reduced, left, right, dtype, stores)
-
-    def _groups(self) -> dict[str, list[Variable]]:
-        """`for rows i < 64, columns j < 16, reduced r < 32:`"""
         groups: dict[str, list[Variable]] = {role: [] for role in ROLES}
-        line = self.line()
-        if line is None:
-            self.head.fail("it has no loops")
-        line.expect("for")
-        while not line.accept(":"):
-            role = line.take()
+        for line in self._inside(-1):
+            name, _, value = line.text.partition(" = ")
+            if line.text.startswith("for "):
+                self._group(line.text.removeprefix("for ").removesuffix(":"), groups)
+            elif name in ("left", "right"):
+                factors[name] = self._access(value)
+            else:
+                self._statement(line, tuple(v for role in ROLES[:3] for v in groups[role]))
+        if len(factors) < 2:
+            head.fail("it has no left and right")
+        batch, rows, columns, reduced = (tuple(groups[role]) for role in ROLES)
+        left, right, stores = factors["left"], factors["right"], tuple(self._stores)
+        return Contraction(arguments, batch, rows, columns, reduced, left, right, kind, stores)
+
+    def _group(self, heads: str, groups: dict[str, list[Variable]]) -> None:
+        """`rows i < 64, columns j < 16, reduced r < 32`"""
+        for role, variable in self._bound(heads):
             if role not in groups:
-                line.fail(f"there is no role {role!r}")
-            groups[role].append(self.read.bound(line))
-            line.accept(",")
-        return groups
+                self._read.line.fail(f"there is no role {role!r}")
+            groups[role].append(variable)
 
-    def _access(self, line: Line) -> Access:
-        line.expect("=")
-        value = self.read.expression(line)
-        bounds: list[tuple[int, Affine, int]] = []
-        if line.accept("where"):
-            bounds.append(self._bound(line))
-            while line.accept(","):
-                bounds.append(self._bound(line))
-        line.finish()
-        return Access(value, tuple(bounds))
+    def _access(self, text: str) -> Access:
+        value, _, where = text.partition(" where ")
+        bounds = map(self._limits, re.split(r", (?=[-\w~]+ <= )", where) if where else [])
+        return Access(self._read.expression(value), tuple(bounds))
 
-    def _bound(self, line: Line) -> tuple[int, Affine, int]:
-        low = self.read.integer(line)
-        line.expect("<=")
-        offset = self.read.offset(line)
-        line.expect("<")
-        return low, offset, self.read.integer(line)
+    def _limits(self, text: str) -> tuple[int, Affine, int]:
+        low, place, high = self._matched(_BOUND, text, "a bound").groups()
+        return self._read.integer(low), self._read.offset(place), self._read.integer(high)

@@ -197,17 +197,18 @@ class ExpressionPrinter:
         return first + "".join([f" - {t[1:]}" if t[0] == "-" else f" + {t}" for t in others])
 
     def _term(self, factor: int, term: Term) -> str:
-        if isinstance(factor, Dynamic) or abs(factor) != 1:
+        is_sum = isinstance(term, Call) and term.function in ("add", "sub", "mul", "neg")
+        if isinstance(factor, Dynamic) or abs(factor) != 1 or is_sum:
             return f"{integer_text(factor)}*{self._atom(term)}"
         return self._atom(term) if factor == 1 else f"-{self._atom(term)}"
 
     def _atom(self, term: Term) -> str:
-        """A term of an offset; an expression that would read as a number or variable is marked."""
+        """A term of an offset; an expression that would read as a part of the sum is marked."""
         if isinstance(term, Variable):
             return self.variables[term]
         expr = term_expression(term)
         text = self._operand(expr, PRIMARY)
-        return f"({text})" if isinstance(expr, Const | Word | Index) else text
+        return f"[{text}]" if isinstance(expr, Const | Word | Index) else text
 
 
 def _binding(node: Expr) -> int:

@@ -40,7 +40,7 @@ def _parameter(argument: Argument, name: str) -> str:
 
 
 def _store(store: Store, arguments: dict[Argument, str], text: ExpressionPrinter) -> str:
-    place = f"{arguments[store.argument]}[{text.offset(store.offset)}]"
+    place = f"{arguments[store.buffer]}[{text.offset(store.offset)}]"
     line = f"{place} {assignment(store.combine)} {text.value(store.value)}"
     if store.inside is not None:
         line += f" if {text.value(store.inside)}"

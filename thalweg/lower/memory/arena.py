@@ -64,7 +64,7 @@ def _may_replace(nest: LoopNest, buffer: Buffer) -> bool:
     arguments of reductions are read in other iterations, too."""
     if nest.has_reductions or any(write.combine != "set" for write in nest.template.writes):
         return False
-    return nest.product is None or not nest.product.reads(buffer)
+    return not nest.factors(buffer)
 
 
 @dataclass(frozen=True)

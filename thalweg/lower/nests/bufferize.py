@@ -4,18 +4,18 @@ that indices from data need become kernels of their own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Load
 from thalweg.ir.index import Affine, number
-from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
+from thalweg.ir.kernel import Argument, Check, Kernel, KernelRewriter, Loops, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Rewriter, free_variables, walk
+from thalweg.ir.rewrite import free_variables, walk
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.inline_producers import PendingCheck
-from thalweg.lower.nests.loop_nest import Factor, LoopNest, Product, Span, Write, spans_of
+from thalweg.lower.nests.loop_nest import LoopNest, Span, spans_of
 from thalweg.lower.specialise import NotCompiled
 
 _Numbered = tuple[PendingCheck, int]  # a check, and its fault code
@@ -73,7 +73,7 @@ def bufferize(
     return launches, checked
 
 
-class _Arguments(Rewriter):
+class _Arguments(KernelRewriter):
     """The arguments of one kernel; rewrites expressions over buffers to expressions over them."""
 
     def __init__(
@@ -126,19 +126,10 @@ class _Arguments(Rewriter):
         shifted = Affine(offset.constant - self._starts[whole], offset.terms)
         return Load(self._of[whole], shifted)
 
-    def store(self, write: Write) -> Store:
-        """A write as a store to an argument."""
-        whole = self._memory.get(write.buffer, write.buffer)
-        offset = self.bound(write.offset + number(-self._starts[whole]))
-        value, inside = self.of(write.value), self.unless_none(write.inside)
-        to, over = self._of[whole], write.variables
-        return Store(to, over, offset, value, write.combine, inside, write.distinct)
-
-    def bound(self, place: Affine) -> Affine:
-        """A sum of a kernel."""
-        for part in place.parts:
-            self.of(part)
-        return self.offset(place)
+    def store(self, store: Store) -> Store:
+        made, whole = super().store(store), self._memory.get(store.buffer, store.buffer)
+        offset = made.offset + number(-self._starts[whole])
+        return replace(made, buffer=self._of[whole], offset=offset)
 
     def offset(self, offset: Affine) -> Affine:
         return offset.with_opaque_divisions().replaced(
@@ -160,25 +151,7 @@ def _kernel(nest: LoopNest, arguments: _Arguments) -> Kernel:
     stores = tuple([arguments.store(write) for write in nest.writes])
     if nest.product is None:
         return Loops(arguments.all, nest.variables, stores, (), nest.serial)
-    return _contraction(nest.product, arguments, stores)
-
-
-def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, ...]) -> Contraction:
-    def access(factor: Factor) -> Access:
-        bounds = [(low, arguments.bound(place), high) for low, place, high in factor.bounds]
-        return Access(arguments.of(factor.value), tuple(bounds))
-
-    return Contraction(
-        arguments.all,
-        product.batch,
-        product.rows,
-        product.columns,
-        product.reduced,
-        access(product.a),
-        access(product.b),
-        product.dtype,
-        stores,
-    )
+    return replace(arguments.contraction(nest.product), arguments=arguments.all, stores=stores)
 
 
 def _loads(conditions: Sequence[Expr]) -> list[tuple[Buffer, Affine]]:

@@ -18,6 +18,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
 from thalweg.ir.index import Affine, expressed
 from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
 from thalweg.ir.rewrite import Replace, free_variables
 from thalweg.ir.target import Target
@@ -32,7 +33,7 @@ from thalweg.lower.nests.inline_producers import (
     is_from_data,
     results_of,
 )
-from thalweg.lower.nests.loop_nest import LoopNest, Renaming, Write, renaming
+from thalweg.lower.nests.loop_nest import LoopNest, Renaming, renaming
 from thalweg.lower.nests.match_contraction import product_of, splits_of
 from thalweg.lower.nests.output_summary import own_place
 from thalweg.lower.nests.reductions import HoistReductions, outermost
@@ -148,7 +149,7 @@ class NestBuilder:
         (index,) = variables = (Variable.fresh(size),)
         value = Load(self.buffers[tensor], index_of(index))
         buffer = self._buffer(BufferKind.OUTPUT, tensor)
-        self._add(tensor.op, variables, [Write(buffer, variables, index_of(index), value)])
+        self._add(tensor.op, variables, [Store(buffer, variables, index_of(index), value)])
         self.buffers[tensor] = buffer
 
     def _build_tensor(self, tensor: Tensor) -> None:
@@ -242,7 +243,7 @@ class NestBuilder:
             form = self._resolver.form(node, place)
             if is_nothing(form):
                 form = constant(0, buffer.dtype)
-            self._add(node, loops, [Write(buffer, loops, own_place(place), form)])
+            self._add(node, loops, [Store(buffer, loops, own_place(place), form)])
 
     def _is_alias(self, form: Any, at: IndexTuple) -> bool:
         """Whether a tensor is a reshape of another one's buffer."""
@@ -265,13 +266,13 @@ class NestBuilder:
         if len({at.shape for _, at, _ in pending}) > 1:
             raise NotCompiled(node, "its references differ in shape")
         variables = _loops(first)
-        writes: list[Write] = []
+        writes: list[Store] = []
         for buffer, at, form in pending:
             rename = Renaming(renaming(at.variables, first.variables))
-            writes.append(Write(buffer, variables, own_place(first), rename.of(form)))
+            writes.append(Store(buffer, variables, own_place(first), rename.of(form)))
         self._add_update(node, variables, writes)
 
-    def _add_update(self, node: Node, variables: tuple[Variable, ...], writes: list[Write]) -> None:
+    def _add_update(self, node: Node, variables: tuple[Variable, ...], writes: list[Store]) -> None:
         probe = LoopNest.of(variables, tuple(writes), (node,))
         places = {write.offset for write in writes}
         read = [offset for buffer in probe.written for offset in probe.loads.get(buffer, ())]
@@ -281,19 +282,19 @@ class NestBuilder:
         # A new value depends on other elements of the old one: it is complete before it is written.
         for write in writes:
             fresh = Buffer.temporary(write.buffer.dtype, write.buffer.size, node)
-            self._add(node, variables, [Write(fresh, variables, write.offset, write.value)])
+            self._add(node, variables, [Store(fresh, variables, write.offset, write.value)])
             copied = Load(fresh, write.offset)
-            self._add(node, variables, [Write(write.buffer, variables, write.offset, copied)])
+            self._add(node, variables, [Store(write.buffer, variables, write.offset, copied)])
 
     def _write(self, node: Node, buffer: Buffer, at: IndexTuple, form: Any) -> None:
         if isinstance(form, Scatter):
             self._scatter(node, buffer, at, form)
         else:
             variables = _loops(at)
-            self._add(node, variables, [Write(buffer, variables, own_place(at), form)])
+            self._add(node, variables, [Store(buffer, variables, own_place(at), form)])
 
     def _scatter(self, node: Node, buffer: Buffer, at: IndexTuple, form: Scatter) -> None:
-        """Write the initial values, unless the buffer holds them, then combine the updates."""
+        """Store the initial values, unless the buffer holds them, then combine the updates."""
         identity = own_place(at)
         initial = form.initial
         if initial is not Load(buffer, identity):
@@ -314,10 +315,10 @@ class NestBuilder:
         # A variable that is one of the indices writes elements of its own.
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
         offset = flat(form.index, at.shape)
-        write = Write(buffer, variables, offset, form.value, form.combine, condition, distinct)
+        write = Store(buffer, variables, offset, form.value, form.combine, condition, distinct)
         self._add(node, variables, [write])
 
-    def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Write]) -> None:
+    def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Store]) -> None:
         """Add a nest of these writes, and nests for the reductions that do not fit its loops."""
         if any(v.extent == 0 for v in variables):
             return
@@ -349,7 +350,7 @@ def _pop_since(made: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
 
 def _contracted(
     variables: tuple[Variable, ...],
-    writes: Sequence[Write],
+    writes: Sequence[Store],
     node: Node,
     checks: tuple[PendingCheck, ...],
     target: Target,
@@ -372,8 +373,8 @@ def _contracted(
 
 
 def _split(
-    variables: tuple[Variable, ...], writes: Sequence[Write], total: Reduce, target: Target
-) -> tuple[tuple[Variable, ...], list[Write]] | None:
+    variables: tuple[Variable, ...], writes: Sequence[Store], total: Reduce, target: Target
+) -> tuple[tuple[Variable, ...], list[Store]] | None:
     """The loops and writes with some variables split, if the sum is a contraction then."""
     if total.combine != "sum":
         return None
@@ -390,15 +391,9 @@ def _split(
     if product_of(again, loops, target) is None:
         return None
     renamed = Renaming(sums, lambda part: again if part is total else None)
-    return loops, [
-        replace(
-            write,
-            variables=_opened(write.variables, parts),
-            offset=renamed.affine(write.offset),
-            value=renamed.of(write.value),
-        )
-        for write in writes
-    ]
+    opened = [_opened(write.variables, parts) for write in writes]
+    pairs = zip(map(renamed.store, writes), opened, strict=True)
+    return loops, [replace(write, variables=variables) for write, variables in pairs]
 
 
 def _opened(

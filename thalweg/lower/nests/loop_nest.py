@@ -1,8 +1,8 @@
 """Loop nests: what the lowering passes rewrite, between the graph and kernels.
 
 A nest is its loops and its writes, as expressions over buffers with offsets in normal form; a sum
-of products is kept apart as a `Product`. Nests that compute the same on other buffers are instances
-of one `NestTemplate`. `thalweg.lower.nests.bufferize` makes kernels of nests.
+of products is kept apart as a `Contraction`. Nests that compute the same on other buffers are
+instances of one `NestTemplate`. `thalweg.lower.nests.bufferize` makes kernels of nests.
 """
 
 from __future__ import annotations
@@ -19,81 +19,24 @@ from typing import Any
 import numpy as np
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Cast, Const, Expr, Load, Reduce, Scan
+from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
 from thalweg.ir.index import Affine, expressed, number, row_major
 from thalweg.ir.index import affine as as_sum
 from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import Rewriter, walk
+from thalweg.ir.rewrite import walk
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 
-Bound = tuple[int, Affine, int]
 Positions = defaultdict[Buffer, list[int]]  # of nests that use a buffer, in order
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, eq=False)
-class Factor:
-    """One factor of a sum of products: a load, perhaps cast, that is zero outside its bounds."""
-
-    value: Expr
-    bounds: tuple[Bound, ...]
-
-    @property
-    def load(self) -> Load:
-        """The load itself, without casts."""
-        value = self.value
-        while isinstance(value, Cast):
-            value = value.value
-        assert isinstance(value, Load)
-        return value
-
-    @property
-    def buffer(self) -> Buffer:
-        """The buffer it loads from."""
-        return self.load.buffer
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """Σ over the reduced variables of a · b, and the role of each of the nest's variables."""
-
-    batch: tuple[Variable, ...]
-    rows: tuple[Variable, ...]
-    columns: tuple[Variable, ...]
-    reduced: tuple[Variable, ...]
-    a: Factor
-    b: Factor
-    dtype: Any
-
-    def reads(self, buffer: Buffer) -> bool:
-        """Whether a factor is loaded from a buffer."""
-        return buffer in (self.a.buffer, self.b.buffer)
-
-
-@dataclass(frozen=True, eq=False)
-class Write:
-    """A store of one element for each value of the variables."""
-
-    buffer: Buffer
-    variables: tuple[Variable, ...]
-    offset: Affine
-    value: Expr
-    combine: str = "set"
-    inside: Expr | None = None
-    distinct: frozenset[Variable] = frozenset()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it sets its element in every iteration."""
-        return self.combine == "set" and self.inside is None
-
-
-def stored(value: Expr, loops: tuple[Variable, ...], source: Any) -> tuple[Write, Load]:
+def stored(value: Expr, loops: tuple[Variable, ...], source: Any) -> tuple[Store, Load]:
     """The write of a value to a new temporary, an element per iteration, and the load of it."""
     buffer, offset = Buffer.temporary(value.dtype, iterations(loops), source), row_major(loops)
-    return Write(buffer, loops, offset, value), Load(buffer, offset)
+    return Store(buffer, loops, offset, value), Load(buffer, offset)
 
 
 #: The first and the last element of a buffer that may be touched.
@@ -109,8 +52,8 @@ class NestTemplate:
     """
 
     variables: tuple[Variable, ...]
-    writes: tuple[Write, ...]
-    product: Product | None = None
+    writes: tuple[Store, ...]
+    product: Contraction | None = None
     serial: frozenset[Variable] = frozenset()
 
     @property
@@ -195,9 +138,9 @@ class LoopNest:
     def of(
         cls,
         variables: tuple[Variable, ...],
-        writes: tuple[Write, ...],
+        writes: tuple[Store, ...],
         nodes: tuple[Node, ...],
-        product: Product | None = None,
+        product: Contraction | None = None,
         checks: tuple[PendingCheck, ...] = (),
         serial: frozenset[Variable] = frozenset(),
         aliases: frozenset[Buffer] = frozenset(),
@@ -205,7 +148,7 @@ class LoopNest:
         """A nest with a template of its own."""
         return cls(NestTemplate(variables, writes, product, serial), nodes, checks, aliases)
 
-    def with_writes(self, writes: tuple[Write, ...]) -> LoopNest:
+    def with_writes(self, writes: tuple[Store, ...]) -> LoopNest:
         """This nest with other writes."""
         template = NestTemplate(self.variables, writes, self.product, self.serial)
         return LoopNest(template, self.nodes, self.checks, self.aliases)
@@ -250,27 +193,31 @@ class LoopNest:
         return Rebinding(dict(zip(self.template.buffers, self.views, strict=True)))
 
     @cached_property
-    def writes(self) -> tuple[Write, ...]:
+    def writes(self) -> tuple[Store, ...]:
         """What is written for each value of the variables."""
         if self.bindings is None:
             return self.template.writes
-        return tuple([self._rebinding.write(write) for write in self.template.writes])
+        return tuple([self._rebinding.store(write) for write in self.template.writes])
 
     @cached_property
-    def product(self) -> Product | None:
+    def product(self) -> Contraction | None:
         """The sum of products that the writes use, if there is one."""
         product = self.template.product
         if self.bindings is None or product is None:
             return product
-        a, b = (Factor(self._rebinding.of(f.value), f.bounds) for f in (product.a, product.b))
-        return replace(product, a=a, b=b)
+        return self._rebinding.contraction(product)
+
+    def factors(self, buffer: Buffer) -> bool:
+        """Whether a factor of its product is loaded from a buffer."""
+        product = self.product
+        return product is not None and buffer in (product.a.load.buffer, product.b.load.buffer)
 
     @cached_property
     def places(self) -> tuple[tuple[Buffer, Affine], ...]:
         """The buffer and the offset of each write."""
         places = [(write.buffer, write.offset) for write in self.template.writes]
         if self.bindings is not None:
-            places = [self._rebinding.place(*place) for place in places]
+            places = [self._rebinding.shifted(*place) for place in places]
         return tuple(places)
 
     @cached_property
@@ -278,7 +225,8 @@ class LoopNest:
         """The offsets at which each buffer is loaded."""
         loads = self.template.loads
         if self.bindings is not None:
-            loads = dict([self._rebinding.places(*pair) for pair in loads.items()])
+            bound = zip([self.views[n] for n in self.template.loaded], loads.values(), strict=True)
+            loads = {buffer: _shifted(offsets, shift) for (buffer, shift), offsets in bound}
         if not self.checks:
             return loads
         found, _ = _loads_and_size(self._conditions)
@@ -395,34 +343,35 @@ def _loads_and_size(roots: Sequence[Expr | None]) -> tuple[dict[Buffer, list[Aff
     return found, count
 
 
-class Rebinding(Rewriter):
+def _shifted(offsets: list[Affine], shift: int) -> list[Affine]:
+    return [offset + number(shift) for offset in offsets] if shift else offsets
+
+
+class Rebinding(KernelRewriter):
     """Rewrites parts of a template to the buffers of an instance."""
 
     def __init__(self, views: Mapping[Buffer, View]) -> None:
         super().__init__()
         self._views = views
 
-    def write(self, write: Write) -> Write:
-        """A write to the bound buffer."""
-        buffer, offset = self.place(write.buffer, write.offset)
-        value, inside = self.of(write.value), self.unless_none(write.inside)
-        return replace(write, buffer=buffer, offset=offset, value=value, inside=inside)
+    def store(self, store: Store) -> Store:
+        made = super().store(store)
+        buffer, offset = self.shifted(store.buffer, made.offset)
+        return replace(made, buffer=buffer, offset=offset)
 
-    def place(self, buffer: Buffer, offset: Affine) -> tuple[Buffer, Affine]:
+    def shifted(self, buffer: Buffer, offset: Affine) -> tuple[Buffer, Affine]:
         """The bound buffer, and an offset in it."""
         bound, shift = self._views[buffer]
         return bound, offset + number(shift) if shift else offset
 
-    def places(self, buffer: Buffer, offsets: list[Affine]) -> tuple[Buffer, list[Affine]]:
-        """The bound buffer, and offsets in it."""
-        bound, shift = self._views[buffer]
-        return bound, [offset + number(shift) for offset in offsets] if shift else offsets
+    def offset(self, offset: Affine) -> Affine:
+        return offset.rebuild(self)
 
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
-        return Load(*self.place(buffer, offset))
+        return Load(*self.shifted(buffer, offset))
 
 
-class Renaming(Rewriter):
+class Renaming(KernelRewriter):
     """Substitutes affine sums for variables, and expressions for those that `replace` knows."""
 
     def __init__(
@@ -442,14 +391,7 @@ class Renaming(Rewriter):
         return super().index(variable) if new is None else expressed(new)
 
     def offset(self, offset: Affine) -> Affine:
-        """A sum with its variables replaced, whose opaque terms were rewritten before."""
         return offset.replaced(self._sum)
-
-    def affine(self, value: Affine) -> Affine:
-        """A sum with its variables replaced, opaque terms included."""
-        for part in value.parts:
-            self.of(part)
-        return self.offset(value)
 
     def _sum(self, atom: Variable | Expr) -> Affine | None:
         if isinstance(atom, Variable):

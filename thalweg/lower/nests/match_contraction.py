@@ -11,10 +11,10 @@ from typing import Any
 
 from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero
 from thalweg.ir.index import Affine, FloorMod, affine
+from thalweg.ir.kernel import Access, Bound, Contraction
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
-from thalweg.lower.nests.loop_nest import Bound, Factor, Product
 from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_float
 
 
@@ -29,7 +29,7 @@ def summed_product(part: Expr) -> Call | None:
             return None
 
 
-def product_of(part: Expr, variables: tuple[Variable, ...], target: Target) -> Product | None:
+def product_of(part: Expr, variables: tuple[Variable, ...], target: Target) -> Contraction | None:
     """A reduction in a nest of these variables as a contraction, if it is one worth that."""
     body = summed_product(part) if isinstance(part, Reduce) else None
     if body is None or not isinstance(part, Reduce):
@@ -44,13 +44,13 @@ def product_of(part: Expr, variables: tuple[Variable, ...], target: Target) -> P
 
 
 def _roles(
-    first: Factor,
-    second: Factor,
+    first: Access,
+    second: Access,
     variables: tuple[Variable, ...],
     reduced: tuple[Variable, ...],
     dtype: Any,
     target: Target,
-) -> Product | None:
+) -> Contraction | None:
     ours, theirs = _variables(first), _variables(second)
     if ours is None or theirs is None:
         return None
@@ -65,7 +65,7 @@ def _roles(
         return None
     if is_narrow_float(first.value.dtype) and iterations(rows) < target.min_narrow_rows:
         return None
-    return Product(batch, rows, columns, reduced, first, second, dtype)
+    return Contraction((), batch, rows, columns, reduced, first, second, dtype, ())
 
 
 def splits_of(part: Reduce, variables: tuple[Variable, ...]) -> dict[Variable, int]:
@@ -103,23 +103,23 @@ def _note_split(
     return variable.extent % at == 0 and found.setdefault(variable, at) == at
 
 
-def _factor(part: Expr) -> Factor | None:
+def _factor(part: Expr) -> Access | None:
     """An expression as a factor, if it is a load, perhaps cast, perhaps zero outside bounds."""
     match part:
         case Load():
-            return Factor(part, ())
+            return Access(part, ())
         case Cast():
             inner = _factor(part.value)
             if inner is None:
                 return None
             if isinstance(inner.value, Load) and inner.value.dtype == part.target:
                 return inner
-            return Factor(Cast(inner.value, part.target), inner.bounds)
+            return Access(Cast(inner.value, part.target), inner.bounds)
         case Select() if is_zero(part.otherwise):
             inner, bounds = _factor(part.chosen), bounds_of(part.condition)
             if inner is None or bounds is None:
                 return None
-            return Factor(inner.value, (*bounds, *inner.bounds))
+            return Access(inner.value, (*bounds, *inner.bounds))
         case _:
             return None
 
@@ -166,7 +166,7 @@ def _joined(found: list[Bound]) -> tuple[Bound, ...]:
     return tuple((low, value, high) for value, (low, high) in ranges.items())
 
 
-def _variables(factor: Factor) -> set[Variable] | None:
+def _variables(factor: Access) -> set[Variable] | None:
     """The variables of a factor, or None where an offset is more than a sum of variables."""
     found: set[Variable] = set()
     for place in [factor.load.offset, *(bound[1] for bound in factor.bounds)]:

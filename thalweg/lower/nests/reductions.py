@@ -19,17 +19,18 @@ from thalweg.ir.fingerprint import structure
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, row_major, total
 from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, postorder, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.nests.loop_nest import Renaming, Write, stored
+from thalweg.lower.nests.loop_nest import Renaming, stored
 from thalweg.lower.nests.match_contraction import product_of
 
 #: the variables over partial reductions
 _split_variables: WeakSet[Variable] = WeakSet()
 
-Add = Callable[[Node, tuple[Variable, ...], Sequence[Write]], None]
+Add = Callable[[Node, tuple[Variable, ...], Sequence[Store]], None]
 
 
 def outermost(values: Sequence[Expr]) -> list[Reduce]:

@@ -14,11 +14,12 @@ from functools import cache, partial
 from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, select
 from thalweg.ir.index import number, upper_border
 from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, View
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, Write, stored
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, stored
 
 _Range = tuple[Expr, int, int]  # a value, and the range of the index that chooses it
 
@@ -92,7 +93,7 @@ class _Steps(Rewriter):
         first, *others = [nest.with_template(template, fresh) for template in self._templates]
         return [first, *(replace(other, checks=()) for other in others)]
 
-    def _value(self, write: Write) -> Expr:
+    def _value(self, write: Store) -> Expr:
         self._write = write
         return self.of(write.value)
 
@@ -142,12 +143,12 @@ def in_pieces(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     return result
 
 
-def _only(nest: LoopNest, piece: Write) -> LoopNest:
+def _only(nest: LoopNest, piece: Store) -> LoopNest:
     """The nest of one piece of a nest's write."""
     return LoopNest.of(piece.variables, (piece,), nest.nodes, aliases=nest.aliases)
 
 
-def _pieces(write: Write, max_size: int) -> list[Write]:
+def _pieces(write: Store, max_size: int) -> list[Store]:
     along = _border(write.value)
     if along is None or along[0] not in write.variables:
         return []
@@ -194,7 +195,7 @@ def _groups(ranges: Iterator[_Range], max_size: int) -> Iterator[list[_Range]]:
     yield group
 
 
-def _piece(write: Write, variable: Variable, ranges: Sequence[_Range]) -> Write:
+def _piece(write: Store, variable: Variable, ranges: Sequence[_Range]) -> Store:
     """The write restricted to some ranges of an index."""
     first, last = ranges[0][1], ranges[-1][2]
     fresh = Variable.fresh(last - first)
@@ -211,6 +212,6 @@ def _piece(write: Write, variable: Variable, ranges: Sequence[_Range]) -> Write:
     return replace(
         write,
         variables=tuple([v for v in loops if v.extent != 1]),
-        offset=renaming.affine(write.offset),
+        offset=renaming.place(write.offset),
         value=chosen(0, len(ranges)),
     )

@@ -40,7 +40,7 @@ def faults(nest: LoopNest) -> Iterator[str]:
     for write in nest.writes:
         if product is None and write.variables != loops[: len(write.variables)]:
             yield "the variables of a write are no prefix of the loops"
-        yield from verify.store_faults(write, write.buffer, sums)
+        yield from verify.store_faults(write, sums)
     if product is not None:
         bound = frozenset((*loops, *product.reduced))
         for factor in (product.a, product.b):

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from thalweg.ir.expr import Expr, Load, Select
 from thalweg.ir.index import Affine, FloorMod, upper_border
+from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Write
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
 
 Found = TypeVar("Found")
 
@@ -36,7 +37,7 @@ class Step(NamedTuple):
 
 def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
     """The nests without such copies; adds the parts to `pieces`."""
-    writers: dict[Buffer, list[Write]] = defaultdict(list)
+    writers: dict[Buffer, list[Store]] = defaultdict(list)
     for nest in nests:
         for write, buffer in zip(nest.template.writes, nest.targets, strict=True):
             writers[buffer].append(write)
@@ -56,7 +57,7 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
     return [_with_aliases(nest, aliases) for nest in kept] if gone else kept
 
 
-def is_made_once(writes: Sequence[Write]) -> bool:
+def is_made_once(writes: Sequence[Store]) -> bool:
     """Whether a buffer is a temporary that one unconditional write fills."""
     is_single = len(writes) == 1 and writes[0].is_plain
     return is_single and writes[0].buffer.kind is BufferKind.TEMPORARY
@@ -85,7 +86,7 @@ def find_once(
 
 
 def copied(
-    nest: LoopNest, find: Callable[[Write, Load, Limits], Found | None]
+    nest: LoopNest, find: Callable[[Store, Load, Limits], Found | None]
 ) -> dict[Buffer, Found]:
     """What `find` returns for each part that a nest copies into a whole; nothing if the nest does
     more, or if `find` returns None for one."""
@@ -147,7 +148,7 @@ def _is_one_variable(place: Affine) -> bool:
 # Offsets
 
 
-def _start(write: Write, leaf: Load, limits: Limits) -> int | None:
+def _start(write: Store, leaf: Load, limits: Limits) -> int | None:
     """The element of the whole at which a part begins, if the copy of it is contiguous."""
     steps = steps_of(write, leaf, limits)
     if steps is None or any(step.inner != step.outer for step in steps):
@@ -155,7 +156,7 @@ def _start(write: Write, leaf: Load, limits: Limits) -> int | None:
     return first_place(write.offset, limits)
 
 
-def steps_of(write: Write, leaf: Load, limits: Limits) -> list[Step] | None:
+def steps_of(write: Store, leaf: Load, limits: Limits) -> list[Step] | None:
     """The loops by which a copy visits all elements of a part in order, the outermost first."""
     buffer = leaf.buffer
     if buffer.dtype != write.buffer.dtype or buffer is write.buffer:

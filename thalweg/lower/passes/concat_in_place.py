@@ -13,9 +13,10 @@ from typing import Any
 
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine, Term, bounds_of
+from thalweg.ir.kernel import Store
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Write, users_of
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, users_of
 from thalweg.lower.passes.alias_concat import (
     Limits,
     Step,
@@ -93,7 +94,7 @@ def _layouts(copy: LoopNest) -> dict[Buffer, Layout]:
     return copied(copy, _layout) if is_made_once(copy.writes) else {}
 
 
-def _layout(write: Write, leaf: Load, limits: Limits) -> Layout | None:
+def _layout(write: Store, leaf: Load, limits: Limits) -> Layout | None:
     steps = steps_of(write, leaf, limits)
     if steps is None:
         return None
@@ -130,7 +131,7 @@ def _writing_there(
 def _template_writing(
     template: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer, target: Target
 ) -> NestTemplate | None:
-    writes: list[Write] = []
+    writes: list[Store] = []
     for write, layout in zip(template.writes, layouts, strict=True):
         if layout is None:
             writes.append(write)

@@ -20,6 +20,7 @@ from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Index, Load
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
 from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
@@ -29,7 +30,6 @@ from thalweg.lower.nests.loop_nest import (
     LoopNest,
     NestTemplate,
     Renaming,
-    Write,
     renaming,
 )
 
@@ -169,7 +169,7 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     if rename is None:
         return None
     renamed = Renaming(rename)
-    places: dict[Buffer, list[Write]] = defaultdict(list)
+    places: dict[Buffer, list[Store]] = defaultdict(list)
     for write in first.writes:
         places[write.buffer].append(write)
     if not _meet(first, second, places, renamed) or _checks_made(first, second):
@@ -227,29 +227,29 @@ def _stays_plain(nest: LoopNest, renamed: Renaming) -> bool:
     """Whether a nest's renamed offsets are sums of variables, and its values use no index."""
     places = [place for offsets in nest.loads.values() for place in offsets]
     places += [write.offset for write in nest.writes]
-    if any(isinstance(atom, FloorMod) for place in places for atom in renamed.affine(place).terms):
+    if any(isinstance(atom, FloorMod) for place in places for atom in renamed.place(place).terms):
         return False
     values = [write.value for write in nest.writes]
     return not any(isinstance(part, Index) for part in walk(values))
 
 
 def _meet(
-    first: LoopNest, second: LoopNest, places: dict[Buffer, list[Write]], renamed: Renaming
+    first: LoopNest, second: LoopNest, places: dict[Buffer, list[Store]], renamed: Renaming
 ) -> bool:
     """Whether the second reads what the first writes, and writes what it reads, only at the offset
     of the same iteration."""
     for buffer, offsets in second.loads.items():
         if buffer in places and any(
-            renamed.affine(offset) != places[buffer][-1].offset for offset in offsets
+            renamed.place(offset) != places[buffer][-1].offset for offset in offsets
         ):
             return False
     for write in second.writes:
-        offset = renamed.affine(write.offset)
+        offset = renamed.place(write.offset)
         if any(before.offset != offset for before in places.get(write.buffer, ())):
             return False
         if any(read != offset for read in first.loads.get(write.buffer, ())):
             return False
-        if first.product is not None and first.product.reads(write.buffer):
+        if first.factors(write.buffer):
             return False
     # A reduction reads the elements of other iterations: its nest may not write what it reads.
     return not (first.has_reductions and first.reads & second.written)
@@ -264,7 +264,7 @@ def _checks_made(first: LoopNest, second: LoopNest) -> bool:
 def _merge(
     first: LoopNest,
     second: LoopNest,
-    places: dict[Buffer, list[Write]],
+    places: dict[Buffer, list[Store]],
     rename: dict[Variable, Affine],
 ) -> LoopNest:
     def made(part: Expr) -> Expr | None:
@@ -280,10 +280,8 @@ def _merge(
     for write in second.writes:
         variables = tuple(same[v] for v in write.variables) if same else first.variables
         distinct = frozenset(same[v] for v in write.distinct if v in same)
-        offset, value = renamed.affine(write.offset), renamed.of(write.value)
-        inside = renamed.unless_none(write.inside)
         writes = [w for w in writes if w.buffer is not write.buffer]
-        writes.append(Write(write.buffer, variables, offset, value, "set", inside, distinct))
+        writes.append(replace(renamed.store(write), variables=variables, distinct=distinct))
     return LoopNest.of(
         first.variables,
         tuple(writes),

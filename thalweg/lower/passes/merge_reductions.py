@@ -18,12 +18,12 @@ from thalweg.ir.expr import Accumulated, Call, Expr, Load
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, number
 from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import (
-    Factor,
     LoopNest,
     NestTemplate,
     Positions,
@@ -138,7 +138,7 @@ def _form(nest: LoopNest) -> Any:
     factors = product.a, product.b
     bounds = [bound for factor in factors for bound in factor.bounds]
     places = [*(f.load.offset for f in factors), *(place for _, place, _ in bounds)]
-    sizes = tuple(factor.buffer.size for factor in factors)
+    sizes = tuple(factor.load.buffer.size for factor in factors)
     limits = tuple((low, high) for low, _, high in bounds), len(product.a.bounds)
     same = structure([*places, nest.writes[0].offset], (*nest.variables, *product.reduced))
     return same, limits, sizes, product.dtype
@@ -168,22 +168,22 @@ def _merged(
     renamed = Renaming(onto).of(rename.of(total.writes[0].value))
     write = total.writes[0]
     done = replace(
-        write, variables=first.variables, offset=rename.affine(write.offset), value=renamed
+        write, variables=first.variables, offset=rename.place(write.offset), value=renamed
     )
     nodes = tuple(dict.fromkeys(n for nest in (*products, total) for n in nest.nodes))
     checks = tuple(n for nest in (*products, total) for n in nest.checks)
-    aliases = frozenset(_factor(nest, side).buffer for nest in products for side in (0, 1))
+    aliases = frozenset(_factor(nest, side).load.buffer for nest in products for side in (0, 1))
     return LoopNest.of(first.variables, (done,), nodes, product, checks, aliases=aliases)
 
 
-def _factor(nest: LoopNest, side: int) -> Factor:
+def _factor(nest: LoopNest, side: int) -> Access:
     assert nest.product is not None
     return nest.product.b if side else nest.product.a
 
 
-def _merged_factor(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor | None:
+def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -> Access | None:
     """The factors of all iterations as one over a buffer that holds them contiguously."""
-    buffers = [factor.buffer for factor in factors]
+    buffers = [factor.load.buffer for factor in factors]
     offset: Affine = factors[0].load.offset
     if all(buffer in pieces for buffer in buffers):
         places = [pieces[buffer] for buffer in buffers]
@@ -201,7 +201,7 @@ def _merged_factor(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -
         start, stride = 0, size
     placed = offset + index_of(steps).scaled(stride)
     value = Load(whole, placed + number(start))
-    return Factor(value, factors[0].bounds)
+    return Access(value, factors[0].bounds)
 
 
 def _left(part: Expr, left: Fold[Expr | None], gone: set[Buffer]) -> Expr | None:

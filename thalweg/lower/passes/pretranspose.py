@@ -15,10 +15,11 @@ import numpy as np
 
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Contraction, Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.nests.loop_nest import Factor, LoopNest, NestTemplate, Product, Write
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     return [each for at, nest in enumerate(result) for each in (*copies[at], nest)]
 
 
-def _across(product: Product, rows: range) -> _Matrix | None:
+def _across(product: Contraction, rows: range) -> _Matrix | None:
     """The second factor of a product of few rows, if its reduced variable is contiguous."""
     value = product.b.value
     if product.batch or product.b.bounds or not isinstance(value, Load):
@@ -84,7 +85,7 @@ def _copy(user: LoopNest, matrix: _Matrix, copy: Buffer) -> LoopNest:
     place = Affine(matrix.start, {column: matrix.stride, inner: 1})
     value = Load(matrix.buffer, place)
     loops = inner, column
-    write = Write(copy, loops, Affine(0, {inner: matrix.columns, column: 1}), value)
+    write = Store(copy, loops, Affine(0, {inner: matrix.columns, column: 1}), value)
     return LoopNest.of(loops, (write,), user.nodes[:1])
 
 
@@ -103,5 +104,5 @@ def _reading_template(template: NestTemplate, copy: Buffer) -> NestTemplate:
     assert product is not None
     (column,), (inner,) = product.columns, product.reduced
     place = Affine(0, {inner: column.extent, column: 1})
-    factor = Factor(Load(copy, place), ())
+    factor = Access(Load(copy, place), ())
     return replace(template, product=replace(product, b=factor))

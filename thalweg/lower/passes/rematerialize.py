@@ -16,18 +16,13 @@ from itertools import accumulate, pairwise
 
 from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, constant
 from thalweg.ir.index import Affine, floor_mod
+from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.loop_nest import (
-    LoopNest,
-    Renaming,
-    Write,
-    is_float,
-    users_of,
-)
+from thalweg.lower.nests.loop_nest import LoopNest, Renaming, is_float, users_of
 from thalweg.lower.nests.reductions import outermost
 
 _SMALL = 8  # a value so many times smaller than what it rematerializes may be kept live for that
@@ -91,7 +86,7 @@ class _Rematerialization:
             for number, (buffer, write) in enumerate(targets)
         )
 
-    def _may_go(self, buffer: Buffer, write: Write) -> bool:
+    def _may_go(self, buffer: Buffer, write: Store) -> bool:
         return (
             buffer.kind is BufferKind.TEMPORARY
             and buffer.bytes >= self._target.min_rematerialized_bytes
@@ -101,7 +96,7 @@ class _Rematerialization:
             and write.is_plain
         )
 
-    def _rematerialize(self, position: int, write: Write) -> bool:
+    def _rematerialize(self, position: int, write: Store) -> bool:
         """Rematerialize a value after the longest gap between its uses; whether that is
         possible."""
         last_early, late = self._gap(position, write.buffer)
@@ -127,7 +122,7 @@ class _Rematerialization:
         place = gaps.index(longest)
         return uses[place], uses[place + 1 :]
 
-    def _value(self, position: int, write: Write) -> _Value | None:
+    def _value(self, position: int, write: Store) -> _Value | None:
         """The value of a write as an expression over buffers, the nest's other results included."""
         variables = _counting(write.offset, write.buffer.size)
         if variables is None or isinstance(write.value, Const):
@@ -300,7 +295,7 @@ def _storing(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
             continue
         found = value.at(place)
         if found is not None:
-            write = Write(again, first.variables, place, found)
+            write = Store(again, first.variables, place, found)
             return nest.with_writes((*nest.writes, write))
     return None
 

@@ -181,6 +181,8 @@ def _is_zero(axis: Tensor) -> bool:
 
 def _rows(params: Tensor, indices: Tensor, dy: Tensor) -> IndexedSlices:
     """The gradient of a gather of rows: only those rows."""
+    if indices.shape.rank == 1:  # as they are: the device of the rows has these indices already
+        return IndexedSlices(dy, indices, shaping.shape(params))
     values = shaping.reshape(dy, _rows_shape(params, indices))
     return IndexedSlices(values, shaping.reshape(indices, [-1]), shaping.shape(params))
 

@@ -135,11 +135,14 @@ class DenseAccumulator(Accumulator[Array]):
             raise _invalid(f"Shape mismatch: expected {expected}, got {list(np.shape(gradient))}")
 
     def _add(self, gradient: Array) -> None:
-        self._total = np.array(gradient) if self._total is None else self._total + gradient
+        if self._total is None:
+            self._total = np.array(gradient)
+        else:
+            self._total += gradient
 
     def _reduced(self) -> Array:
         total = np.asarray(self._total)
-        return (total / self.count).astype(total.dtype) if self.is_mean else total
+        return (total / self.count).astype(total.dtype, copy=False) if self.is_mean else total
 
     def _clear(self) -> None:
         self._total = None
@@ -162,8 +165,7 @@ class SparseAccumulator(Accumulator[SparseGradient]):
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: dict[int, Array] = {}
-        self._counts: dict[int, int] = {}
+        self._gradients: list[tuple[Array, Array]] = []  # distinct rows and their sums, of each
         self._row_shape: tuple[int, ...] | None = None
 
     def _check(self, gradient: SparseGradient) -> None:
@@ -197,12 +199,12 @@ class SparseAccumulator(Accumulator[SparseGradient]):
     def _check_limits(self, indices: Array) -> None:
         sizes = self._sizes()
         limit = sizes[0] if sizes else None
-        for position, index in enumerate(indices):
-            if index < 0 or (limit is not None and index >= limit):
-                raise _invalid(
-                    f"Shape mismatch: index of slice {position} exceeded limits of shape; index "
-                    f"is {index} exceeded {limit}"
-                )
+        wrong = np.flatnonzero((indices < 0) | (False if limit is None else indices >= limit))
+        if wrong.size:
+            raise _invalid(
+                f"Shape mismatch: index of slice {wrong[0]} exceeded limits of shape; index "
+                f"is {indices[wrong[0]]} exceeded {limit}"
+            )
 
     def _check_values(self, values: Array) -> None:
         if self._row_shape is not None:
@@ -227,22 +229,28 @@ class SparseAccumulator(Accumulator[SparseGradient]):
 
     def _add(self, gradient: SparseGradient) -> None:
         self._row_shape = gradient.values.shape[1:]
-        for index in set(gradient.indices.tolist()):
-            row = gradient.values[gradient.indices == index].sum(
-                axis=0, dtype=gradient.values.dtype
-            )
-            self._rows[index] = self._rows[index] + row if index in self._rows else row
-            self._counts[index] = self._counts.get(index, 0) + 1
+        rows, sums, _ = _summed(gradient.indices, gradient.values)
+        self._gradients.append((rows, sums))
 
     def _reduced(self) -> SparseGradient:
         row_shape = self._row_shape or ()
-        kind = self.dtype.as_numpy_dtype
-        order = sorted(self._rows)
-        rows = [self._rows[i] / self._counts[i] if self.is_mean else self._rows[i] for i in order]
-        values = np.array(rows, kind).reshape((len(order), *row_shape))
+        indices, values = (np.concatenate(parts) for parts in zip(*self._gradients, strict=True))
+        rows, sums, counts = _summed(indices, values)
+        if self.is_mean:
+            sums = (sums / counts.reshape(-1, *[1] * len(row_shape))).astype(sums.dtype)
         sizes = self._sizes()
         first = sizes[0] if sizes and sizes[0] is not None else -1
-        return SparseGradient(np.array(order, np.int64), values, np.array([first, *row_shape]))
+        return SparseGradient(rows.astype(np.int64), sums, np.array([first, *row_shape]))
+
+
+def _summed(indices: Array, values: Array) -> tuple[Array, Array, Array]:
+    """The distinct indices in order, the sums of their rows, and how many rows each has."""
+    order = np.argsort(indices, kind="stable")
+    ordered = values[order]
+    distinct, starts, counts = np.unique(indices[order], return_index=True, return_counts=True)
+    if len(distinct) == len(indices):
+        return distinct, ordered, counts
+    return distinct, np.add.reduceat(ordered, starts, axis=0), counts
 
 
 # Ops

@@ -2,27 +2,30 @@
 
 What can be is run as native code. What cannot (strings, Python, shapes that change from one
 iteration to the next, nodes on several devices) and what native code gives up is unfolded to a
-token graph for the dataflow executor. Within one process that executor runs the vertices of all
-devices, each with the state of its own; between processes every device would run its own vertices
-and a copy of the loop's condition, as Send and Recv would carry a frame and an iteration in their
-keys.
+token graph for the dataflow executor, which runs the vertices of all devices, each with the state
+of its own. What is on a device of another process is called there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from thalweg.control.loops import While
+from thalweg.control.traces import BranchTrace
+from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node, Tensor
+from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
-from thalweg.runtime.compiled import Backend
+from thalweg.runtime.compiled import Backend, Elsewhere
 from thalweg.runtime.dataflow.run import Dataflow
-from thalweg.runtime.dataflow.unfold import unfold, unfold_step
-from thalweg.runtime.kernels import Call
+from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
+from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
+from thalweg.runtime.kernels import Call, call_of, local_cells
 from thalweg.runtime.program_cache import cached_lower
 
 #: Where this is False, everything is left to the executor: both must give the same.
@@ -64,6 +67,8 @@ class ControlCall:
         inputs = list(values)
         for place in self._fed:
             inputs[place] = _cell(self.unit.inputs[place], inputs[place])
+        if not self._spans:  # so nothing inside writes to a variable of another process
+            inputs = local_cells(inputs)
         if self.native is not None and NATIVE:
             results = self.native(context, inputs)
             if results is not None:
@@ -75,6 +80,9 @@ class ControlCall:
 
 def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that computes a control node and its traces."""
+    device = backend.device_of(unit.nodes[0])
+    if isinstance(device, Elsewhere) and not spans(unit.nodes[0], backend.devices or {}):
+        return device.call(unit)
     first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
@@ -112,3 +120,72 @@ def _cell(tensor: Tensor, value: Any) -> VariableCell:
     cell = VariableCell(tensor.op.name, tensor.dtype.base_dtype, tensor.shape)
     cell.assign(value)
     return cell
+
+
+# Token graphs
+
+
+Nested = Callable[[ControlRegion], Call]
+
+
+def unfold(unit: ControlRegion, backend: Backend, nested: Nested | None = None) -> TokenGraph:
+    """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
+    where `nested` gives such."""
+    unfolder = _StepUnfolder(backend, nested=nested)
+    around = Section()
+    for tensor in unit.inputs:
+        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
+    unfolder.control(unit, around, {})
+    fetches = tuple(around.values[tensor] for tensor in unit.outputs)
+    if not fetches:
+        unfolder.done(around, unit.node)
+    dead = [p for p, t in enumerate(unit.outputs) if isinstance(t.op.op, BranchTrace)]
+    return TokenGraph(tuple(unfolder.vertices), len(unit.inputs), fetches, frozenset(dead))
+
+
+def unfold_step(
+    nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor], backend: Backend
+) -> TokenGraph:
+    """A step that has control primitives as a token graph: its nodes one by one."""
+    unfolder = _StepUnfolder(replace(backend, compiled=False), feeds)
+    around = Section()
+    for tensor in feeds:
+        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
+    order = {node: set(node.controls) for node in nodes}
+    for unit in with_traces(nodes, fetches):
+        unfolder.unit(unit, around, order)
+    unfolder.close_loops(nodes, around)
+    ends = tuple(around.values[tensor] for tensor in fetches)
+    return TokenGraph(tuple(unfolder.vertices), len(feeds), ends)
+
+
+class _StepUnfolder(Unfolder):
+    """A part of a step, to be run."""
+
+    def __init__(
+        self, backend: Backend, fed: Collection[Tensor] = (), nested: Nested | None = None
+    ) -> None:
+        super().__init__(fed)
+        self._backend = backend
+        self._nested = nested
+
+    def units(
+        self, nodes: Sequence[Node], wanted: Sequence[Tensor], section: Section, order: Order
+    ) -> Sequence[Unit]:
+        if not self._backend.compiled or has_primitives(nodes):
+            return with_traces(nodes, wanted)
+        devices = self._backend.devices
+        names = None if devices is None else {node: devices[node].name for node in nodes}
+        return regions(nodes, wanted, values_in(section), order, devices=names)
+
+    def call(self, unit: Unit) -> Call | None:
+        """Of control nodes inside others, only loops are calls: only dead tokens can say that a
+        trace of a branch has no value."""
+        if not isinstance(unit, ControlRegion):
+            found = call_of(unit, self._fed, self._backend)
+        elif self._nested and not unit.node.op.blocking and isinstance(unit.node.op, While):
+            found = self._nested(unit)
+        else:
+            return None
+        devices = self._backend.devices
+        return found if devices is None else found._replace(device=devices[found.nodes[-1]].name)

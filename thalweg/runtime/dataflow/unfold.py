@@ -1,15 +1,16 @@
 """From control nodes to token graphs: conditionals become switches and merges, loops frames.
 
-What comes in is a conditional or a loop of a plan with its traces; what goes out is a token graph
-whose feeds are the unit's inputs and whose fetches are its outputs. Bodies are unfolded to any
-depth; what lies between control nodes is compiled in regions, or run node by node.
+An `Unfolder` makes the vertices of bodies, to any depth, and of nodes that are control primitives.
+Steps are unfolded to be run (`runtime/dataflow/control_region.py`), graphs to be written to files
+(`runtime/dataflow/exported.py`): these say what computes the nodes between control nodes.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -18,27 +19,26 @@ from thalweg.control.lists import ListValue
 from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
-from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace, traced_tensor
+from thalweg.control.traces import LoopCount, LoopTrace, traced_tensor
 from thalweg.graph.analysis.node_effects import has_state, is_sequential
 from thalweg.graph.analysis.order import Order, step_order
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
-from thalweg.lower.regions import Unit, regions, with_traces
+from thalweg.lower.regions import Unit
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.basic import Const
-from thalweg.runtime.compiled import Backend
 from thalweg.runtime.dataflow.tokens import (
     Input,
     Known,
     Loop,
     Source,
-    TokenGraph,
     Vertex,
     VertexKind,
 )
-from thalweg.runtime.kernels import Call, call_of, dereferenced
+from thalweg.runtime.kernels import Call, dereferenced
 
-_KINDS = {
+#: What the vertices of control primitives do, by the names of their ops.
+PRIMITIVES = {
     "Switch": VertexKind.SWITCH,
     "Merge": VertexKind.MERGE,
     "Enter": VertexKind.ENTER,
@@ -47,40 +47,6 @@ _KINDS = {
     "LoopCond": VertexKind.LOOP_COND,
     "ControlTrigger": VertexKind.TRIGGER,
 }
-
-
-Nested = Callable[[ControlRegion], Call]
-
-
-def unfold(unit: ControlRegion, backend: Backend, nested: Nested | None = None) -> TokenGraph:
-    """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
-    where `nested` gives such."""
-    unfolder = Unfolder(backend, nested=nested)
-    around = Section()
-    for tensor in unit.inputs:
-        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
-    unfolder.control(unit, around, {})
-    fetches = tuple(around.values[tensor] for tensor in unit.outputs)
-    if not fetches:
-        unfolder.done(around, unit.node)
-    dead = [p for p, t in enumerate(unit.outputs) if isinstance(t.op.op, BranchTrace)]
-    return TokenGraph(tuple(unfolder.vertices), len(unit.inputs), fetches, frozenset(dead))
-
-
-def unfold_step(
-    nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor], backend: Backend
-) -> TokenGraph:
-    """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(replace(backend, compiled=False), feeds)
-    around = Section()
-    for tensor in feeds:
-        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
-    order = {node: set(node.controls) for node in nodes}
-    for unit in with_traces(nodes, fetches):
-        unfolder.unit(unit, around, order)
-    unfolder.close_loops(nodes, around)
-    ends = tuple(around.values[tensor] for tensor in fetches)
-    return TokenGraph(tuple(unfolder.vertices), len(feeds), ends)
 
 
 @dataclass(eq=False)
@@ -104,15 +70,13 @@ class Section:
         return self._pivot
 
 
-class Unfolder:
-    """Vertices in the making."""
+class Unfolder(ABC):
+    """Vertices in the making. What computes them and what becomes of traces, subclasses say."""
 
-    def __init__(
-        self, backend: Backend, fed: Collection[Tensor] = (), nested: Nested | None = None
-    ) -> None:
+    folds: ClassVar[bool] = True  # constants: they are known, and no vertices
+
+    def __init__(self, fed: Collection[Tensor] = ()) -> None:
         self.vertices: list[Vertex] = []
-        self._backend = backend
-        self._nested = nested
         self._fed = fed  # tensors that are values whatever their nodes give
         self._closed: set[Node] = set()
         self._constants: set[int] = set()  # vertices whose tokens are there in every iteration
@@ -132,10 +96,14 @@ class Unfolder:
         self.vertices.append(Vertex(kind, tuple(inputs), after, **more))
         return Source(len(self.vertices) - 1)
 
+    def connect(self, merge: int, inputs: Sequence[Input]) -> None:
+        """Have a merge take what was made after it."""
+        self.vertices[merge] = self.vertices[merge]._replace(inputs=tuple(inputs))
+
     def _is_ambient(self, source: Input) -> bool:
         return isinstance(source, Known) or source.vertex in self._constants
 
-    def _alive(self, source: Input, section: Section) -> Source:
+    def alive(self, source: Input, section: Section) -> Source:
         """A value as a token that is alive where its section is."""
         if isinstance(source, Source) and source.vertex not in self._constants:
             return source
@@ -148,65 +116,53 @@ class Unfolder:
             end = section.ends[node] = end()
         return end
 
+    @abstractmethod
+    def units(
+        self, nodes: Sequence[Node], wanted: Sequence[Tensor], section: Section, order: Order
+    ) -> Sequence[Unit]:
+        """The nodes of a body as what runs as one."""
+
+    @abstractmethod
+    def call(self, unit: Unit) -> Call | None:
+        """What computes a unit; None for a control node that is unfolded."""
+
     # Bodies
 
     def body(self, body: Body, wanted: Sequence[Tensor], section: Section) -> None:
         """What tensors of a body need, whose arguments the section has as values."""
-        nodes = [n for n in _needed(body, wanted) if not isinstance(n.op, Argument)]
-        feeds = [t for t in section.values if not t.dtype.is_ref_dtype]
-        order = step_order(nodes, feeds)
-        if self._backend.compiled and not has_primitives(nodes):
-            units = regions(nodes, wanted, feeds, order, devices=self._device_names(nodes))
-        else:
-            units = with_traces(nodes, wanted)
-        for unit in units:
+        nodes = [n for n in self.needed(body, wanted) if not isinstance(n.op, Argument)]
+        order = step_order(nodes, values_in(section))
+        for unit in self.units(nodes, wanted, section, order):
             self.unit(unit, section, order)
         self.close_loops(nodes, section)
 
-    def _device_names(self, nodes: Iterable[Node]) -> dict[Node, str] | None:
-        devices = self._backend.devices
-        return None if devices is None else {node: devices[node].name for node in nodes}
-
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """A node, a region or a control node."""
-        if isinstance(unit, ControlRegion):
-            self._inner(unit, section, order)
-        elif isinstance(unit, Node) and isinstance(unit.op, Const) and not unit.control_inputs:
+        if isinstance(unit, Node) and self.folds and _is_constant(unit):
             section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
         elif isinstance(unit, Node) and isinstance(unit.op, Primitive):
             self._primitive(unit, section, order)
+        elif (call := self.call(unit)) is not None:
+            self._add_call(call, unit, section, order)
         else:
-            self.call(unit, section, order)
+            self.control(cast("ControlRegion", unit), section, order)
 
-    def call(self, unit: Node | Region, section: Section, order: Order) -> None:
-        """A vertex that computes a node or a region."""
-        taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
-        self._add_call(call_of(unit, self._fed, self._backend), unit, taken, section, order)
+    def needed(self, body: Body, wanted: Sequence[Tensor]) -> list[Node]:
+        """The nodes of a body that tensors of it need, in the order of the program."""
+        return needed(wanted, body.targets, {})
 
-    def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:
-        """A control node inside another one. Only dead tokens can say that a trace of a branch has
-        no value: branches are unfolded."""
-        op = unit.node.op
-        if self._nested is None or op.blocking or isinstance(op, Branching):
-            self.control(unit, section, order)
-        else:
-            self._add_call(self._nested(unit), unit, unit.inputs, section, order)
-
-    def _add_call(
-        self, call: Call, unit: Unit, taken: Sequence[Tensor], section: Section, order: Order
-    ) -> None:
-        inputs = [section.values[tensor] for tensor in taken]
-        if self._backend.devices is not None:
-            call = call._replace(device=self._backend.devices[call.nodes[-1]].name)
+    def _add_call(self, call: Call, unit: Unit, section: Section, order: Order) -> None:
+        taken = (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
         made = self.add(
             section,
             VertexKind.CALL,
-            inputs,
+            [section.values[tensor] for tensor in taken],
             self._before(unit, section, order),
             outputs=len(unit.outputs),
             node=call.node,
             call=call,
             blocks=call.node.op.blocking,
+            is_async=call.is_async,
         )
         self._gives(section, unit.outputs, made)
         section.ends.update(dict.fromkeys(call.nodes, made.vertex))
@@ -238,8 +194,8 @@ class Unfolder:
         known = [place for place, tensor in enumerate(node.inputs) if tensor in section.values]
         made = self.add(
             section,
-            _KINDS[type(op).__name__.removeprefix("Ref")],
-            [self._value(node, place, section) for place in known],
+            PRIMITIVES[type(op).__name__.removeprefix("Ref")],
+            [self.value(node, place, section) for place in known],
             self._before(node, section, order),
             outputs=max(1, len(node.outputs)),
             node=node,
@@ -251,13 +207,16 @@ class Unfolder:
         self._gives(section, node.outputs, made)
         section.ends[node] = made.vertex
 
-    def _value(self, node: Node, place: int, section: Section) -> Input:
+    def value(self, node: Node, place: int, section: Section) -> Input:
         """An input of a primitive, read where it is a reference and a value is wanted."""
         source = section.values[node.inputs[place]]
         if isinstance(node.op, Merging):
-            source = self._alive(source, section)
-        if place not in dereferenced(node, self._fed):
-            return source
+            source = self.alive(source, section)
+        is_read = place in dereferenced(node, self._fed)
+        return self.read(source, node, section) if is_read else source
+
+    def read(self, source: Input, node: Node, section: Section) -> Input:
+        """The value of a reference."""
         call = Call(_same, False, (0,), node, (node,))
         return self.add(section, VertexKind.CALL, (source,), node=node, call=call)
 
@@ -267,8 +226,8 @@ class Unfolder:
             if isinstance(node.op, Merging) and node not in self._closed:
                 self._closed.add(node)
                 place = cast("int", section.ends[node])
-                inputs = [self._value(node, each, section) for each in range(len(node.inputs))]
-                self.vertices[place] = self.vertices[place]._replace(inputs=tuple(inputs))
+                inputs = [self.value(node, each, section) for each in range(len(node.inputs))]
+                self.connect(place, inputs)
 
     # Conditionals
 
@@ -284,30 +243,32 @@ class Unfolder:
 
     def _conditional(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("Branching", unit.node.op)
-        chosen = self._choice(node, len(op.branches), section, controls)
+        source, choice = section.values[node.inputs[0]], self.choice(node, len(op.branches))
+        chosen = self.add(section, VertexKind.CALL, (source,), controls, node=node, call=choice)
         switched: dict[Tensor, Source] = {}
+        traces = [
+            [t for t in unit.nodes[1:] if traced_tensor(t).graph is body.graph]
+            for body in op.branches
+        ]
         parts: list[Section] = []
         for number, body in enumerate(op.branches):
-            traces = [t for t in unit.nodes[1:] if traced_tensor(t).graph is body.graph]
-            wanted = [*body.outputs, *map(traced_tensor, traces)]
+            wanted = [*body.outputs, *map(traced_tensor, traces[number])]
             parts.append(self._branch(node, number, body, chosen, switched, section, wanted))
-            for trace in traces:
-                inner = parts[-1].values[traced_tensor(trace)]
-                section.values[trace.outputs[0]] = self._alive(inner, parts[-1])
+        for number, found in enumerate(traces):
+            for trace in found:
+                section.values[trace.outputs[0]] = self.branch_trace(trace, number, parts)
         for place, tensor in enumerate(node.outputs):
             ends = [
-                self._alive(part.values[body.outputs[place]], part)
+                self.alive(part.values[body.outputs[place]], part)
                 for part, body in zip(parts, op.branches, strict=True)
             ]
             section.values[tensor] = self.add(section, VertexKind.MERGE, ends, node=node)
         section.ends[node] = lambda: self._joined(parts, section)
 
-    def _choice(self, node: Node, count: int, section: Section, controls: Sequence[int]) -> Source:
-        """The number of the branch; it comes after all that the conditional comes after."""
+    def choice(self, node: Node, count: int) -> Call:
+        """What makes the number of a branch of what chooses it."""
         references = (0,) if node.inputs[0].dtype.is_ref_dtype else ()
-        call = Call(_Choice(count, node.type == "If"), False, references, node, (node,))
-        source = section.values[node.inputs[0]]
-        return self.add(section, VertexKind.CALL, (source,), controls, node=node, call=call)
+        return Call(_Choice(count, node.type == "If"), False, references, node, (node,))
 
     def _branch(
         self,
@@ -329,7 +290,7 @@ class Unfolder:
             return self.add(section, VertexKind.PASS, (Source(switch.vertex, number),)).vertex
 
         part = Section(pivot)
-        used = _used(body, wanted)
+        used = self._used(body, wanted)
         for argument, outer in zip(body.arguments, node.inputs[1:], strict=True):
             source = section.values[outer]
             if argument not in used:
@@ -344,6 +305,10 @@ class Unfolder:
             part.values[argument] = Source(switched[outer].vertex, number)
         self.body(body, wanted, part)
         return part
+
+    def branch_trace(self, trace: Node, number: int, parts: Sequence[Section]) -> Input:
+        """A tensor of a branch, seen from outside: dead where another branch is taken."""
+        return self.alive(parts[number].values[traced_tensor(trace)], parts[number])
 
     def _joined(self, parts: Sequence[Section], section: Section) -> int:
         """A vertex that fires when all of the branch that was taken is done."""
@@ -384,19 +349,17 @@ class Unfolder:
         self.body(op.body, [*op.body.outputs, *traced], part)
         for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
             back = self.add(part, VertexKind.NEXT_ITERATION, (part.values[tensor],), node=node)
-            self.vertices[merge.vertex] = self.vertices[merge.vertex]._replace(inputs=(enter, back))
+            self.connect(merge.vertex, (enter, back))
         for tensor, switch in zip(node.outputs, switches, strict=True):
             section.values[tensor] = self.add(test, VertexKind.EXIT, (switch,), node=node)
-        self._loop_traces(unit, section, part, truth)
+        self.loop_traces(unit, section, part, truth, loop)
 
     def _truth(self, condition: Body, node: Node, test: Section) -> Source:
         """What decides whether the loop goes on."""
         tensor = condition.outputs[0]
-        references = (0,) if tensor.dtype.is_ref_dtype else ()
         source = test.values[tensor]
-        if references:
-            call = Call(_same, False, references, node, (node,))
-            source = self.add(test, VertexKind.CALL, (source,), node=node, call=call)
+        if tensor.dtype.is_ref_dtype:
+            source = self.read(source, node, test)
         return self.add(test, VertexKind.LOOP_COND, (source,), node=node)
 
     def _goes_on(self, truth: Source, test: Section) -> int:
@@ -414,8 +377,8 @@ class Unfolder:
     ) -> dict[int, Input]:
         """What the loop takes and does not change, by the place of the argument."""
         op, count = cast("While", node.op), len(node.outputs)
-        used = _used(op.condition, op.condition.outputs)
-        used |= _used(op.body, [*op.body.outputs, *traced])
+        used = self._used(op.condition, op.condition.outputs)
+        used |= self._used(op.body, [*op.body.outputs, *traced])
         found: dict[int, Input] = {}
         entered: dict[Tensor, Source] = {}
         for place, tensor in enumerate(node.inputs[count:], count):
@@ -439,8 +402,8 @@ class Unfolder:
             found[place] = entered[tensor]
         return found
 
-    def _loop_traces(
-        self, unit: ControlRegion, section: Section, part: Section, truth: Source
+    def loop_traces(
+        self, unit: ControlRegion, section: Section, part: Section, truth: Source, loop: Loop
     ) -> None:
         """What is known of a loop when it is done: how many iterations, and values of each."""
 
@@ -459,6 +422,10 @@ class Unfolder:
                     part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
                 )
             section.values[trace.outputs[0]] = made
+
+    def _used(self, body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
+        """The tensors of a body that are taken to get those that are wanted."""
+        return {t for node in self.needed(body, wanted) for t in node.inputs} | set(wanted)
 
 
 @dataclass(frozen=True)
@@ -505,6 +472,10 @@ class _Collected:
         return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
 
 
+def _is_constant(node: Node) -> bool:
+    return isinstance(node.op, Const) and not node.control_inputs
+
+
 def has_primitives(nodes: Iterable[Node]) -> bool:
     """Whether only a token graph can run these nodes."""
     return any(isinstance(node.op, Primitive) for node in nodes)
@@ -518,13 +489,9 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _needed(body: Body, wanted: Sequence[Tensor]) -> list[Node]:
-    return needed(wanted, body.targets, {})
-
-
-def _used(body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
-    """The tensors of a body that are taken to get those that are wanted."""
-    return {t for node in _needed(body, wanted) for t in node.inputs} | set(wanted)
+def values_in(section: Section) -> list[Tensor]:
+    """What a section has as values from outside, references apart."""
+    return [tensor for tensor in section.values if not tensor.dtype.is_ref_dtype]
 
 
 def _by_argument(body: Body, count: int, invariants: Mapping[int, Input]) -> dict[Tensor, Input]:

@@ -1,0 +1,49 @@
+"""Errors between processes: a status code, a text, the node's name and the task it happened on.
+
+The client binds an error to its own node of that name, so that the text names the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thalweg import errors
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node
+
+
+def encode(error: BaseException, task: str) -> dict[str, Any]:
+    """An error as the fields of a message."""
+    if not isinstance(error, errors.OpError):
+        error = errors.InternalError(None, None, f"{type(error).__name__}: {error}")
+    return {
+        "code": error.error_code,
+        "text": error.message,
+        "node": getattr(error.op, "name", ""),
+        "task": task,
+    }
+
+
+def decode(fields: Mapping[str, Any], graph: Graph | None = None) -> errors.OpError:
+    """The error in a message, bound to the node of the graph that it names."""
+    kind = _CLASSES.get(fields["code"], errors.UnknownError)
+    text = fields["text"]
+    if fields["task"] and fields["task"] not in text:
+        text = f"{text} [on {fields['task']}]"
+    return kind(None, _node(graph, fields["node"]), text)
+
+
+def _node(graph: Graph | None, name: str) -> Node | None:
+    """The user's node of a name; those that a cut made belong to one of these."""
+    while graph is not None and name:
+        try:
+            return graph.get_operation_by_name(name)
+        except KeyError:
+            name = name.rpartition("/")[0]
+    return None
+
+
+_CLASSES: dict[int, type[errors.OpError]] = {
+    kind.code: kind for kind in errors.OpError.__subclasses__()
+}

@@ -1,0 +1,1 @@
+"""Starting the tasks of a cluster: as processes of this machine, or as actors of Ray."""

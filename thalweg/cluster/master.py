@@ -1,0 +1,320 @@
+"""The master: cuts a session's steps for the tasks of a cluster and runs them there.
+
+It lives in the client's process. A step is pruned, placed on the devices of all tasks and cut; each
+task is sent its partitions once and runs them by handle from then on: a step costs one message to
+each task and one back. Where the target is a server of this process, its partitions are called
+without a message. The first error of any task ends the step on all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from thalweg import errors
+from thalweg.cluster import failures
+from thalweg.cluster.member import Member
+from thalweg.cluster.partition_def import encode
+from thalweg.cluster.tasks import task_of
+from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.values import by_place
+from thalweg.cluster.wire import Kind, Message
+from thalweg.cluster.worker import TaskSession
+from thalweg.device.cpu.device import cpu_device
+from thalweg.device.device import Device
+from thalweg.device.local import local_devices
+from thalweg.graph.analysis.order import step_order
+from thalweg.graph.device import DeviceSpec
+from thalweg.graph.graph import Graph
+from thalweg.partition.cut import Partition, partition
+from thalweg.place.placer import Placement, Placer, is_replicated
+from thalweg.platform import spans
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.config import SessionOptions
+from thalweg.runtime.dataflow.unfold import has_primitives
+from thalweg.runtime.engine import COMPILES, Engine
+from thalweg.runtime.executor import execute
+from thalweg.runtime.plan import Plan, Step, plan, plan_partition, prune
+from thalweg.runtime.resources import Resources
+
+
+@dataclass(frozen=True)
+class ClusterPlan(Plan):
+    """A step on several tasks, or on one of another process."""
+
+    handle: int = 0
+    tasks: tuple[TaskPart, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """What one task does in a step."""
+
+    task: str
+    partitions: tuple[Partition, ...]
+    peer: Peer | None  # None for the task of this process
+    feeds: tuple[int, ...] = field(init=False)  # places of the values it takes
+
+    def __post_init__(self) -> None:
+        places = {place for part in self.partitions for place, _ in part.feeds}
+        object.__setattr__(self, "feeds", tuple(sorted(places)))
+
+
+class Master(Engine):
+    """Runs the steps of one session on the tasks of a cluster."""
+
+    def __init__(self, member: Member, graph: Graph, options: SessionOptions) -> None:
+        self._member = member
+        self._graph = weakref.ref(graph)
+        self._number = secrets.randbits(31) << 32  # of its steps, which are counted from there
+        self._session = f"{self._number:x}"
+        self._counter = itertools.count(1)
+        self._handles = itertools.count(1)
+        self._running: dict[int, RunningStep] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._lost: dict[str, errors.OpError] = {}  # by address
+        self._tasks = member.open(self._session, self, options)
+        own = member.worker
+        self._own: TaskSession | None = own and own.session(self._session)
+        if self._own is not None:
+            self._own.on_end = lambda error: self.on_failure(error)
+        self.devices = own.devices if own else local_devices({})
+        self.resources = self._own.resources if self._own else Resources()
+        names = [name for task in self._tasks.values() for name in task.devices]
+        self.placer = Placer(names, options.allow_soft_placement)
+
+    # Planning
+
+    def plan(self, step: Step) -> Plan:
+        """Cut a step for the tasks; one for this process alone is planned as without a cluster."""
+        nodes = prune(step.fetches, step.targets, step.feeds)
+        placement = self.placer.place(nodes)
+        used = _used(placement) or {self._member.task}
+        if used == {self._member.task} and self._own is not None:
+            return plan(step, self.devices, self.placer, COMPILES)
+        if len(used) > 1 and has_primitives(nodes):
+            raise errors.UnimplementedError(
+                None,
+                next(node for node in nodes if has_primitives([node])),
+                f"A step with Switch and Merge nodes cannot be cut between tasks: {sorted(used)}",
+            )
+        order = step_order(nodes, step.feeds)
+        cut = partition(nodes, *step, placement, order)
+        try:
+            return self._register(cut, placement, order)
+        except errors.AbortedError as error:
+            raise self._error(error) from None
+
+    def _register(self, cut: Sequence[Partition], placement: Placement, order: Any) -> ClusterPlan:
+        handle = next(self._handles)
+        by_task: dict[str, list[Partition]] = {}
+        for part in cut:
+            by_task.setdefault(task_of(part.device), []).append(part)
+        parts = [TaskPart(task, tuple(parts), self._peer(task)) for task, parts in by_task.items()]
+        self._ask(
+            [
+                (each.peer, _registration(self._session, handle, each))
+                for each in parts
+                if each.peer is not None
+            ]
+        )
+        for each in parts:
+            if each.peer is None and self._own is not None:
+                self._own.register(handle, each.partitions)
+        return ClusterPlan((), 0, (), (), placement, order, handle=handle, tasks=tuple(parts))
+
+    def _peer(self, task: str) -> Peer | None:
+        return None if task == self._member.task and self._own else self._tasks[task].peer
+
+    def _ask(self, requests: Sequence[tuple[Peer, Message]]) -> list[Message]:
+        """The answers to messages, all sent at once."""
+        answers = SimpleQueue[tuple[int, Message | None, Exception | None]]()
+        for place, (peer, message) in enumerate(requests):
+            peer.request(message, _collect(answers, place))
+        found: dict[int, Message] = {}
+        for _ in requests:
+            place, answer, error = answers.get()
+            if answer is None or error is not None:
+                raise error or errors.InternalError(None, None, "No answer")
+            found[place] = _checked(answer, self._graph())
+        return [found[place] for place in range(len(found))]
+
+    def explained(self, planned: Plan) -> Plan:
+        """A plan whose partitions are planned here, for devices like this process's."""
+        if not isinstance(planned, ClusterPlan):
+            return planned
+        devices = [_stand_in(name) for name in self.placer.devices]
+        parts = [
+            plan_partition(part, devices, COMPILES)
+            for task in planned.tasks
+            for part in task.partitions
+        ]
+        return replace(planned, partitions=tuple(parts))
+
+    # Running
+
+    def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
+        if not isinstance(planned, ClusterPlan):
+            return execute(planned, feeds, self.resources, cancellation)
+        self._check_tasks(planned)
+        number = self._number | (next(self._counter) & 0xFFFFFFFF)
+        running = RunningStep(number, planned, self._member, self._session, self._graph())
+        with self._lock:
+            self._running[number] = running
+        undo = cancellation.on_cancel(lambda: running.fail(cancellation.error))
+        try:
+            return running.run(feeds)
+        except errors.AbortedError as error:
+            raise self._error(error) from None
+        finally:
+            undo()
+            with self._lock:
+                del self._running[number]
+
+    def _check_tasks(self, planned: ClusterPlan) -> None:
+        """Raise where a task of a step is lost: what was registered there is gone."""
+        for part in planned.tasks if self._lost else ():
+            if part.peer is not None and part.peer.address in self._lost:
+                raise self._lost[part.peer.address]
+
+    def lost(self, address: str, error: errors.OpError) -> None:
+        """A task is gone: the steps that it has a part in end, and no others begin."""
+        with self._lock:
+            self._lost.setdefault(address, error)
+            running = [*self._running.values()]
+        for step in running:
+            if step.uses(address):
+                step.fail(error)
+
+    def _error(self, error: errors.OpError) -> errors.OpError:
+        """What is told of an error: a task that has forgotten a closed session is no news."""
+        is_closed = self._is_closed and isinstance(error, errors.AbortedError)
+        return errors.CancelledError(None, None, "Session was closed.") if is_closed else error
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._own is not None:
+            self._own.on_end = None
+        self._member.close(self._session, self._tasks.values())
+
+
+class RunningStep:
+    """One step on its tasks."""
+
+    def __init__(
+        self, number: int, planned: ClusterPlan, member: Member, session: str, graph: Graph | None
+    ) -> None:
+        self._number, self._plan = number, planned
+        self._member, self._session, self._graph = member, session, graph
+        self._answers = SimpleQueue[None]()
+        self._lock = threading.Lock()
+        self._error: errors.OpError | None = None
+        self._found: dict[int, Any] = {}
+        self._started = time.perf_counter_ns()
+
+    def run(self, feeds: Sequence[Any]) -> list[Any]:
+        """Start all tasks, run the own part, and collect what is fetched."""
+        remote = [part for part in self._plan.tasks if part.peer is not None]
+        own = [part for part in self._plan.tasks if part.peer is None]
+        try:
+            for part in remote:
+                self._start(part, feeds)
+            for part in own:
+                self._run_own(part, feeds)
+            for _ in remote:
+                self._answers.get()
+        except BaseException as error:  # an interrupt, say
+            self.fail(errors.CancelledError(None, None, f"The step was stopped: {error!r}"))
+            raise
+        if self._error is not None:
+            raise self._error
+        return [self._found[place] for place in range(len(self._found))]
+
+    def _start(self, part: TaskPart, feeds: Sequence[Any]) -> None:
+        message = Message(
+            Kind.RUN,
+            self._number,
+            {"session": self._session, "handle": self._plan.handle, "feeds": part.feeds},
+            [feeds[place] for place in part.feeds],
+        )
+        try:
+            part.peer.request(message, partial(self._answered, part))  # pyright: ignore[reportOptionalMemberAccess] - not the own
+        except errors.OpError as error:
+            self._answered(part, None, error)
+
+    def _answered(self, part: TaskPart, message: Message | None, error: Exception | None) -> None:
+        """Take a task's answer, on the thread that it came on."""
+        try:
+            if spans.is_on():
+                spans.note(f"run on {part.task}", part.partitions[0].nodes[0], self._started)
+            if message is None:
+                raise error or errors.UnavailableError(None, None, "A task did not answer")
+            answer = _checked(message, self._graph)
+            self._found.update(by_place(answer.fields["places"], answer))
+        except errors.OpError as failure:
+            self.fail(failure)
+        finally:
+            self._answers.put(None)
+
+    def _run_own(self, part: TaskPart, feeds: Sequence[Any]) -> None:
+        worker = self._member.worker
+        given = {place: feeds[place] for place in part.feeds}
+        try:
+            found = worker.run(self._session, self._plan.handle, self._number, given)  # pyright: ignore[reportOptionalMemberAccess] - there is a part for it
+            self._found.update(found)
+        except errors.OpError as error:
+            self.fail(error)
+
+    def uses(self, address: str) -> bool:
+        """Whether the task at an address has a part in the step."""
+        return any(part.peer and part.peer.address == address for part in self._plan.tasks)
+
+    def fail(self, error: errors.OpError | None) -> None:
+        """End the step everywhere; the first error is the one that is raised."""
+        with self._lock:
+            if self._error is not None or error is None:
+                return
+            self._error = error
+        if self._member.worker is not None:
+            self._member.worker.abort(self._number, error)
+        fields = failures.encode(error, "")
+        for part in self._plan.tasks:
+            if part.peer is not None and part.peer.is_alive:
+                self._member.send(part.peer, Message(Kind.ABORT, self._number, fields))
+
+
+def _stand_in(device: str) -> Device:
+    """A device of this process with the name of another task's."""
+    return cpu_device(DeviceSpec.from_string(device).device_index or 0, task=task_of(device))
+
+
+def _used(placement: Placement) -> set[str]:
+    return {task_of(device) for node, device in placement.items() if not is_replicated(node)}
+
+
+def _registration(session: str, handle: int, part: TaskPart) -> Message:
+    fields, graphs = zip(*map(encode, part.partitions), strict=True)
+    body = {"session": session, "handle": handle, "partitions": list(fields)}
+    return Message(Kind.REGISTER, 0, body, list(graphs))
+
+
+def _collect(
+    answers: SimpleQueue[tuple[int, Message | None, Exception | None]], place: int
+) -> Callable[[Message | None, Exception | None], None]:
+    return lambda message, error: answers.put((place, message, error))
+
+
+def _checked(answer: Message, graph: Graph | None) -> Message:
+    """An answer that tells of no failure."""
+    if answer.kind is Kind.FAILED:
+        raise failures.decode(answer.fields, graph)
+    return answer

@@ -1,0 +1,255 @@
+"""`tf.train.Server`: a task of a cluster, in this process.
+
+It answers masters, which register partitions and run steps, and other tasks, which push values. A
+session of this process whose target it is calls it without messages.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from thalweg import errors
+from thalweg.cluster import failures
+from thalweg.cluster.addresses import bindable, numeric
+from thalweg.cluster.member import Member
+from thalweg.cluster.spec import ClusterSpec, server_def
+from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
+from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.values import by_place, packed, values_of
+from thalweg.cluster.wire import Kind, Message
+from thalweg.cluster.worker import Worker
+from thalweg.device.local import local_devices
+from thalweg.partition.rendezvous import Key
+from thalweg.platform.described import described
+from thalweg.public import public
+from thalweg.runtime.config import SessionOptions, session_options
+from thalweg.runtime.dataflow.workers import WORKERS
+
+SCHEME = "thalweg://"
+
+_servers: weakref.WeakValueDictionary[str, TaskServer] = weakref.WeakValueDictionary()
+
+
+def server_at(address: str) -> TaskServer | None:
+    """The server of this process that listens at an address."""
+    return _servers.get(numeric(address))
+
+
+class TaskServer(Member):
+    """A task: what it has, and what it does for masters and other tasks."""
+
+    def __init__(self, cluster: ClusterSpec, job: str, index: int, config: Any) -> None:
+        options = session_options(config)
+        self.task = task_name(job, index)
+        devices = local_devices(options.device_count, options.threads, self.task)
+        self._worker = self.worker = Worker(self.task, devices, self._push, self._peer)
+        self._by_task = dict(all_tasks(cluster))
+        self._sessions: dict[Peer, set[str]] = {}
+        super().__init__(bindable(self._by_task[self.task]))
+        self._by_task[self.task] = self.endpoint.address
+        self._spec = _with_address(cluster, job, index, self.endpoint.address)
+        _servers[self.endpoint.address] = self
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+        _servers.pop(self.endpoint.address, None)
+        self.endpoint.close()
+
+    # As the target of sessions in this process
+
+    def _cluster(self, options: SessionOptions) -> ClusterSpec:
+        return self._spec
+
+    def _open_own(self, session: str) -> TaskInfo:
+        self._worker.open_session(session)
+        names = [device.name for device in self._worker.devices]
+        return TaskInfo(self.task, self.endpoint.address, names, None)
+
+    # As a task
+
+    def received(self, peer: Peer, message: Message) -> None:
+        """Do what a message asks for: what is short, at once; what is not, on another thread."""
+        match message.kind:
+            case Kind.TENSOR:
+                self._worker.traffic.received(message.values)
+                given = values_of(message)  # none for a token
+                key = Key(*message.fields["key"])
+                self._worker.deliver(message.step, key, given[0] if given else ())
+            case Kind.RUN:
+                WORKERS.start(lambda: self._answer(peer, message, self._run))
+            case Kind.ABORT:
+                self._worker.abort(message.step, failures.decode(message.fields))
+            case Kind.STATUS:
+                self._answer(peer, message, lambda request: self._status(peer, request))
+            case Kind.REGISTER:
+                WORKERS.start(lambda: self._answer(peer, message, self._register))
+            case Kind.CLOSE:
+                self._close(peer, message.fields["session"])
+            case Kind.RESET:
+                WORKERS.start(lambda: self._answer(peer, message, self._reset))
+            case _:
+                pass
+
+    def _answer(self, peer: Peer, message: Message, act: Callable[[Message], Message]) -> None:
+        try:
+            answer = act(message)
+        except Exception as error:
+            answer = Message(Kind.FAILED, message.step, failures.encode(error, self.task))
+        with suppress(errors.OpError):  # who asked may be gone
+            peer.reply(message, answer)
+
+    def _run(self, message: Message) -> Message:
+        fields = message.fields
+        self._worker.traffic.received(message.values)
+        feeds = by_place(fields["feeds"], message)
+        found = self._worker.run(fields["session"], fields["handle"], message.step, feeds)
+        answer = packed(Message(Kind.DONE, message.step, {"places": [*found]}, [*found.values()]))
+        self._worker.traffic.sent(answer.values)
+        return answer
+
+    def _register(self, message: Message) -> Message:
+        session = self._worker.session(message.fields["session"])
+        pairs = zip(message.fields["partitions"], message.values, strict=True)
+        session.register(message.fields["handle"], session.decoded([*pairs]))
+        return Message(Kind.DONE)
+
+    def _status(self, peer: Peer, message: Message) -> Message:
+        session = message.fields.get("session")
+        if session:
+            self._sessions.setdefault(peer, set()).add(session)
+            self._worker.open_session(session)
+        jobs = {job: dict[str, str]() for job in self._spec.jobs}
+        for job, tasks in jobs.items():
+            for index in self._spec.task_indices(job):
+                tasks[str(index)] = self._spec.task_address(job, index)
+        devices = [device.name for device in self._worker.devices]
+        about = {"task": self.task, "devices": devices, "cluster": jobs}
+        return Message(Kind.DONE, 0, about | self._worker.traffic.snapshot()._asdict())
+
+    def _reset(self, message: Message) -> Message:
+        self._worker.reset(message.fields["containers"])
+        return Message(Kind.DONE)
+
+    def _close(self, peer: Peer, session: str) -> None:
+        self._sessions.get(peer, set()).discard(session)
+        self._end(session, errors.CancelledError(None, None, "Session was closed."))
+
+    def _end(self, session: str, error: errors.OpError) -> None:
+        master = int(session, 16) >> 32
+        self._worker.close_session(session, error)
+        self._worker.forget_steps(lambda number: number >> 32 == master)
+
+    def lost(self, peer: Peer, error: errors.OpError) -> None:
+        """A master or another task is gone."""
+        super().lost(peer, error)
+        for session in self._sessions.pop(peer, ()):
+            self._end(session, error)
+
+    def _peer(self, task: str) -> Peer:
+        return self.endpoint.peer(self._by_task[task])
+
+    def _push(self, step: int, key: Key, value: Any) -> None:
+        peer = self._peer(task_of(key.destination))
+        values = [] if isinstance(value, tuple) else [value]
+        message = packed(Message(Kind.TENSOR, step, {"key": key}, values))
+        self._worker.traffic.sent(message.values)
+        peer.send(message)
+
+
+def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> ClusterSpec:
+    """A cluster with where a task really listens: a port of 0 is any that is free."""
+    jobs = {
+        name: {i: cluster.task_address(name, i) for i in cluster.task_indices(name)}
+        for name in cluster.jobs
+    }
+    jobs[job][index] = address
+    return ClusterSpec(jobs)
+
+
+@public("train.Server")
+class Server:
+    """A task of a cluster: its devices run steps for every session that asks.
+
+    Args:
+        server_or_cluster_def: a `tf.train.ClusterSpec`, `ClusterDef`, `ServerDef`, or a dict from
+            jobs to addresses.
+        job_name: the job that this task belongs to; may be left out where there is but one.
+        task_index: its index in the job; may be left out where there is but one.
+        protocol: any name: all servers speak Thalweg's own.
+        config: a `tf.ConfigProto` for the task's devices.
+        start: whether to listen at once.
+
+    Raises:
+        tf.errors.InvalidArgumentError: where an address is no "host:port".
+
+    Example:
+        >>> server = tf.train.Server.create_local_server()
+        >>> with tf.Session(server.target) as session:
+        ...     session.run(tf.constant(2) * 21)
+        np.int32(42)
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def: Any,
+        job_name: str | None = None,
+        task_index: int | None = None,
+        protocol: str | None = None,
+        config: Any = None,
+        start: bool = True,
+    ) -> None:
+        self._def = server_def(server_or_cluster_def, job_name, task_index, protocol, config)
+        self._cluster = ClusterSpec(self._def.cluster)
+        for _, address in all_tasks(self._cluster):
+            numeric(address)
+        self._task: TaskServer | None = None
+        self._stopped = threading.Event()
+        if start:
+            self.start()
+
+    def __repr__(self) -> str:
+        state = "new" if self._task is None else f"at {self._task.endpoint.address}"
+        return described(self, task=f"{self._def.job_name}:{self._def.task_index}", state=state)
+
+    def start(self) -> None:
+        """Begin to listen; sessions may connect from now on."""
+        if self._task is None:
+            definition = self._def
+            self._task = TaskServer(
+                self._cluster,
+                definition.job_name,
+                definition.task_index,
+                definition.default_session_config,
+            )
+
+    def join(self) -> None:
+        """Wait until the server is stopped; a parameter server does nothing else."""
+        while not self._stopped.wait(3600):
+            pass
+
+    def stop(self) -> None:
+        """End: steps that use this task fail, and it answers nobody any more."""
+        if self._task is not None:
+            self._task.stop()
+        self._stopped.set()
+
+    @property
+    def server_def(self) -> Any:
+        """What this server was made of, as a `tf.train.ServerDef`."""
+        return self._def
+
+    @property
+    def target(self) -> str:
+        """What sessions are given to connect: `tf.Session(server.target)`."""
+        if self._task is None:
+            raise errors.FailedPreconditionError(None, None, "The server was not started")
+        return f"{SCHEME}{self._task.endpoint.address}"
+
+    @staticmethod
+    def create_local_server(config: Any = None, start: bool = True) -> Server:
+        """A server that is a cluster of its own, at a port that is free."""
+        return Server({"localhost": ["localhost:0"]}, protocol="grpc", config=config, start=start)

@@ -1,0 +1,49 @@
+"""Tasks by name: `/job:ps/replica:0/task:1`, as in the names of their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from thalweg.cluster.spec import ClusterSpec
+from thalweg.cluster.transport.endpoint import Peer
+from thalweg.graph.device import DeviceSpec
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A task that answered: its devices, and how it is reached."""
+
+    name: str
+    address: str
+    devices: Sequence[str]
+    peer: Peer | None  # None for the task of this process
+
+
+def task_name(job: str, index: int) -> str:
+    """The name of a task."""
+    return f"/job:{job}/replica:0/task:{index}"
+
+
+def task_of(device: str) -> str:
+    """The name of the task that a device belongs to."""
+    return device.rpartition("/device:")[0]
+
+
+def all_tasks(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
+    """The names and addresses of the tasks of a cluster."""
+    for job in cluster.jobs:
+        for index in cluster.task_indices(job):
+            yield task_name(job, index), cluster.task_address(job, index)
+
+
+def passes(task: str, filters: Sequence[str]) -> bool:
+    """Whether a task is one that a session's device filters leave."""
+    asked = [DeviceSpec.from_string(each) for each in filters]
+    spec = DeviceSpec.from_string(task)
+    return not asked or any(_agree(each, spec) for each in asked)
+
+
+def _agree(asked: DeviceSpec, task: DeviceSpec) -> bool:
+    parts = ("job", "replica", "task")
+    return all(getattr(asked, part) in (None, getattr(task, part)) for part in parts)

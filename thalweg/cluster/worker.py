@@ -1,0 +1,227 @@
+"""What a task does for masters: it keeps the partitions they register and runs steps of them.
+
+Its devices own variables, queues and the like, which all sessions share by container and name. A
+step of a task has one rendezvous: values for other tasks are pushed to them, and those from other
+tasks may come before the step itself. An aborted step is never taken up again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.cluster.partition_def import Fields, decode
+from thalweg.cluster.remote_calls import RemoteCalls, stays_here
+from thalweg.cluster.traffic import Traffic
+from thalweg.cluster.transport.endpoint import Peer
+from thalweg.device.device import Device
+from thalweg.graph.node import Node
+from thalweg.partition.cut import Partition
+from thalweg.partition.rendezvous import Key, Rendezvous
+from thalweg.platform.caches import Bounded
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.engine import COMPILES
+from thalweg.runtime.executor import run_partitions
+from thalweg.runtime.plan import PartitionPlan, plan_partition
+from thalweg.runtime.resources import Objects, Resources
+
+#: (step, key, value): to the task that a key's destination is on
+Push = Callable[[int, Key, Any], None]
+
+_MAX_ENDED = 10_000  # steps of which a value that comes late is still known to be late
+
+
+class Worker:
+    """The devices of one task, and what masters have them do."""
+
+    def __init__(
+        self, name: str, devices: Sequence[Device], push: Push, peer: Callable[[str], Peer]
+    ) -> None:
+        self.name = name  # "/job:ps/replica:0/task:0"
+        self._peer = peer  # of another task
+        self.devices = devices
+        self._objects = [Objects() for _ in devices]
+        self.traffic = Traffic()
+        self._push = push
+        self._sessions: dict[str, TaskSession] = {}
+        self._steps: dict[int, TaskStep] = {}
+        self._ended = Bounded[int, None]("ended steps of a task", _MAX_ENDED)
+        self._lock = threading.Lock()
+
+    # Sessions
+
+    def open_session(self, session: str) -> TaskSession:
+        """A master begins; what it registers is forgotten when it ends."""
+        with self._lock:
+            calls = RemoteCalls(session, self._peer)
+            made = TaskSession(self.devices, self._objects, calls)
+            return self._sessions.setdefault(session, made)
+
+    def session(self, name: str) -> TaskSession:
+        """A session that is open."""
+        found = self._sessions.get(name)
+        if found is None:
+            raise errors.AbortedError(
+                None,
+                None,
+                f"{self.name} does not know this session: the task was reset or started again. "
+                "Make a new session; tf.train.MonitoredTrainingSession does so by itself",
+            )
+        return found
+
+    def close_session(self, session: str, error: errors.OpError) -> None:
+        """Forget what a master registered, and end its steps."""
+        with self._lock:
+            found = self._sessions.pop(session, None)
+            steps = [step for step in self._steps.values() if step.session == session]
+        for step in steps:
+            self.abort(step.number, error)
+        if found is not None and found.on_end is not None:
+            found.on_end(error)
+
+    def reset(self, containers: Sequence[str] | None) -> None:
+        """Forget the objects in some containers, or all, and all sessions."""
+        own = self.name.split("/")[1].removeprefix("job:")  # the default container is the job's
+        named = None if not containers else {"" if each == own else each for each in containers}
+        for each in self._objects:
+            each.clear(named)
+        for session in [*self._sessions]:
+            self.close_session(session, _reset(self.name))
+
+    # Steps
+
+    def run(self, session: str, handle: int, number: int, feeds: Mapping[int, Any]) -> Values:
+        """Run this task's partitions of a step; fetched values by their places."""
+        opened = self.session(session)
+        step = self._step(number, session)
+        try:
+            with np.errstate(all="ignore"):
+                return run_partitions(
+                    opened.partitions(handle),
+                    feeds,
+                    opened.resources,
+                    step.cancellation,
+                    step.rendezvous,
+                )
+        except BaseException as error:
+            step.rendezvous.abort(error)
+            raise
+        finally:
+            self._end(number)
+            self.traffic.ran_step()
+
+    def deliver(self, number: int, key: Key, value: Any) -> None:
+        """Take a value that another task pushed."""
+        step = self._step(number)
+        if step.cancellation.error is None:
+            step.rendezvous.send(key, value)
+
+    def abort(self, number: int, error: errors.OpError) -> None:
+        """End a step, be it running or still to come."""
+        self._step(number).cancellation.cancel(error)
+
+    def _step(self, number: int, session: str = "") -> TaskStep:
+        """A step that somebody speaks of, for the first time or not."""
+        with self._lock:
+            found = self._steps.get(number)
+            if found is None:
+                found = TaskStep(number, self.name, self._push)
+                if number in self._ended:
+                    found.cancellation.cancel(_ended(number))
+                else:
+                    self._steps[number] = found
+            found.session = session or found.session
+            return found
+
+    def _end(self, number: int) -> None:
+        with self._lock:
+            self._steps.pop(number, None)
+            self._ended[number] = None
+
+    def forget_steps(self, belongs: Callable[[int], bool]) -> None:
+        """Drop what came for steps that will never be run: their master is gone."""
+        with self._lock:
+            gone = [number for number in self._steps if belongs(number)]
+        for number in gone:
+            self.abort(number, _ended(number))
+            self._end(number)
+
+
+Values = dict[int, Any]
+
+
+class TaskSession:
+    """What one master has registered with a task."""
+
+    def __init__(
+        self, devices: Sequence[Device], objects: Sequence[Objects], calls: RemoteCalls
+    ) -> None:
+        self._devices, self._calls = devices, calls
+        self.resources, *self._others = Resources.of_devices(devices, objects)
+        self._originals: dict[str, Node] = {}
+        self._plans: dict[int, Sequence[PartitionPlan]] = {}
+        self.on_end: Callable[[errors.OpError], None] | None = None
+
+    def register(self, handle: int, parts: Sequence[Partition]) -> None:
+        """Plan the partitions of a step, which runs under a handle from now on."""
+        self._plans[handle] = [self._planned(part) for part in parts]
+
+    def _planned(self, part: Partition) -> PartitionPlan:
+        placement = {
+            node: part.device if stays_here(node) else device
+            for node, device in part.placement.items()
+        }
+        part = replace(part, placement=placement)
+        elsewhere = partial(self._calls.elsewhere, placement=placement)
+        return plan_partition(part, self._devices, COMPILES, elsewhere)
+
+    def decoded(self, parts: Sequence[tuple[Fields, bytes]]) -> list[Partition]:
+        """Partitions that came as messages: nodes of one name share one state."""
+        return [decode(fields, graph, self._original) for fields, graph in parts]
+
+    def _original(self, node: Node) -> Node:
+        return self._originals.setdefault(node.name, node)
+
+    def partitions(self, handle: int) -> Sequence[PartitionPlan]:
+        """What runs under a handle."""
+        return self._plans[handle]
+
+
+class TaskStep:
+    """One step, as far as a task has a part in it."""
+
+    def __init__(self, number: int, task: str, push: Push) -> None:
+        self.number, self.session = number, ""
+        self.cancellation = Cancellation()
+        self.rendezvous = TaskRendezvous(number, task, push)
+
+
+class TaskRendezvous(Rendezvous):
+    """Where the partitions of a task meet those of others."""
+
+    def __init__(self, number: int, task: str, push: Push) -> None:
+        super().__init__()
+        self._number, self._prefix, self._push = number, f"{task}/", push
+
+    def send(self, key: Key, value: Any) -> None:
+        """Give a value to who receives it, here or on another task."""
+        if key.destination.startswith(self._prefix):
+            super().send(key, value)
+        elif self.error is not None:
+            raise self.error
+        else:
+            self._push(self._number, key, value)
+
+
+def _reset(task: str) -> errors.AbortedError:
+    return errors.AbortedError(None, None, f"{task} was reset: its sessions have ended")
+
+
+def _ended(number: int) -> errors.AbortedError:
+    return errors.AbortedError(None, None, f"Step {number:x} has ended")
