@@ -43,7 +43,8 @@ class Endpoint:
         handler: who is told of messages, and of peers that are lost.
         bind: "host:port" to listen at, port 0 for any; None for a client, which only connects.
         security: the cluster's key; that of this process if None.
-        shares_memory: whether tensors may go through shared memory within the host.
+        shares_memory: whether tensors may go through shared memory within the host, and messages
+            past the network.
     """
 
     def __init__(
