@@ -322,6 +322,18 @@ def test_sharded_in_the_background(session, tmp_path):
     assert not [name for name in os.listdir(tmp_path) if "_temp" in name]
 
 
+def test_the_tasks_of_a_cluster_write_at_once(session, tmp_path, monkeypatch):
+    """What other processes hold cannot be written later by this one."""
+    tf.Variable(1.0, name="v")
+    saver = tf.train.Saver(sharded=True)
+    initialised(session)
+    monkeypatch.setattr(type(session), "sess_str", "thalweg://localhost:2222")
+    path = saver.save(session, str(tmp_path / "m"), background=True)
+    assert not saver.is_saving
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path
+    assert tf.train.load_variable(path, "v") == 1
+
+
 def test_a_save_that_nobody_waits_for_leaves_time_to_others(session, tmp_path, monkeypatch):
     """Between blocks it rests, here for ever; whoever waits for it has it hurry."""
     monkeypatch.setattr(saver_module, "_SHARE", 1e-9)

@@ -128,6 +128,9 @@ class RemoteUnit:
         references = unit.references if isinstance(unit, Region) else ()
         self._inputs: tuple[Tensor, ...] = (*unit.inputs, *references)
         self._outputs = tuple(unit.outputs)
+        self._is_control = isinstance(unit, ControlRegion)
+        #: What a control node is run for if nothing of it is wanted but its effects.
+        self._any_output = [*unit.node.outputs[:1]] if isinstance(unit, ControlRegion) else []
         self._roots = reference_roots(self._nodes)
         self._handles: dict[tuple[Node | None, ...], int] = {}
         self._lock = threading.Lock()
@@ -186,13 +189,17 @@ class RemoteUnit:
         placement = dict.fromkeys(graph.nodes, self._device)
         found = {node: set[Node]() for node in graph.nodes if not isinstance(node.op, Argument)}
         for node in self._nodes:
+            for tensor in node.inputs:  # of a control node, some may not be used
+                if tensor not in rewriter.tensors:
+                    rewriter.tensors[tensor] = _argument(graph, tensor)
             made = rewriter.copy(node)
             placement[made] = self._device
             found[made] = {tensor.op for tensor in made.inputs if tensor.op in found}
             found[made] |= set(rewriter.mapped(order.get(node, ())))
             inner = (each for each in with_inner(node) if each is not node)
             placement.update((each, self._placement[each]) for each in inner)
-        fetched = [t for t in self._outputs if not t.dtype.is_ref_dtype]
+        fetched = [t for t in self._outputs if not t.dtype.is_ref_dtype] or self._any_output
+        targets = [] if self._is_control else self._nodes
         return Partition(
             self._device,
             graph,
@@ -200,7 +207,7 @@ class RemoteUnit:
             found,
             tuple(Slot(place, tensor) for place, tensor in enumerate(feeds)),
             tuple(Slot(place, rewriter.tensors[t]) for place, t in enumerate(fetched)),
-            tuple(rewriter.mapped(self._nodes)),
+            tuple(rewriter.mapped(targets)),
             placement,
         )
 

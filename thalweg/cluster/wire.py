@@ -30,8 +30,8 @@ The header of a value:
     32      8·rank shape
 
 The content of a tensor is its elements in row-major order. That of a tensor of strings is the
-length of each string, 8 bytes, and then the strings. A CHUNK has a second frame: bytes of the
-stream that its fields name, from the offset they say.
+length of each string, 8 bytes, and then the strings. A CHUNK has a second frame: the next
+bytes of the stream whose number it has in the place of the step.
 
 Every length is checked against the bytes that are there before anything is made of them. Nothing
 that comes in is evaluated.
@@ -119,6 +119,11 @@ class ValueHeader(NamedTuple):
     number: int = 0
     offset: int = 0
 
+    @property
+    def is_view(self) -> bool:
+        """Whether `value_of` makes an array that uses its content in place."""
+        return self.code not in (BYTES, _STRING)
+
 
 class Envelope(NamedTuple):
     """The start of a frame: all about a message but its fields and values."""
@@ -160,6 +165,8 @@ _ALIGNMENT = 16
 _IS_ANSWER = 1
 _LENGTH = np.dtype("<u8")
 _STORAGE: dict[int, Dtype] = {row.enum: row.storage for row in TABLE if row.dtype_class != "opaque"}
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
 _PLACES = {int(place): place for place in Place}
 
 
@@ -181,8 +188,8 @@ class Content(NamedTuple):
         else:
             np.copyto(np.ndarray(self.shape, self.source.dtype, memory), self.source)
 
-    def chunkable(self) -> memoryview:
-        """The bytes as contiguous memory."""
+    def contiguous(self) -> memoryview:
+        """The bytes in one piece of memory."""
         if isinstance(self.source, bytes):
             return memoryview(self.source)
         return _bytes_of(np.ascontiguousarray(self.source))
@@ -231,7 +238,7 @@ def write(
 ) -> bytearray:
     """The frame of a message, to be stamped; `contents` are those of the inline values."""
     kind, step, fields, _, request = message
-    told = json.dumps(dict(fields), separators=(",", ":")).encode() if fields else b""
+    told = _encode(dict(fields)).encode() if fields else b""
     if len(told) > MAX_FIELDS or len(headers) > MAX_VALUES:
         raise ValueError(f"{kind.name}: {len(told)} bytes of fields, {len(headers)} values")
     flags = _IS_ANSWER if is_answer else 0
@@ -299,7 +306,7 @@ def read(frame: bytes, envelope: Envelope) -> Letter:
 
 def _read_fields(told: bytes) -> Mapping[str, Any]:
     try:
-        fields: Any = json.loads(told)
+        fields: Any = _decode(told.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(f"fields are no JSON: {error}") from None
     if not isinstance(fields, dict):

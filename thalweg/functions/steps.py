@@ -46,20 +46,13 @@ class Drawing(Resources):
     """The process's resources, with the random streams of one run."""
 
     def __init__(self, streams: Mapping[Node, Any]) -> None:
-        self._streams, self.objects = streams, resources.objects
-
-    def get(self, name: str, container: str, make: Callable[[], Any]) -> Any:
-        """The object kept under (container, name), made on first use."""
-        return resources.get(name, container, make)
-
-    def delete(self, name: str, container: str) -> bool:
-        """Forget an object; whether there was one."""
-        return resources.delete(name, container)
+        vars(self).update(vars(resources))  # the objects are the same
+        self._streams = streams
 
     def state(self, node: Any, make: Callable[[], Any]) -> Any:
         """A node's own object: for a random op, the stream that its call was given."""
         found = self._streams.get(node)
-        return resources.state(node, make) if found is None else found
+        return super().state(node, make) if found is None else found
 
 
 class PlannedStep:

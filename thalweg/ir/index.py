@@ -180,7 +180,7 @@ class Affine:
 
     def with_opaque_divisions(self) -> Affine:
         """This with quotients and remainders as expressions."""
-        if not any(isinstance(term, FloorMod) for term in self.terms):
+        if FloorMod not in map(type, self.terms):
             return self
         terms: dict[Term, int] = {
             term_expression(term) if isinstance(term, FloorMod) else term: factor
@@ -296,7 +296,7 @@ def total(parts: Iterable[Affine]) -> Affine:
             constant = _plus_dynamic(constant, part.constant, terms)
         for term, factor in part.terms.items():
             _add(terms, term, factor)
-    if any(isinstance(term, FloorMod) for term in terms):
+    if FloorMod in map(type, terms):
         return _joined(constant, terms)
     return Affine(constant, terms)
 

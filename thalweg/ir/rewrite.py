@@ -28,22 +28,23 @@ def walk(roots: Iterable[Expr | None]) -> Iterator[Expr]:
             pending += part.parts
 
 
-def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> Iterator[Expr]:
+def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> list[Expr]:
     """All expressions under some roots, each once, parts before what they are part of.
 
     Those that are known already are left out, and what is under them.
     """
     pending = [(root, False) for root in roots if root is not None]
     pending.reverse()
-    seen = set[Expr]()
+    seen, found = set[Expr](), list[Expr]()
     while pending:
         expr, ready = pending.pop()
         if ready:
-            yield expr
+            found.append(expr)
         elif expr not in seen and expr not in known:
             seen.add(expr)
             pending.append((expr, True))
             pending += zip(reversed(expr.parts), repeat(False))
+    return found
 
 
 class Fold(Generic[T]):
@@ -58,7 +59,8 @@ class Fold(Generic[T]):
         known = self._known
         if expr not in known:
             for part in postorder([expr], known):
-                known[part] = self._compute(part, self)
+                if part not in known:  # one may ask for another that comes later
+                    known[part] = self._compute(part, self)
         return known[expr]
 
     def parts(self, expr: Expr) -> list[T]:

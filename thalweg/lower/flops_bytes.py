@@ -101,7 +101,7 @@ class _Count:
         self, part: Expr, known: Fold[tuple[frozenset[Variable], bool]]
     ) -> tuple[frozenset[Variable], bool]:
         seen = known.parts(part)
-        variables = _NOTHING.union(*(variables for variables, _ in seen))
+        variables = _NOTHING.union(*[variables for variables, _ in seen])
         data = any(is_data for _, is_data in seen)
         match part:
             case Accumulated():

@@ -72,7 +72,7 @@ class Specialised:
 
     def is_known(self, node: Node) -> bool:
         """Whether all outputs of a node are folded constants."""
-        return bool(node.outputs) and all(tensor in self.values for tensor in node.outputs)
+        return bool(node.outputs) and self.values.keys() >= set(node.outputs)
 
 
 def specialise(
@@ -185,7 +185,7 @@ class _Inference:
         grouped = op.parsed.group(flat, node.input_counts())
         known: Any = getattr(op, "known_value", None)
         result: Any = None if known is None else known(*grouped)
-        if result is None and node.inputs and all(t in self._values for t in node.inputs):
+        if result is None and node.inputs and self._values.keys() >= set(node.inputs):
             result = _evaluated(node, [self._values[tensor] for tensor in node.inputs])
         if result is None:
             return None

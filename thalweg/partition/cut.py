@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from thalweg.control.liveness import Needs, is_control, live_inputs
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
@@ -88,7 +89,9 @@ def partition(
     order: Order,
 ) -> list[Partition]:
     """The partitions of a step, by device."""
-    cut = _Cut(nodes, feeds, placement, order)
+    needs = Needs(dict.fromkeys(feeds))
+    needs.run(fetches, targets)
+    cut = _Cut(nodes, feeds, placement, order, needs.wanted)
     cut.run(nodes)
     return cut.partitions(fetches, targets)
 
@@ -102,7 +105,7 @@ class _Part:
         self.rewriter = Rewriter(self.graph)
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
-        self.borrowed: set[Tensor] = set()  # references to variables of other tasks
+        self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and the nodes for them
         self.elsewhere: dict[Node, str] = {}  # the devices of these variables
 
     def add(
@@ -127,9 +130,15 @@ class _Cut:
     """One pass over the nodes of a step, in their order."""
 
     def __init__(
-        self, nodes: Sequence[Node], feeds: Sequence[Tensor], placement: Placement, order: Order
+        self,
+        nodes: Sequence[Node],
+        feeds: Sequence[Tensor],
+        placement: Placement,
+        order: Order,
+        wanted: Mapping[Node, Collection[Tensor]],
     ) -> None:
         self._nodes = set(nodes)
+        self._wanted = wanted  # of control nodes
         self._fed = {tensor: place for place, tensor in enumerate(feeds)}
         self._placement, self._order = placement, order
         self._parts: dict[str, _Part] = {}
@@ -147,24 +156,38 @@ class _Cut:
 
     def _copy(self, node: Node) -> None:
         part = self.part(self._placement[node])
+        unused = self._unused(node) - part.rewriter.tensors.keys()
         for tensor in node.inputs:
-            self._take(tensor, node, part)
-        borrowed = [tensor for tensor in node.inputs if tensor in part.borrowed]
+            if tensor not in unused:
+                self._take(tensor, node, part)
+        part.rewriter.tensors.update((tensor, part.argument(tensor)) for tensor in unused)
+        borrowed = self._borrowed(node, part)
         taken = {tensor.op for tensor in node.inputs if tensor not in self._fed}
         taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
         after = self._after(set(self._order[node]) - taken, part)
         arrivals = [each for each in after if isinstance(each.op, Recv | RecvToken)]
         made = part.rewriter.copy(node, controls=arrivals)
         part.order[made] = after | {tensor.op for tensor in made.inputs}
-        self._forget(node, part)
+        self._forget(node, part, unused | borrowed)
 
-    def _forget(self, node: Node, part: _Part) -> None:
+    def _unused(self, node: Node) -> set[Tensor]:
+        """The inputs of a control node that nothing wanted of it depends on: they are not sent."""
+        if not is_control(node):
+            return set()
+        return {*node.inputs}.difference(live_inputs(node, self._wanted.get(node, ())))
+
+    def _borrowed(self, node: Node, part: _Part) -> set[Tensor]:
+        """The inputs of a node that are references to variables of other tasks."""
+        tensors, nodes = part.rewriter.tensors, {*part.borrowed.values()}
+        return {tensor for tensor in node.inputs if tensors[tensor].op in nodes}
+
+    def _forget(self, node: Node, part: _Part, own: Collection[Tensor]) -> None:
         """Drop what stands for a tensor for this node alone: a variable on another device, which
-        each node reads when it may, and an output that the others are fed."""
+        each node reads when it may, an output that the others are fed, and the node's `own`."""
         tensors = part.rewriter.tensors
         references = {tensor for tensor in node.inputs if tensor.dtype.is_ref_dtype}
         read = {tensor for tensor in references if not tensors[tensor].dtype.is_ref_dtype}
-        for tensor in read | (self._fed.keys() & set(node.outputs)):
+        for tensor in read | (self._fed.keys() & set(node.outputs)) | set(own):
             del tensors[tensor]
 
     # Values
@@ -217,12 +240,12 @@ class _Cut:
         root = tensor.op
         while root.inputs:
             root = root.inputs[0].op
-        if root not in part.rewriter.nodes:
-            made = part.rewriter.copy(root)
+        made = part.borrowed.get(root)
+        if made is None:
+            made = part.borrowed[root] = part.graph.copied(root, (), (), f"{root.name}/")
             part.order[made] = set()
             part.elsewhere[made] = self._placement[root]
-        part.borrowed.add(tensor)
-        return part.rewriter.nodes[root].outputs[0]
+        return made.outputs[0]
 
     # Order
 

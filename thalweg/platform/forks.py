@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 
@@ -15,7 +15,16 @@ class Locked(Protocol):
         ...
 
 
+Lock = TypeVar("Lock")
+
 _holders: WeakSet[Locked] = WeakSet()
+_locks: WeakSet[Any] = WeakSet()
+
+
+def freed_after_fork(lock: Lock) -> Lock:
+    """A lock of `threading` that nobody holds in the child of a fork."""
+    _locks.add(lock)
+    return lock
 
 
 def renewed_after_fork(holder: Locked) -> None:
@@ -24,6 +33,8 @@ def renewed_after_fork(holder: Locked) -> None:
 
 
 def _renew() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # as the interpreter does with its own
     for holder in list(_holders):
         holder.renew_locks()
 

@@ -26,7 +26,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.platform.forks import freed_after_fork
 from thalweg.runtime.program_cache import CachedProgram, ProgramCache
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -81,12 +81,7 @@ class Executable:
         self._varying = Varying()
         self._cache = ProgramCache(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
-        self.renew_locks()
-        renewed_after_fork(self)
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self._lock = threading.Lock()
+        self._lock = freed_after_fork(threading.Lock())
 
     def __call__(self, context: Any, *values: Any) -> Any:
         count = len(self.region.inputs)

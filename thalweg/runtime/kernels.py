@@ -7,7 +7,7 @@ slots, a token graph a vertex. An error is bound to the node that failed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -94,11 +94,12 @@ class ForeignCell(ABC):
 
 
 def _with_local_cells(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(context: Any, *values: Any) -> Any:
-        here = [each.local() if isinstance(each, ForeignCell) else each for each in values]
-        return function(context, *here)
+    return lambda context, *values: function(context, *local_cells(values))
 
-    return call
+
+def local_cells(values: Iterable[Any]) -> list[Any]:
+    """Values, with variables of this process for those of others."""
+    return [each.local() if isinstance(each, ForeignCell) else each for each in values]
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:

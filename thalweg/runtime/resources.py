@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from thalweg.device.device import Device
 from thalweg.ops.core.context import Allocate, host_buffer
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.platform.forks import freed_after_fork
 
 Resource = TypeVar("Resource")
 
@@ -23,14 +23,9 @@ class Objects:
     """What one device owns, by container and name."""
 
     def __init__(self) -> None:
-        self.renew_locks()
-        renewed_after_fork(self)
+        self._lock = freed_after_fork(threading.RLock())
         self._found: dict[tuple[str, str], Any] = {}
         self.version = 0  # changes when an object is forgotten: what was looked up may be stale
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self._lock = threading.RLock()
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
@@ -66,8 +61,7 @@ class Resources:
     allocate: Allocate = staticmethod(host_buffer)  # how the device allocates memory
 
     def __init__(self, objects: Objects | None = None) -> None:
-        self.renew_locks()
-        renewed_after_fork(self)
+        self._lock = freed_after_fork(threading.RLock())
         self.objects = objects or Objects()
         self._states: dict[Any, Any] = {}
 
@@ -87,10 +81,6 @@ class Resources:
     def on(self, device: str) -> Resources:
         """What another device of the session owns."""
         return self._devices.get(device, self)
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self._lock = threading.RLock()
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""

@@ -267,7 +267,8 @@ class Saver:
             strip_default_attrs: leave attributes with default values out of the graph.
             save_debug_info: taken for old programs.
             background: take the values now and write them beside the steps that follow; what goes
-                wrong is raised by the next `save` or by `wait`.
+                wrong is raised by the next `save` or by `wait`. On a cluster each task writes its
+                own values at once.
 
         Returns:
             The prefix of the checkpoint, which `restore` takes.
@@ -288,7 +289,7 @@ class Saver:
         finish = partial(
             self._finish, meta, os.path.dirname(path), state_name, meta_graph_suffix, write_state
         )
-        if not background or self._write_version != V2:
+        if not background or self._write_version != V2 or getattr(sess, "sess_str", ""):
             saved = self._run_save(sess, path)
             finish(saved)
             return saved

@@ -31,13 +31,18 @@ def distinct_rows(shape, dtype=None, partition_info=None):
     return tf.reshape(tf.range(np.prod(shape), dtype=tf.float32), shape)
 
 
+def keys_of(ranges, owner):
+    """The keys of a server, in the order of its rows."""
+    return [key for each in ranges if each.owner == owner for key in range(*each[:2])]
+
+
 def test_every_key_has_a_row_of_its_own():
     ranges = KeyRanges(HashRing(DEVICES, 8), KEYS)
     route = ranges.route(tf.constant(np.arange(KEYS)))
     with tf.Session(config=CONFIG) as sess:
         shards, rows = sess.run(route)
     for number, owner in enumerate(ranges.owners):
-        assert np.flatnonzero(shards == number).tolist() == ranges.keys_of(owner)
+        assert np.flatnonzero(shards == number).tolist() == keys_of(ranges.ranges, owner)
         assert rows[shards == number].tolist() == list(range(ranges.sizes[owner]))
 
 
@@ -48,11 +53,11 @@ def test_pulls_give_rows_of_the_shards_in_the_shape_of_the_keys():
     pulled = table.pull(keys)
     assert pulled.shape.as_list() == [3, 4, 2]
     with session() as sess:
-        values = dict(zip(table._keys.owners, sess.run(table.shards), strict=True))
+        values = dict(zip(DEVICES, sess.run(table.shards), strict=True))
         row_of = {
             key: values[owner][row]
             for owner in values
-            for row, key in enumerate(table._keys.keys_of(owner))
+            for row, key in enumerate(keys_of(table.key_ranges, owner))
         }
         np.testing.assert_array_equal(
             sess.run(pulled), [[row_of[key] for key in line] for line in keys.tolist()]
@@ -144,6 +149,18 @@ def test_load_by_server():
     assert text.splitlines()[0].split() == ["server", "keys", "bytes", "pulled", "pushed"]
     assert f"{loads[0].keys:,}" in text.splitlines()[1]
     assert second.held("/cpu:7") == (0, 0)
+
+
+def test_tables_that_nobody_pushes_to_hold_nobody_up():
+    servers = tf.train.ParameterServer(DEVICES, max_delay=0)
+    read, written = servers.table("read", KEYS), servers.table("written", KEYS)
+    step = servers.end_step(written.push([1], read.pull([1]) - 100.0))
+    hooks = [servers.make_session_run_hook(is_chief=True)]
+    with tf.train.MonitoredTrainingSession(config=CONFIG, hooks=hooks) as sess:
+        for _ in range(2):
+            sess.run(step)
+        shards = sess.run(written.shards)
+    assert sum(shard.sum() for shard in shards) == 2.0
 
 
 @pytest.mark.parametrize("key", [-1, KEYS])

@@ -6,26 +6,34 @@ is one peer at either end; two servers that connect to each other have two.
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from thalweg import errors
-from thalweg.cluster.transport import handshake
+from thalweg.cluster.transport.handshake import Identity
 from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.outbound import Outbound
 from thalweg.cluster.transport.peer import Done, Handler, Peer, unavailable
+from thalweg.cluster.transport.security import Doorkeeper, Security
+from thalweg.cluster.transport.shared_memory import Probe
 from thalweg.cluster.transport.sockets import zeromq
-from thalweg.cluster.wire import Kind
+from thalweg.cluster.transport.streams import Recycler
+from thalweg.platform.forks import renewed_after_fork
 
 if TYPE_CHECKING:
     import zmq
 
-__all__ = ["Done", "Endpoint", "Handler", "Peer"]
+__all__ = ["Done", "Endpoint", "Handler", "Peer", "Security"]
 
 _PATIENCE = 5.0  # seconds in which a peer must answer the first time
+_TRIM_EVERY = 10.0  # seconds
+_LOOPBACK = "127.0.0.1"
+_MAX_REASONS = 100  # that are counted one by one: a stranger may think of any number
 _LINGER_MS = 500  # for what was sent before the end
 
 
@@ -35,19 +43,44 @@ class Endpoint:
     Args:
         handler: who is told of messages, and of peers that are lost.
         bind: "host:port" to listen at, port 0 for any; None for a client, which only connects.
+        security: the cluster's key; that of this process if None.
+        shares_memory: whether tensors may go through shared memory within the host.
     """
 
-    def __init__(self, handler: Handler, bind: str | None = None) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        bind: str | None = None,
+        security: Security | None = None,
+        shares_memory: bool = True,
+    ) -> None:
         self.handler = handler
         self.incarnation = secrets.randbits(63) | 1
         self.refused: Counter[str] = Counter()  # messages that were dropped, by reason
+        self.recycler = Recycler()
         self.loop = Loop("thalweg-cluster")
         self._context: zmq.Context[zmq.Socket[bytes]] = zeromq().Context()
+        self._security = security or Security.of_process()
+        self._doorkeeper: Doorkeeper | None = None
         self._peers: dict[str, Outbound] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._probe = Probe() if shares_memory else None
         self._listener = self._listen(bind) if bind is not None else None
+        probe = self._probe.fields() if self._probe else None
+        self._identity = Identity(self.address, self.incarnation, probe)
+        if self._listener:
+            self._listener.identity = self._identity
+        self.loop.later(_TRIM_EVERY, self._trim)
+        renewed_after_fork(self)
+        _open.add(self)
         self.loop.start()
+
+    def renew_locks(self) -> None:
+        """The child of a fork has no I/O thread, and its sockets are the parent's."""
+        self._lock, self._is_closed = threading.Lock(), True
+        for peer in self._all_peers():
+            peer.inherit()
 
     @property
     def address(self) -> str:
@@ -87,19 +120,39 @@ class Endpoint:
 
     def refuse(self, reason: str) -> None:
         """Count a message that was dropped."""
-        self.refused[reason] += 1
+        is_known = reason in self.refused or len(self.refused) < _MAX_REASONS
+        self.refused[reason if is_known else "other reasons"] += 1
 
     def _listen(self, bind: str) -> Listener:
+        host, _, port = bind.rpartition(":")
+        host = host or _LOOPBACK
+        self._security.warn_if_exposed(host)
+        if self._security.is_on:
+            self._doorkeeper = Doorkeeper(self.loop, self._context, self._security, self.refuse)
+        socket = self._context.socket(zeromq().ROUTER)
+        self._security.protect(socket, is_server=True)
         try:
-            return Listener(self, self._context.socket(zeromq().ROUTER), bind, self.incarnation)
+            return Listener(self, socket, host, int(port))
         except errors.OpError:  # the address is taken, say
             self._context.destroy(0)
             raise
 
     def _connect(self, address: str, patience: float) -> Outbound:
-        hello = handshake.greeting(Kind.HELLO, self.address, self.incarnation)
+        return Outbound(self, address, self._make_dealer, self._identity, patience)
+
+    def _make_dealer(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zeromq().DEALER)
-        return Outbound(self, address, socket, hello, patience)
+        self._security.protect(socket, is_server=False)
+        return socket
+
+    def _trim(self) -> None:
+        for peer in self._all_peers():
+            peer.trim()
+        self.loop.later(_TRIM_EVERY, self._trim)
+
+    def _all_peers(self) -> list[Peer]:
+        inbound = self._listener.peers if self._listener else []
+        return [*self._peers.values(), *inbound]
 
     def _end(self) -> None:
         ended = threading.Event()
@@ -107,13 +160,26 @@ class Endpoint:
         ended.wait()
         self.loop.stop()
         self._context.term()
+        if self._probe:
+            self._probe.close()
 
     def _part(self, ended: threading.Event) -> None:
         try:
-            inbound = self._listener.peers if self._listener else []
-            for peer in [*self._peers.values(), *inbound]:
+            for peer in self._all_peers():
                 peer.part(_LINGER_MS)
             if self._listener:
                 self._listener.close(_LINGER_MS)
+            if self._doorkeeper:
+                self._doorkeeper.close()
         finally:
             ended.set()
+
+
+_open: WeakSet[Endpoint] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Leave no thread inside ZeroMQ when the interpreter goes."""
+    for endpoint in list(_open):
+        endpoint.close()

@@ -4,43 +4,80 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from thalweg import errors
 from thalweg.cluster import wire
+from thalweg.cluster.transport.shared_memory import mappable_process
 from thalweg.cluster.wire import Kind, Letter, Message, WireError
 from thalweg.version import __version__
 
-if TYPE_CHECKING:
-    import zmq
+
+class Identity(NamedTuple):
+    """Who an endpoint is."""
+
+    address: str  # where it listens; "" where it does not
+    incarnation: int  # which of the processes that there were at this address
+    probe: Mapping[str, Any] | None  # whether its memory can be mapped; None: nor does it map
+
+    def hello(self) -> Message:
+        """The first message to a process that this one connects to."""
+        return Message(Kind.HELLO, 0, self._told())
+
+    def welcome(self, hello: Greeting) -> Message:
+        """The answer to it."""
+        return Message(Kind.WELCOME, 0, self._told() | {"maps": hello.process is not None})
+
+    def read(self, letter: Letter) -> Greeting:
+        """What the HELLO or WELCOME of another endpoint says to this one."""
+        fields = letter.fields
+        probe = fields.get("probe") if self.probe else None
+        return Greeting(
+            field(fields, "address", str),
+            field(fields, "incarnation", int),
+            mappable_process(probe),
+            fields.get("maps") is True,
+        )
+
+    def _told(self) -> dict[str, Any]:
+        name = self.address or f"{socket.gethostname()} (client, process {os.getpid()})"
+        return {
+            "release": __version__,
+            "address": name,
+            "incarnation": self.incarnation,
+            "probe": self.probe,
+        }
 
 
 class Greeting(NamedTuple):
     """Who is at the other end."""
 
-    address: str  # where it listens, or a name for it where it does not
-    incarnation: int  # which of the processes that there were at this address
+    address: str
+    incarnation: int
+    process: int | None  # whose memory this process can map
+    maps: bool  # whether it can map that of this process; in a WELCOME
 
 
-def greeting(kind: Kind, address: str, incarnation: int) -> Message:
-    """A HELLO or a WELCOME."""
-    name = address or f"{socket.gethostname()} (client, process {os.getpid()})"
-    fields = {"release": __version__, "address": name, "incarnation": incarnation}
-    return Message(kind, 0, fields)
-
-
-def read_greeting(letter: Letter) -> Greeting:
-    """What a HELLO or WELCOME says."""
-    fields = letter.fields
-    return Greeting(field(fields, "address", str), field(fields, "incarnation", int))
+def confirm(welcome: Greeting) -> Message:
+    """Tell who accepted whether this process can map its memory."""
+    return Message(Kind.CONFIRM, 0, {"maps": welcome.process is not None})
 
 
 def field(fields: Any, name: str, kind: type[Any]) -> Any:
     """A field of a message, which must be there and of a type."""
     value = fields.get(name)
     if not isinstance(value, kind):
-        raise WireError(f"field {name} is {value!r}")
+        raise WireError(f"field {name} is of another type")
     return value
+
+
+def numbers(fields: Any, name: str) -> list[int]:
+    """A field that is a list of integers."""
+    found = field(fields, name, list)
+    if not all(isinstance(each, int) for each in found):
+        raise WireError(f"field {name} has more than integers")
+    return found
 
 
 def refused(error: errors.OpError) -> Message:
@@ -58,9 +95,6 @@ def refusal(address: str, letter: Letter) -> errors.OpError:
         return errors.UnknownError(None, None, text)
 
 
-def opened(frames: list[zmq.Frame]) -> Letter:
-    """A message of one frame, read."""
-    if len(frames) != 1:
-        raise WireError(f"a message of {len(frames)} frames")
-    frame = frames[0].bytes
+def opened(frame: bytes) -> Letter:
+    """A message, read."""
     return wire.read(frame, wire.read_envelope(frame))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
+from thalweg.cluster.transport.channel import Channel
+from thalweg.cluster.transport.handshake import Greeting, Identity
 from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
 from thalweg.cluster.wire import Kind, Letter, WireError
@@ -16,26 +18,57 @@ from thalweg.cluster.wire import Kind, Letter, WireError
 if TYPE_CHECKING:
     import zmq
 
+_SESSION_BITS = 63
+
 
 class Inbound(Peer):
     """A process that connected to this one."""
 
-    def __init__(self, surroundings: Surroundings, address: str, listener: Listener, route: bytes):
-        super().__init__(surroundings, address)
-        self.route = route
+    def __init__(
+        self, surroundings: Surroundings, hello: Greeting, listener: Listener, route: bytes
+    ) -> None:
+        super().__init__(surroundings, hello.address)
+        self.incarnation = hello.incarnation
+        self.routes = [route]
+        self.session = secrets.randbits(_SESSION_BITS) | 1
         self._listener = listener
+        self._process = hello.process
+        self._control = Channel(self._write, self.session)
 
-    def welcome(self, incarnation: int, address: str, own_incarnation: int) -> None:
+    @property
+    def control(self) -> Channel:
+        """Its first connection."""
+        return self._control
+
+    def welcome(self, welcome: wire.Message) -> None:
         """Tell it the number of its session; it is ready."""
-        self._session = secrets.randbits(63) | 1
-        self._put(wire.write(handshake.greeting(Kind.WELCOME, address, own_incarnation)))
-        self._become_ready(self._session, incarnation)
+        self._post(wire.write(welcome))
+        self._share_memory(False, self._process)
+        self._become_ready()
+
+    def attach(self, route: bytes, envelope: wire.Envelope) -> Channel:
+        """A second connection of its, for chunks."""
+        self.routes.append(route)
+        self._bulk = Channel(lambda frames: self._listener.send(route, frames), self.session)
+        self._bulk.check(envelope)
+        return self._bulk
 
     def _write(self, frames: Sequence[Any]) -> bool:
-        return self._listener.socket.send((self.route, *frames))
+        return self._listener.send(self.routes[0], frames)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._listener.forget(self)
+
+    def _take_rare(self, kind: Kind, letter: Letter) -> None:
+        if kind is Kind.CONFIRM:
+            self._share_memory(letter.fields.get("maps") is True, None)
+        else:
+            super()._take_rare(kind, letter)
+
+
+class _Connection(NamedTuple):
+    peer: Inbound
+    channel: Channel
 
 
 class Listener:
@@ -43,69 +76,80 @@ class Listener:
     file, by which it says that the connection is gone."""
 
     def __init__(
-        self, surroundings: Surroundings, socket: zmq.Socket[bytes], bind: str, incarnation: int
+        self, surroundings: Surroundings, socket: zmq.Socket[bytes], host: str, port: int
     ) -> None:
-        self._surroundings, self._incarnation = surroundings, incarnation
-        self._peers: dict[bytes, Inbound] = {}
+        self._surroundings = surroundings
+        self._connections: dict[bytes, _Connection] = {}
+        self._peers: dict[int, Inbound] = {}  # by session
         self._files: dict[int, Inbound | None] = {}  # of open connections; None before its HELLO
-        self.socket = Socket(surroundings.loop, socket, self._received, self._happened)
-        host, _, port = bind.rpartition(":")
-        self.address = self.socket.bind(host or "127.0.0.1", int(port))
+        self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
+        self.address = self._socket.bind(host, port)
+        self.identity: Identity | None = None  # what peers are welcomed with
 
     @property
     def peers(self) -> list[Inbound]:
         """All that are connected."""
         return list(self._peers.values())
 
+    def send(self, route: bytes, frames: Sequence[Any]) -> bool:
+        """Send over a connection: False where its queue is full."""
+        return self._socket.send((route, *frames))
+
     def close(self, linger_ms: int) -> None:
         """Accept no more."""
-        self.socket.close(linger_ms)
+        self._socket.close(linger_ms)
 
     def forget(self, peer: Inbound) -> None:
         """A peer is lost."""
-        self._peers.pop(peer.route, None)
+        self._peers.pop(peer.session, None)
+        for route in peer.routes:
+            self._connections.pop(route, None)
 
-    def _received(self, frames: list[zmq.Frame]) -> None:
-        route = frames[0].bytes
+    def _received(self, frames: Sequence[Any]) -> None:
+        route, frame, *data = frames
         try:
-            letter = handshake.opened(frames[1:])
-            if letter.envelope.kind is Kind.HELLO:
-                self._hello(route, letter, int(frames[1].get("__fd")))
+            letter = handshake.opened(frame.bytes)
+            connection = self._connections.get(route)
+            if connection is not None:
+                connection.peer.take(connection.channel, letter, data)
             else:
-                self._take(route, letter)
+                self._open(route, letter, int(frame.get("__fd")))
         except wire.VersionError as error:
             self._refuse(route, errors.FailedPreconditionError(None, None, str(error)))
         except WireError as error:
             self._surroundings.refuse(str(error))
 
+    def _open(self, route: bytes, letter: Letter, file: int) -> None:
+        """The first message of a connection."""
+        self._socket.read_events()  # that of the connection is older than what came over it
+        peer = self._peers.get(letter.envelope.session)
+        if file not in self._files:
+            raise WireError("a message of a connection that is gone")
+        if letter.envelope.kind is Kind.HELLO:
+            self._hello(route, letter, file)
+        elif letter.envelope.kind is Kind.ATTACH and peer is not None:
+            self._connections[route] = _Connection(peer, peer.attach(route, letter.envelope))
+            self._files[file] = peer
+        else:
+            text = "this task does not know the connection: it was started again"
+            self._refuse(route, errors.AbortedError(None, None, text))
+
     def _hello(self, route: bytes, letter: Letter, file: int) -> None:
-        self.socket.read_events()  # that of the connection is older than what came over it
-        if route in self._peers or file not in self._files:
-            raise WireError("a second HELLO, or one of a connection that is gone")
-        hello = handshake.read_greeting(letter)
-        peer = Inbound(self._surroundings, hello.address, self, route)
+        if self.identity is None:
+            raise WireError("a HELLO while the endpoint starts")
+        hello = self.identity.read(letter)
+        peer = Inbound(self._surroundings, hello, self, route)
         former, self._files[file] = self._files[file], peer
         if former is not None:
             former.lose(unavailable(former.address, "the connection broke"))
-        self._peers[route] = peer
-        peer.welcome(hello.incarnation, self.address, self._incarnation)
-
-    def _take(self, route: bytes, letter: Letter) -> None:
-        peer = self._peers.get(route)
-        if peer is None:
-            text = "this task does not know the connection: it was started again"
-            self._refuse(route, errors.AbortedError(None, None, text))
-        elif not peer.expects(letter.envelope):
-            raise WireError("a message of another connection, or one that came before")
-        elif letter.envelope.kind is Kind.BYE:
-            peer.lose(unavailable(peer.address, "it was closed"))
-        else:
-            peer.deliver(letter)
+        self._peers[peer.session] = peer
+        self._connections[route] = _Connection(peer, peer.control)
+        peer.welcome(self.identity.welcome(hello))
 
     def _refuse(self, route: bytes, error: errors.OpError) -> None:
         self._surroundings.refuse(error.message)
         try:
-            self.socket.send((route, wire.write(handshake.refused(error))))
+            self._socket.send((route, wire.write(handshake.refused(error))))
         except ConnectionError:
             return  # it is gone already
 

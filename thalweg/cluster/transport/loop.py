@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 from thalweg.platform import tf_logging
 
@@ -80,7 +81,7 @@ class Loop:
     def _run(self) -> None:
         while not self._stopped:
             for file, _ in self._epoll.poll(self._timeout()):
-                _guarded(self._callbacks.get(file, _nothing))
+                guarded(self._callbacks.get(file, _nothing))
             self._run_calls()
             self._run_timers()
         self._epoll.close()
@@ -91,12 +92,12 @@ class Loop:
     def _run_calls(self) -> None:
         """Those that are there now: one that calls again must not keep the sockets waiting."""
         for _ in range(len(self._calls)):
-            _guarded(self._calls.popleft())
+            guarded(self._calls.popleft())
 
     def _run_timers(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
-            _guarded(heappop(self._timers)[2])
+            guarded(heappop(self._timers)[2])
 
     def _timeout(self) -> float:
         if self._calls:
@@ -109,10 +110,11 @@ class Loop:
         os.eventfd_read(self._wakeup)
 
 
-def _guarded(function: Callback) -> None:
+def guarded(function: Callable[..., None], *args: Any) -> None:
+    """Call back; whatever that raises, other messages must still be read."""
     try:
-        function()
-    except Exception:  # whoever raised it, messages of others must still be read
+        function(*args)
+    except Exception:
         tf_logging.error("A callback of the cluster's transport failed", exc_info=True)
 
 

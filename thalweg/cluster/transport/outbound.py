@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
+from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
-from thalweg.cluster.wire import Kind, Message, WireError
+from thalweg.cluster.wire import Kind, Letter, Message, WireError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import zmq
 
 _MAX_FAILED_HANDSHAKES = 3
@@ -25,60 +28,81 @@ class Outbound(Peer):
         self,
         surroundings: Surroundings,
         address: str,
-        socket: zmq.Socket[bytes],
-        hello: Message,
+        make_socket: Callable[[], zmq.Socket[bytes]],
+        identity: handshake.Identity,
         patience: float,
     ) -> None:
         super().__init__(surroundings, address)
+        self._make_socket, self._identity = make_socket, identity
         self._failed_handshakes = 0
         self._is_connected = False
-        self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
-        self._socket.connect(address)
-        self._socket.send((wire.write(hello),))
+        self._socket = self._connect(self._received)
+        self._bulk_socket: Socket | None = None
+        self._socket.send((wire.write(identity.hello()),))
         surroundings.loop.later(patience, lambda: self._give_up(patience))
+
+    def _connect(self, received: Callable[[Sequence[Any]], None]) -> Socket:
+        socket = Socket(self._surroundings.loop, self._make_socket(), received, self._happened)
+        socket.connect(self.address)
+        return socket
 
     def _write(self, frames: Sequence[Any]) -> bool:
         return self._socket.send(frames)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._socket.close(linger_ms)
+        if self._bulk_socket is not None:
+            self._bulk_socket.close(linger_ms)
 
     def _give_up(self, patience: float) -> None:
-        if not self._session:
+        if not self._control.session:
             self.lose(unavailable(self.address, f"nobody answered for {patience:g} s"))
 
-    def _received(self, frames: list[zmq.Frame]) -> None:
+    def _received(self, frames: Sequence[Any]) -> None:
+        self._read(self._control, frames)
+
+    def _received_bulk(self, frames: Sequence[Any]) -> None:
+        if self._bulk is not None:
+            self._read(self._bulk, frames)
+
+    def _read(self, channel: Channel, frames: Sequence[Any]) -> None:
         try:
-            letter = handshake.opened(frames)
-            if self._session:
-                self._take(letter)
+            letter = handshake.opened(frames[0])
+            if channel.session:
+                self.take(channel, letter, frames[1:])
             else:
                 self._shake_hands(letter)
         except wire.VersionError as error:
-            self.lose(errors.FailedPreconditionError(None, None, f"{self.address}: {error}"))
+            text = f"The process at {self.address} cannot be talked to: {error}"
+            self.lose(errors.FailedPreconditionError(None, None, text))
         except WireError as error:
             self._surroundings.refuse(str(error))
 
-    def _take(self, letter: wire.Letter) -> None:
-        if not self.expects(letter.envelope):
-            raise WireError("a message of another connection, or one that came before")
+    def _shake_hands(self, letter: Letter) -> None:
         kind = letter.envelope.kind
         if kind is Kind.REFUSED:
             self.lose(handshake.refusal(self.address, letter))
-        elif kind is Kind.BYE:
-            self.lose(unavailable(self.address, "it was closed"))
-        else:
-            self.deliver(letter)
-
-    def _shake_hands(self, letter: wire.Letter) -> None:
-        if letter.envelope.kind is Kind.REFUSED:
-            self.lose(handshake.refusal(self.address, letter))
-        elif letter.envelope.kind is Kind.WELCOME:
-            welcome = handshake.read_greeting(letter)
-            self._heard = letter.envelope.sequence
-            self._become_ready(letter.envelope.session, welcome.incarnation)
+        elif kind is Kind.WELCOME and letter.envelope.session:
+            self._be_welcome(letter)
         else:
             raise WireError("a message before the welcome")
+
+    def _be_welcome(self, letter: Letter) -> None:
+        welcome = self._identity.read(letter)
+        session = letter.envelope.session
+        self.incarnation = welcome.incarnation
+        self._control = Channel(self._write, session, letter.envelope.sequence)
+        self._share_memory(welcome.maps, welcome.process)
+        self._post(wire.write(handshake.confirm(welcome)))
+        if not welcome.maps:
+            self._attach(session)
+        self._become_ready()
+
+    def _attach(self, session: int) -> None:
+        """Have a second connection for chunks."""
+        self._bulk_socket = self._connect(self._received_bulk)
+        self._bulk = Channel(self._bulk_socket.send, session)
+        self._bulk.put(wire.write(Message(Kind.ATTACH)))
 
     def _happened(self, event: ConnectionEvent) -> None:
         zmq = zeromq()
@@ -98,6 +122,8 @@ class Outbound(Peer):
     def _handshake_failed(self) -> None:
         self._failed_handshakes += 1
         if self._failed_handshakes == _MAX_FAILED_HANDSHAKES:
-            reason = "it has another key, or none, or is no task of Thalweg"
-            text = f"The process at {self.address} refuses the connection: {reason}"
+            text = (
+                f"The process at {self.address} refuses the connection: "
+                "it has another key, or none, or is no task of Thalweg"
+            )
             self.lose(errors.UnauthenticatedError(None, None, text))

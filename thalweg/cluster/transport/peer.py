@@ -13,17 +13,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from thalweg import errors
 from thalweg.cluster import wire
-from thalweg.cluster.transport.loop import Loop
-from thalweg.cluster.wire import Kind, Letter, Message
+from thalweg.cluster.transport import handshake
+from thalweg.cluster.transport.channel import Channel
+from thalweg.cluster.transport.courier import Courier
+from thalweg.cluster.transport.loop import Loop, guarded
+from thalweg.cluster.transport.parcels import Packer, Unpacker, bytes_of, is_large
+from thalweg.cluster.transport.shared_memory import Mappings, Pool
+from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
+from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
 
 #: (answer, None) or (None, why there is none); on the I/O thread, or that of a request that failed
 Done = Callable[[Message | None, Exception | None], None]
 
 _RETRY = 0.001  # seconds until a full queue is tried again
+_CREDIT = WINDOW // 4  # bytes after which a sender is told that they were taken
+_FIRST_OF_HANDLERS = Kind.STATUS
 
 
 class Handler(Protocol):
@@ -43,6 +51,7 @@ class Surroundings(Protocol):
 
     loop: Loop
     handler: Handler
+    recycler: Recycler
 
     def forget(self, peer: Peer) -> None:
         """Have no more to do with a lost peer."""
@@ -53,6 +62,14 @@ class Surroundings(Protocol):
         ...
 
 
+class _Errand(NamedTuple):
+    """A message that is to be sent."""
+
+    message: Message
+    contents: Sequence[Content]
+    is_answer: bool
+
+
 class Peer(ABC):
     """A process that this one talks to."""
 
@@ -60,13 +77,17 @@ class Peer(ABC):
         self.address = address
         self.incarnation = 0  # a random number of its endpoint; 0 while unknown
         self._surroundings = surroundings
+        self._control = Channel(self._write)
+        self._bulk: Channel | None = None  # a second connection, so that chunks delay no message
         self._error: errors.OpError | None = None
         self._is_lost = threading.Event()
-        self._held: deque[tuple[Message, bool]] | None = deque()  # until it is ready
+        self._held: deque[_Errand] | None = deque()  # until it is ready
         self._lock = threading.Lock()
-        self._session = self._sent = self._heard = 0
         self._numbers = count(1)
         self._requests: dict[int, Done] = {}
+        self._packer, self._unpacker = Packer(), Unpacker(surroundings.recycler)
+        self._window, self._taken = Window(), 0
+        self._courier = Courier(f"thalweg-cluster-courier {address}")
 
     @property
     def is_alive(self) -> bool:
@@ -75,7 +96,8 @@ class Peer(ABC):
 
     def send(self, message: Message) -> None:
         """Send a message, from any thread. Messages of a thread arrive in their order, but for
-        those with large values, which later ones may overtake.
+        those with large values, which later ones may overtake. Nobody may write to the values
+        afterwards. Where the peer is slow to take large values, this waits for it.
 
         An UnavailableError, or what else the peer was lost with, once it is lost.
         """
@@ -105,104 +127,175 @@ class Peer(ABC):
         """Give up the connection; what was sent may still leave for a time."""
 
     def _send(self, message: Message, is_answer: bool) -> None:
-        if not self._hold(message, is_answer):
-            self._transmit(message, is_answer)
+        if self._error is not None:
+            raise _again(self._error)
+        contents = [wire.content_of(value) for value in message.values]
+        errand = _Errand(message, contents, is_answer)
+        if self._hold(errand):
+            return
+        if self._surroundings.loop.is_current:
+            self._dispatch(errand)
+        else:
+            self._transmit(errand)
 
-    def _hold(self, message: Message, is_answer: bool) -> bool:
+    def _hold(self, errand: _Errand) -> bool:
         """Keep a message until the peer is ready, if it is not."""
         with self._lock:
             if self._held is None or self._error is not None:
                 return False
-            self._held.append((message, is_answer))
+            self._held.append(errand)
             return True
 
-    def _transmit(self, message: Message, is_answer: bool = False) -> None:
-        contents = [wire.content_of(value) for value in message.values]
-        headers = [wire.ValueHeader(wire.Place.INLINE, *each[:3]) for each in contents]
-        self._put(wire.write(message, headers, contents, is_answer))
+    def _transmit(self, errand: _Errand) -> None:
+        """Send, and wait where that takes long."""
+        parcel = self._packer.pack(*errand)
+        channel = (self._bulk if parcel.streams else None) or self._control
+        self._put(channel, parcel.frame)
+        for stream in parcel.streams:
+            for chunk in chunks(stream.content):
+                self._window.take(chunk.nbytes)
+                self._put(channel, wire.write(Message(Kind.CHUNK, stream.number)), chunk)
 
-    def _put(self, frame: bytearray) -> None:
-        while not self._try_put(frame):
+    def _dispatch(self, errand: _Errand) -> None:
+        """Send from the I/O thread, which never waits: its courier does."""
+        if self._courier.is_busy or is_large(errand.contents):
+            self._give(lambda: self._transmit(errand))
+        else:
+            self._post(self._packer.pack(*errand).frame)
+
+    def _post(self, frame: bytearray) -> None:
+        """Send a frame from the I/O thread."""
+        if not self._attempt(self._control, frame):
+            self._give(lambda: self._put(self._control, frame))
+
+    def _give(self, errand: Callable[[], None]) -> None:
+        def run() -> None:
+            with suppress(errors.OpError):  # the peer is lost, and all who wait know
+                errand()
+
+        self._courier.give(run)
+
+    def _put(self, channel: Channel, frame: bytearray, *more: Any) -> None:
+        while not self._attempt(channel, frame, *more):
             self._is_lost.wait(_RETRY)
 
-    def _try_put(self, frame: bytearray) -> bool:
+    def _attempt(self, channel: Channel, frame: bytearray, *more: Any) -> bool:
         if self._error is not None:
             raise _again(self._error)
-        with self._lock:
-            wire.stamp(frame, self._session, self._sent + 1)
-            try:
-                is_sent = self._write((frame,))
-            except ConnectionError as error:
-                self._lose_soon(unavailable(self.address, str(error)))
-                raise unavailable(self.address, str(error)) from error
-            self._sent += is_sent
-        return is_sent
+        try:
+            return channel.put(frame, *more)
+        except ConnectionError as error:
+            lost = unavailable(self.address, str(error))
+            self._surroundings.loop.call(lambda: self.lose(lost))
+            raise _again(lost) from error
 
     # Receiving; on the I/O thread
 
-    def expects(self, envelope: wire.Envelope) -> bool:
-        """Whether a message can be the next one: neither replayed nor of another connection."""
-        if envelope.session != self._session or envelope.sequence <= self._heard:
-            return False
-        self._heard = envelope.sequence
-        return True
-
-    def deliver(self, letter: Letter) -> None:
-        """Hand a message to whoever waits for it."""
-        envelope = letter.envelope
-        values = [
-            wire.value_of(header, content)
-            for header, content in zip(letter.headers, letter.contents, strict=True)
-        ]
-        message = Message(envelope.kind, envelope.step, letter.fields, values, envelope.request)
-        if envelope.is_answer:
-            self._answer(envelope.request, message, None)
+    def take(self, channel: Channel, letter: Letter, data: Sequence[Any]) -> None:
+        """A message of this peer came over one of its connections."""
+        channel.check(letter.envelope)
+        kind = letter.envelope.kind
+        if kind >= _FIRST_OF_HANDLERS:
+            self._unpack(letter)
+        elif kind is Kind.CHUNK and data:
+            self._take_chunk(letter.envelope.step, data[0])
+        elif kind is Kind.CREDIT:
+            self._window.give(handshake.field(letter.fields, "bytes", int))
         else:
-            self._surroundings.handler.received(self, message)
+            self._take_rare(kind, letter)
+
+    def _take_rare(self, kind: Kind, letter: Letter) -> None:
+        if kind is Kind.FORGET and self._unpacker.mappings:
+            self._unpacker.mappings.forget(handshake.numbers(letter.fields, "segments"))
+        elif kind is Kind.BYE:
+            self.lose(unavailable(self.address, "it was closed"))
+        elif kind is Kind.REFUSED:
+            self.lose(handshake.refusal(self.address, letter))
+        else:
+            raise WireError(f"a {kind.name} that is out of place")
+
+    def _unpack(self, letter: Letter) -> None:
+        try:
+            self._unpacker.unpack(letter, lambda values: self._deliver(letter, values))
+        except errors.ResourceExhaustedError as error:
+            self.lose(error)
+
+    def _deliver(self, letter: Letter, values: Sequence[Any]) -> None:
+        kind, _, _, step, request, is_answer, *_ = letter.envelope
+        message = Message(kind, step, letter.fields, values, request)
+        if is_answer:
+            self._answer(request, message, None)
+        else:
+            guarded(self._surroundings.handler.received, self, message)
 
     def _answer(self, number: int, answer: Message | None, error: Exception | None) -> None:
         done = self._requests.pop(number, None)
         if done is not None:
-            done(answer, error)
+            guarded(done, answer, error)
 
-    # Ready, and lost
+    def _take_chunk(self, number: int, data: Any) -> None:
+        chunk = bytes_of(data)
+        self._unpacker.chunk(number, chunk)
+        self._taken += chunk.nbytes
+        if self._taken >= _CREDIT:
+            self._post(wire.write(Message(Kind.CREDIT, 0, {"bytes": self._taken})))
+            self._taken = 0
 
-    def _become_ready(self, session: int, incarnation: int) -> None:
-        self._session, self.incarnation = session, incarnation
-        while held := self._next_held():
-            self._transmit(*held)
+    # Ready, lost, and forked
 
-    def _next_held(self) -> tuple[Message, bool] | None:
-        """What was held back longest; where nothing is left, nothing more is held back."""
+    def _share_memory(self, can_map_ours: bool, process: int | None) -> None:
+        """Use shared memory where the peer can map this process's, or this process the peer's."""
+        if can_map_ours:
+            self._packer.pool = Pool()
+        if process is not None:
+            self._unpacker.mappings = Mappings(process)
+
+    def _become_ready(self) -> None:
+        """Send what was held back, in its order and before anything else."""
+        while errand := self._next_held():
+            self._dispatch(errand)
+
+    def _next_held(self) -> _Errand | None:
         with self._lock:
             if self._held:
                 return self._held.popleft()
             self._held = None
             return None
 
-    def _lose_soon(self, error: errors.OpError) -> None:
-        self._surroundings.loop.call(lambda: self.lose(error))
+    def trim(self) -> None:
+        """Give back shared memory that was not used for a while."""
+        if self._packer.pool and (segments := self._packer.pool.trim()):
+            self._post(wire.write(Message(Kind.FORGET, 0, {"segments": segments})))
 
     def lose(self, error: errors.OpError) -> None:
-        """Give up, on the I/O thread; tells the handler and whoever waits for an answer."""
+        """Give up; tells the handler and whoever waits for an answer."""
         with self._lock:
             if self._error is not None:
                 return
             self._error = error
-        self._end(error)
-        self._surroundings.handler.lost(self, error)
+        self._end(error, 0)
+        guarded(self._surroundings.handler.lost, self, error)
 
     def part(self, linger_ms: int) -> None:
         """Say goodbye, as this endpoint closes."""
-        if self._session and self.is_alive:
+        if self._control.session and self.is_alive:
             with suppress(errors.OpError):
-                self._try_put(wire.write(Message(Kind.BYE)))
+                self._attempt(self._control, wire.write(Message(Kind.BYE)))
         self._end(unavailable(self.address, "this endpoint is closed"), linger_ms)
 
-    def _end(self, error: errors.OpError, linger_ms: int = 0) -> None:
+    def inherit(self) -> None:
+        """Refuse to be used in the child of a fork, whatever lock the parent held."""
+        self._lock = threading.Lock()
+        self._error = unavailable(self.address, "its connection is that of the parent process")
+
+    def _end(self, error: errors.OpError, linger_ms: int) -> None:
         """Let nobody wait any longer."""
         self._error = self._error or error
         self._is_lost.set()
+        self._window.close()
+        self._courier.close()
+        self._packer.close()
+        self._unpacker.close()
         self._disconnect(linger_ms)
         self._surroundings.forget(self)
         for number in list(self._requests):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from thalweg import errors
-from thalweg.cluster.transport.loop import Loop
+from thalweg.cluster.transport.loop import Loop, guarded
 
 if TYPE_CHECKING:
     import zmq
@@ -23,7 +23,9 @@ _HANDSHAKE_MS = 5000
 _RECONNECT_MS, _MAX_RECONNECT_MS = 50, 500
 _HIGH_WATER = 4096  # messages that wait in a direction; more make the sender wait
 _BATCH = 64  # messages that are read before the lock is free for a moment
+_MIN_UNCOPIED = 64 << 10  # bytes of a frame that is sent from where it lies, as chunks are
 _EVENT = struct.Struct("=HI")
+_NOBLOCK, _SNDMORE, _POLLIN = 1, 2, 1  # ZeroMQ's numbers: its enums are slow to combine
 
 
 def zeromq():  # pyright infers the module: what it returns is typed as if imported above
@@ -51,7 +53,7 @@ class Socket:
         self,
         loop: Loop,
         socket: zmq.Socket[bytes],
-        received: Callable[[list[zmq.Frame]], None],
+        received: Callable[[Sequence[Any]], None],
         happened: Callable[[ConnectionEvent], None],
     ) -> None:
         self._zmq = zeromq()
@@ -97,7 +99,7 @@ class Socket:
         self._loop.call(self._drain)
         self._loop.call(self.read_events)
 
-    def send(self, frames: Sequence[Any], copy: bool = True) -> bool:
+    def send(self, frames: Sequence[Any]) -> bool:
         """Send a message from any thread, without waiting: False where the queue is full.
 
         A ConnectionError where nobody is at the other end.
@@ -106,13 +108,13 @@ class Socket:
         with self._lock:
             try:
                 for frame in frames[:-1]:
-                    self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
-                self._socket.send(frames[-1], zmq.NOBLOCK, copy)
+                    self._socket.send(frame, _NOBLOCK | _SNDMORE)
+                self._socket.send(frames[-1], _NOBLOCK, copy=len(frames[-1]) < _MIN_UNCOPIED)
             except zmq.Again:
                 return False
             except zmq.ZMQError as error:
                 raise ConnectionError(str(error)) from error
-            swallowed = int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN
+            swallowed = int(self._socket.get(zmq.EVENTS)) & _POLLIN
         if swallowed:
             self._loop.call(self._drain)
         return True
@@ -128,35 +130,39 @@ class Socket:
                 self._socket.close(linger_ms)
 
     def _drain(self) -> None:
-        while batch := self._batch():
+        is_more = True
+        while is_more:
+            batch = self._batch()
+            is_more = len(batch) == _BATCH
             for frames in batch:
-                self._received(frames)
+                guarded(self._received, frames)
 
-    def _batch(self) -> list[list[zmq.Frame]]:
-        batch = list[list["zmq.Frame"]]()
+    def _batch(self) -> list[Sequence[Any]]:
+        batch = list[Sequence[Any]]()
         with self._lock:
-            while len(batch) < _BATCH and (frames := _received_from(self._socket, self._zmq)):
+            while len(batch) < _BATCH and (frames := self._next()):
                 batch.append(frames)
         return batch
+
+    def _next(self) -> Sequence[Any]:
+        """The frames of the next message, none where there is none. The first is bytes, so that
+        what is made of it is aligned."""
+        zmq, socket = self._zmq, self._socket
+        if socket.closed:
+            return ()
+        try:
+            frames: list[Any] = [socket.recv(_NOBLOCK)]
+        except zmq.Again:
+            return ()
+        while socket.get(zmq.RCVMORE):
+            frames.append(socket.recv(_NOBLOCK, copy=False))
+        return frames
 
     def read_events(self) -> None:
         """Tell of what happened to connections until now; on the I/O thread."""
         while not self._monitor.closed:
-            frames = _received_from(self._monitor, self._zmq)
-            if not frames:
+            try:
+                event, _ = self._monitor.recv_multipart(_NOBLOCK)
+            except self._zmq.Again:
                 return
-            event, value = _EVENT.unpack(frames[0].bytes)
-            self._happened(ConnectionEvent(event, value))
-
-
-def _received_from(socket: zmq.Socket[bytes], zmq: Any) -> list[zmq.Frame]:
-    """The frames of the next message; none where there is no message."""
-    if socket.closed:
-        return []
-    try:
-        frames = [socket.recv(zmq.NOBLOCK, copy=False)]
-    except zmq.Again:
-        return []
-    while frames[-1].more:
-        frames.append(socket.recv(zmq.NOBLOCK, copy=False))
-    return frames
+            self._happened(ConnectionEvent(*_EVENT.unpack(event)))

@@ -219,7 +219,7 @@ class Builder:
     def uses(self, value: Value) -> bool:
         """Whether an instruction so far takes a value."""
         whole = re.compile(rf"{re.escape(value.text)}\b")
-        return any(whole.search(line) for line in self._lines)
+        return any(map(whole.search, self._lines))
 
     # Instructions
 

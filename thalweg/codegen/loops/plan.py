@@ -221,9 +221,9 @@ class _Costs:
 
     def total(self, vector: Variable | None) -> float:
         """The cost of the kernel with a variable in lanes."""
-        total = sum(self._cost(expr, vector, frozenset()) for expr in self._outer)
-        total += sum(self._cost(expr, vector, self._reduced) for expr in self._inner)
-        return total + sum(self._stored(store, vector) for store in self._form.stores)
+        total = sum([self._cost(expr, vector, frozenset()) for expr in self._outer])
+        total += sum([self._cost(expr, vector, self._reduced) for expr in self._inner])
+        return total + sum([self._stored(store, vector) for store in self._form.stores])
 
     def _cost(self, expr: Expr, vector: Variable | None, reduced: frozenset[Variable]) -> float:
         free = free_variables(expr)

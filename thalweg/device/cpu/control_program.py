@@ -51,7 +51,7 @@ from thalweg.ops.state.variable_uses import USES, Use
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
 
@@ -72,12 +72,7 @@ class NativeControl:
         self._varying = Varying()
         self._capacity = Capacity(FIRST_CAPACITY, FIRST_CAPACITY)
         self.reason = ""  # why it is not native, where it is not
-        self.renew_locks()
-        renewed_after_fork(self)
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self._lock = threading.Lock()
+        self._lock = freed_after_fork(threading.Lock())
 
     def __call__(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
         """The unit's outputs, or None where the executor must compute them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,11 +24,12 @@ from thalweg.functions.traced.signature import (
     differences,
     joined,
 )
+from thalweg.graph.context import ThreadStack
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.origin import user_line
 from thalweg.graph.subgraph import root
 from thalweg.platform import tf_logging
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.platform.forks import freed_after_fork
 from thalweg.variables.scope import function_scope
 from thalweg.variables.variable import Variable, creations
 
@@ -51,17 +52,15 @@ class Retrace(NamedTuple):
         return f"call {self.call} at {self.line}: {why}\n    {self.signature}"
 
 
+@dataclass(frozen=True, repr=False)
 class Report:
     """How often a function was called and traced, and why: an object to print."""
 
-    def __init__(
-        self, name: str, calls: int, count: int, kept: int, retraces: Sequence[Retrace]
-    ) -> None:
-        self.name = name
-        self.calls = calls
-        self.count = count
-        self.kept = kept
-        self.traces = tuple(retraces)
+    name: str
+    calls: int
+    count: int
+    kept: int
+    traces: tuple[Retrace, ...]
 
     def __len__(self) -> int:
         return self.count
@@ -78,28 +77,10 @@ class Report:
     __repr__ = __str__
 
 
-class _Tracing(threading.local):
-    """The traces that are being made in this thread, outside in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[tuple[Any, Any, Any]] = []
-
-
-class _Lock:
-    """One trace at a time in the process: they share the graph around them."""
-
-    def __init__(self) -> None:
-        self.renew_locks()
-        renewed_after_fork(self)
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self.held = threading.RLock()
-
-
-_tracing = _Tracing()
-_lock = _Lock()
+#: The traces that are being made in this thread, outside in.
+_tracing: ThreadStack[tuple[Any, Any, Any]] = ThreadStack()
+#: One trace at a time in the process: they share the graph around them.
+_lock = freed_after_fork(threading.RLock())
 
 
 @dataclass
@@ -129,7 +110,7 @@ class Traces:
 
     def report(self) -> Report:
         """How often the function was called and traced, and why."""
-        return Report(self.name, self.calls, self.count, len(self._all()), self.retraces)
+        return Report(self.name, self.calls, self.count, len(self._all()), tuple(self.retraces))
 
     @property
     def variables(self) -> list[Variable]:
@@ -144,7 +125,7 @@ class Traces:
         found = self._known(key, arguments)
         if found is not None:
             return found
-        with _lock.held:
+        with _lock:
             return self._known(key, arguments) or self._make(function, arguments, outer, key)
 
     def _known(self, key: Any, arguments: Arguments) -> ConcreteFunction | None:
@@ -197,7 +178,7 @@ class Traces:
     @contextmanager
     def _not_again(self, key: Any, shapes: Any) -> Generator[None]:
         """Refuse to trace what is being traced: it would never end."""
-        open_traces = _tracing.open
+        open_traces = _tracing.items
         if (self, key, shapes) in open_traces:
             raise RecursionError(
                 f"{self.name} calls itself with arguments of the same signature while it is traced "
@@ -210,11 +191,8 @@ class Traces:
                 f"{self.name} is called inside {_DEEPEST} other traces (at {user_line()}): "
                 "recursion over Python values must reach an end before that"
             )
-        open_traces.append((self, key, shapes))
-        try:
+        with _tracing.pushed((self, key, shapes)):
             yield
-        finally:
-            open_traces.pop()
 
     def _traced(
         self,

@@ -25,7 +25,7 @@ from thalweg.runtime.compiled import Backend, Elsewhere
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
-from thalweg.runtime.kernels import Call, call_of
+from thalweg.runtime.kernels import Call, call_of, local_cells
 from thalweg.runtime.program_cache import cached_lower
 
 #: Where this is False, everything is left to the executor: both must give the same.
@@ -67,6 +67,8 @@ class ControlCall:
         inputs = list(values)
         for place in self._fed:
             inputs[place] = _cell(self.unit.inputs[place], inputs[place])
+        if not self._spans:  # so nothing inside writes to a variable of another process
+            inputs = local_cells(inputs)
         if self.native is not None and NATIVE:
             results = self.native(context, inputs)
             if results is not None:

@@ -224,7 +224,7 @@ class _Run:
     def _die(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """A vertex with a dead input: all that follows is dead."""
         iteration.values[vertex.first : vertex.last] = vertex.empty
-        if vertex.loop is None:
+        if vertex.spec.loop is None:
             self._kill_all(iteration, vertex)
             return
         frame = self._child(iteration, vertex)
@@ -242,10 +242,7 @@ class _Run:
 
     def _begin(self, frame: Frame) -> Iteration:
         """The next iteration of a frame."""
-        frame.newest += 1
-        like = frame.pattern
-        iteration = Iteration(frame, frame.newest, like.values, like.pending, like.ready)
-        frame.iterations[frame.newest] = iteration
+        iteration = frame.begin()
         self._queue(iteration)
         return iteration
 
@@ -257,8 +254,8 @@ class _Run:
         frame.missing -= 1
         if frame.newest < 0:
             self._begin(frame)
-        reached = [*frame.iterations.values()] if vertex.is_constant else [frame.iterations[0]]
-        if vertex.is_constant:
+        reached = [*frame.iterations.values()] if vertex.spec.is_constant else [frame.iterations[0]]
+        if vertex.spec.is_constant:
             self._arrive(frame.pattern, vertex, value)
         for each in reached:
             self._arrive(each, vertex, value)

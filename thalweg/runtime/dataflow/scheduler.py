@@ -7,6 +7,7 @@ caller's thread, unless it sends values that others wait for while it runs.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -40,51 +41,23 @@ class GraphRun(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Iteration:
     """The tokens of one iteration of a frame that have not been used yet."""
 
-    __slots__ = (
-        "children",
-        "dead",
-        "frame",
-        "index",
-        "out",
-        "pending",
-        "queued",
-        "ready",
-        "values",
-    )
-
-    def __init__(
-        self, frame: Frame, index: int, values: list[Any], pending: list[int], ready: list[int]
-    ) -> None:
-        self.frame = frame
-        self.index = index
-        self.values, self.pending, self.ready = values[:], pending[:], ready[:]
-        self.dead = bytearray(len(pending))
-        self.out = 0  # calls that may block and have not come back
-        self.children: dict[int, Frame] = {}
-        self.queued = False
+    frame: Frame
+    index: int
+    values: list[Any]
+    pending: list[int]
+    ready: list[int]
+    dead: bytearray
+    out: int = 0  # calls that may block and have not come back
+    children: dict[int, Frame] = field(default_factory=dict[int, "Frame"])
+    queued: bool = False
 
 
 class Frame:
     """A frame that is running: a loop, for one iteration of what is around it."""
-
-    __slots__ = (
-        "collected",
-        "exited",
-        "held",
-        "is_over",
-        "iterations",
-        "missing",
-        "newest",
-        "oldest",
-        "parent",
-        "pattern",
-        "place",
-        "run",
-        "wiring",
-    )
 
     def __init__(
         self, run: GraphRun, wiring: FrameWiring, place: int, parent: Iteration | None
@@ -93,8 +66,9 @@ class Frame:
         self.wiring = wiring
         self.place = place
         self.parent = parent
+        values, pending = wiring.values[:], wiring.pending[:]
         #: what iterations begin with: constants
-        self.pattern = Iteration(self, -1, wiring.values, wiring.pending, [])
+        self.pattern = Iteration(self, -1, values, pending, [], bytearray(len(pending)))
         self.iterations: dict[int, Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
@@ -102,6 +76,21 @@ class Frame:
         self.exited: set[WiredVertex] = set()
         self.is_over = False
         self.collected: dict[WiredVertex, dict[int, Any]] = {}
+
+    def begin(self) -> Iteration:
+        """The next iteration."""
+        self.newest += 1
+        like = self.pattern
+        begun = Iteration(
+            self,
+            self.newest,
+            like.values[:],
+            like.pending[:],
+            like.ready[:],
+            bytearray(len(like.pending)),
+        )
+        self.iterations[self.newest] = begun
+        return begun
 
 
 class Done(NamedTuple):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from thalweg import errors
-from thalweg.graph.node import Node
 from thalweg.runtime.dataflow.tokens import Known, Loop, Source, TokenGraph, Vertex, VertexKind
 from thalweg.runtime.kernels import Call
 
@@ -29,42 +29,22 @@ class Edges(NamedTuple):
     dead: tuple[int, ...] = ()  # the plain ones that a dead token kills
 
 
+@dataclass(slots=True, eq=False)
 class WiredVertex:
-    """A vertex in its frame. A class with slots: it is looked at for every token."""
+    """A vertex in its frame. With slots: it is looked at for every token."""
 
-    __slots__ = (
-        "call",
-        "child",
-        "controls",
-        "edges",
-        "empty",
-        "first",
-        "is_awaited",
-        "is_constant",
-        "kind",
-        "last",
-        "loop",
-        "node",
-        "place",
-        "spec",
-        "triggers",
-    )
-
-    def __init__(self, spec: Vertex, place: int, first: int, last: int) -> None:
-        self.spec = spec
-        self.kind = int(spec.kind)
-        self.node: Node | None = spec.node
-        self.call: Call | None = spec.call
-        self.loop: Loop | None = spec.loop
-        self.is_constant = spec.is_constant
-        self.place = place  # in its frame
-        self.first, self.last = first, last  # the slots of its inputs
-        self.empty: list[Any] = [None] * (last - first)
-        self.child = 0  # of an enter: the frame
-        self.edges: tuple[Edges, ...] = ()  # by output
-        self.controls: tuple[int, ...] = ()
-        self.triggers: tuple[int, ...] = ()  # control edges to what fires dead or alive
-        self.is_awaited = False  # whether there are any of both
+    spec: Vertex
+    kind: int
+    call: Call | None
+    place: int  # in its frame
+    first: int  # the slots of its inputs: from here
+    last: int  # to before this one
+    empty: list[None]
+    child: int = 0  # of an enter: the frame
+    edges: tuple[Edges, ...] = ()  # by output
+    controls: tuple[int, ...] = ()
+    triggers: tuple[int, ...] = ()  # control edges to what fires dead or alive
+    is_awaited: bool = False  # whether there are any of both
 
 
 class FrameWiring:
@@ -135,9 +115,11 @@ class Wiring:
         found: list[WiredVertex] = []
         for number, (vertex, place) in enumerate(zip(self._vertices, self._frame_of, strict=True)):
             frame = self.frames[place]
-            first = len(frame.values)
-            frame.values += _initial(vertex)
-            wired = WiredVertex(vertex, len(frame.vertices), first, len(frame.values))
+            first, values = len(frame.values), _initial(vertex)
+            frame.values += values
+            slots = first, first + len(values), [None] * len(values)
+            at = len(frame.vertices)
+            wired = WiredVertex(vertex, int(vertex.kind), vertex.call, at, *slots)
             frame.vertices.append(wired)
             frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:

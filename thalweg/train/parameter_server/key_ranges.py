@@ -41,10 +41,6 @@ class KeyRanges:
         self._shards = [self.owners.index(each.owner) for each in self.ranges]
         self._offsets = [row - start for row, start in zip(first_rows, self._starts, strict=True)]
 
-    def keys_of(self, owner: str) -> list[int]:
-        """The keys of a server, in the order of its rows."""
-        return [key for each in self.ranges if each.owner == owner for key in range(*each[:2])]
-
     def route(self, keys: Tensor) -> Route:
         """Where the keys of a vector are."""
         keys = casting.cast(keys, int64)

@@ -63,9 +63,7 @@ class ParameterTable:
             _shard(f"{name}_{number}", owner, [keys.sizes[owner], *shape], dtype, initializer)
             for number, owner in enumerate(keys.owners)
         ]
-        self._sums = None if at_round_end is None else [self._sum(shard) for shard in self.shards]
-        if at_round_end is not None:
-            at_round_end(self._apply_sums)
+        self._sums: list[SparseConditionalAccumulator] = []
 
     def __repr__(self) -> str:
         return described(self, self.name, ranges=len(self.key_ranges), servers=len(self.shards))
@@ -145,8 +143,11 @@ class ParameterTable:
                 return basic.identity(rows)
 
     def _update(self, slices: Sequence[IndexedSlices]) -> Node:
-        if self._sums is None:
+        if self._at_round_end is None:
             return self._optimizer.apply_gradients(zip(slices, self.shards, strict=True))
+        if not self._sums:
+            self._sums = [self._sum(shard) for shard in self.shards]
+            self._at_round_end(self._apply_sums)
         return basic.group(
             *(
                 total.apply_indexed_slices_grad(part, local_step=_ALWAYS)
@@ -169,7 +170,7 @@ class ParameterTable:
     def _apply_sums(self) -> Node:
         """Update by all that workers have pushed."""
         sums: list[IndexedSlices] = []
-        for total, shard in zip(self._sums or (), self.shards, strict=True):
+        for total, shard in zip(self._sums, self.shards, strict=True):
             with colocate_with(shard.op, ignore_existing=True):
                 sums.append(total.take_indexed_slices_grad(1))
         return self._optimizer.apply_gradients(zip(sums, self.shards, strict=True))

@@ -38,7 +38,7 @@ class _Aggregated(NamedTuple):
     mean: Gradient
 
 
-@public("train.SyncReplicasOptimizer")
+@public("train.SyncReplicasOptimizer", "train.SyncReplicasOptimizerV2")
 class SyncReplicasOptimizer(Optimizer):
     """Updates variables once for the gradients of many workers, with their mean.
 

@@ -1,0 +1,136 @@
+"""How the values of a message travel: inside it, through shared memory, or in chunks after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from mmap import mmap
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thalweg.cluster import wire
+from thalweg.cluster.transport.shared_memory import Mappings, Pool
+from thalweg.cluster.transport.streams import Bytes, Recycler, Streams
+from thalweg.cluster.wire import Content, Letter, Message, Place, ValueHeader, WireError
+
+MAX_INLINE = 32 << 10  # bytes of a value that travels inside its message
+_MAX_INLINE_SUM = 1 << 20
+
+
+class Stream(NamedTuple):
+    """A value that follows its message in chunks."""
+
+    number: int
+    content: memoryview
+
+
+class Parcel(NamedTuple):
+    """A message that is ready to leave."""
+
+    frame: bytearray
+    streams: Sequence[Stream]
+
+
+class Packer:
+    """Makes parcels for a peer; on any thread."""
+
+    def __init__(self) -> None:
+        self.pool: Pool | None = None  # where the peer can map memory of this process
+        self._numbers = count(1)
+
+    def pack(self, message: Message, contents: Sequence[Content], is_answer: bool) -> Parcel:
+        """Copy values to where they travel, and write the message."""
+        if not contents:
+            return Parcel(wire.write(message, is_answer=is_answer), ())
+        headers, inline, streams = list[ValueHeader](), list[Content](), list[Stream]()
+        room = _MAX_INLINE_SUM
+        for content in contents:
+            if content.nbytes <= min(MAX_INLINE, room):
+                room -= content.nbytes
+                inline.append(content)
+                headers.append(ValueHeader(Place.INLINE, *content[:3]))
+            elif (header := self._shared(content)) is not None:
+                headers.append(header)
+            else:
+                streams.append(Stream(next(self._numbers), content.contiguous()))
+                headers.append(ValueHeader(Place.STREAM, *content[:3], streams[-1].number))
+        return Parcel(wire.write(message, headers, inline, is_answer), streams)
+
+    def _shared(self, content: Content) -> ValueHeader | None:
+        """Copy a value to shared memory, where there is some."""
+        slot = self.pool.take(content.nbytes) if self.pool and content.nbytes else None
+        if slot is None:
+            return None
+        content.copy_to(slot.memory[: content.nbytes])
+        return ValueHeader(Place.SHARED, *content[:3], slot.segment, slot.offset)
+
+    def close(self) -> None:
+        """Let go of shared memory."""
+        if self.pool is not None:
+            self.pool.close()
+
+
+class Unpacker:
+    """Makes values of what a peer sent; on the I/O thread."""
+
+    def __init__(self, recycler: Recycler) -> None:
+        self.mappings: Mappings | None = None  # where this process can map memory of the peer
+        self._recycler = recycler
+        self._streams = Streams(recycler)
+
+    def unpack(self, letter: Letter, done: Callable[[list[Any]], None]) -> None:
+        """Call `done` with the values of a message, now or when all of their chunks are there."""
+        streamed = [header for header in letter.headers if header.place is Place.STREAM]
+        if not streamed:
+            done([self._value(*pair) for pair in zip(letter.headers, letter.contents, strict=True)])
+            return
+        memory = self._streams.expect(streamed, lambda: done(self._values(letter, memory)))
+
+    def chunk(self, number: int, chunk: Bytes) -> None:
+        """The next chunk of a value."""
+        self._streams.add(number, chunk)
+
+    def close(self) -> None:
+        """Unmap the peer's memory; arrays in it keep theirs."""
+        self.mappings = None
+
+    def _values(self, letter: Letter, memory: Sequence[mmap]) -> list[Any]:
+        streamed = iter(memory)
+        return [
+            self._recycled(header, next(streamed))
+            if header.place is Place.STREAM
+            else self._value(header, content)
+            for header, content in zip(letter.headers, letter.contents, strict=True)
+        ]
+
+    def _value(self, header: ValueHeader, content: memoryview | None) -> Any:
+        if content is not None:
+            return wire.value_of(header, content)
+        if self.mappings is None:
+            raise WireError("a value in shared memory of another host")
+        mapping = self.mappings.find(header.number)
+        value = wire.value_of(header, mapping.memory(header.offset, header.nbytes))
+        if header.is_view:
+            mapping.release_with(value, header.offset)
+        else:
+            mapping.release(header.offset)
+        return value
+
+    def _recycled(self, header: ValueHeader, memory: mmap) -> Any:
+        value = wire.value_of(header, memory)
+        if header.is_view:
+            self._recycler.keep_after(value, memory)
+        else:
+            self._recycler.keep(memory)
+        return value
+
+
+def is_large(contents: Sequence[Content]) -> bool:
+    """Whether any of the values travels outside of its message."""
+    return any(content.nbytes > MAX_INLINE for content in contents)
+
+
+def bytes_of(frame: Any) -> Bytes:
+    """The content of a frame, in place."""
+    return np.frombuffer(frame, np.uint8)

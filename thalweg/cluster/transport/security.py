@@ -1,0 +1,167 @@
+"""Who may talk to whom: all tasks of a cluster have one key, and nobody without it gets in.
+
+The key is the secret half of a pair of CURVE keys. Both sides of a connection prove that they have
+it, and all that goes over the connection is encrypted and cannot be replayed. On one machine,
+processes of a user find a key in the user's private folder; for several machines one is made with
+`new_key` and given to all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from thalweg.cluster.transport.loop import Loop
+from thalweg.cluster.transport.sockets import zeromq
+from thalweg.platform import tf_logging
+from thalweg.platform.private_files import make_folder, make_secret, read_secret, user_folder
+
+if TYPE_CHECKING:
+    import zmq
+
+_ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks whether a key is good
+_ZAP_VERSION = b"1.0"
+_DOMAIN = b"thalweg"
+_KEY_FILE, _KEY_BYTES = "cluster-key", 32
+_KEY_LETTERS = 40  # of a key as text, in ZeroMQ's base 85
+
+
+def new_key() -> str:
+    """A new key for a cluster: 40 letters that all its tasks, and nobody else, may know."""
+    return zeromq().curve_keypair()[1].decode()
+
+
+@dataclass(frozen=True)
+class Security:
+    """The key of a cluster.
+
+    Args:
+        key: 40 letters, as `new_key` makes them; "" for no security at all.
+    """
+
+    key: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.key and len(self.key) != _KEY_LETTERS:
+            raise ValueError(f"A cluster's key has {_KEY_LETTERS} letters, not {len(self.key)}")
+
+    @staticmethod
+    def none() -> Security:
+        """No key: whoever reaches the port is believed, and whoever is between can read. For
+        networks that only trusted processes reach."""
+        return Security("")
+
+    @staticmethod
+    def of_user() -> Security:
+        """The key that all processes of this user on this machine share."""
+        root = user_folder()
+        make_folder(str(root))
+        secret = read_secret(root, _KEY_FILE, _KEY_BYTES)
+        secret = secret or make_secret(root, _KEY_FILE, _KEY_BYTES)
+        return Security(_z85().encode(secret).decode())
+
+    @staticmethod
+    def of_process() -> Security:
+        """The key that the environment names, in THALWEG_CLUSTER_KEY, or the user's: the variable
+        has the key itself or the path of a file with it; "none" is no security."""
+        named = os.environ.get("THALWEG_CLUSTER_KEY", "")
+        if not named:
+            return Security.of_user()
+        if named == "none":
+            return Security.none()
+        if len(named) == _KEY_LETTERS and not os.path.exists(named):
+            return Security(named)
+        with open(named, encoding="ascii") as file:
+            return Security(file.read().strip())
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a key."""
+        return bool(self.key)
+
+    def warn_if_exposed(self, host: str) -> None:
+        """Say so where anybody on a network can reach a port without a key."""
+        if not self.is_on and not _is_loopback(host):
+            tf_logging.warning(
+                "This task listens at %s without a key: everybody who reaches the port can run "
+                "code here.",
+                host,
+            )
+
+    def protect(self, socket: zmq.Socket[bytes], is_server: bool) -> None:
+        """Have a socket ask for the key, or show it; before it is bound or connected."""
+        if not self.is_on:
+            return
+        zmq, public = zeromq(), self._public
+        socket.set(zmq.CURVE_SECRETKEY, self.key.encode())
+        socket.set(zmq.CURVE_PUBLICKEY, public)
+        if is_server:
+            socket.set(zmq.CURVE_SERVER, 1)
+            socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
+        else:
+            socket.set(zmq.CURVE_SERVERKEY, public)
+
+    def admits(self, credentials: bytes) -> bool:
+        """Whether a process that proved to have the secret half of this key may connect."""
+        return credentials == _z85().decode(self._public)
+
+    @property
+    def _public(self) -> bytes:
+        return zeromq().curve_public(self.key.encode())
+
+
+def _z85():  # inferred, as that of `zeromq`
+    """How ZeroMQ writes keys as text."""
+    zeromq()
+    from zmq.utils import z85
+
+    return z85
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Doorkeeper:
+    """Answers ZeroMQ whether those who knock may come in; on the I/O thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        context: zmq.Context[zmq.Socket[bytes]],
+        security: Security,
+        refuse: Callable[[str], None],
+    ) -> None:
+        self._zmq = zeromq()
+        self._loop, self._security, self._refuse = loop, security, refuse
+        self._socket = context.socket(self._zmq.REP)
+        self._socket.bind(_ZAP)
+        self._file = int(self._socket.get(self._zmq.FD))
+        loop.watch(self._file, self._answer_all)
+        loop.call(self._answer_all)  # ZeroMQ signals nothing before the first look
+
+    def close(self) -> None:
+        """Nobody comes in any more."""
+        self._loop.unwatch(self._file)
+        self._socket.close(0)
+
+    def _answer_all(self) -> None:
+        while not self._socket.closed:
+            try:
+                frames = self._socket.recv_multipart(self._zmq.NOBLOCK)
+            except self._zmq.Again:
+                return
+            self._socket.send_multipart(self._answer(frames))
+
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
+        request = frames[1] if len(frames) > 1 else b""
+        if frames[5:6] == [b"CURVE"] and self._security.admits(frames[6]):
+            return [_ZAP_VERSION, request, b"200", b"OK", b"", b""]
+        self._refuse("a process with another key")
+        return [_ZAP_VERSION, request, b"400", b"another key", b"", b""]
