@@ -17,6 +17,7 @@ from thalweg.cluster.launch import ray_library
 from thalweg.cluster.launch.ray_task import RayTask, Roster
 from thalweg.cluster.launch.task import Task, tasks_of
 from thalweg.cluster.spec import ClusterSpec
+from thalweg.cluster.transport.security import Security
 from thalweg.platform.described import described
 from thalweg.public import public
 
@@ -75,6 +76,7 @@ class RayCluster:
         self._tasks: dict[Task, Any] = {}
         self._groups: list[Any] = []
         self._name = f"thalweg-{secrets.token_hex(4)}"
+        self._key = Security.of_process().key or "none"
         self._connection = ray_library.connect(address)
         self._roster = ray_library.remote(Roster, {}, name=self._name).remote()
         try:
@@ -175,7 +177,7 @@ class RayCluster:
                 max_restarts=self._restarts,
                 max_task_retries=self._restarts,
                 scheduling_strategy=ray_library.bundle(group, index),
-            ).remote(self._name, *task, self._connection.is_local)
+            ).remote(self._name, *task, self._key, self._connection.is_local)
         self._ray.get([self._tasks[task].target.remote() for task in tasks])
         version, jobs = self._ray.get(self._roster.cluster.remote())
         self._ray.get([actor.update.remote(version, jobs) for actor in self._tasks.values()])

@@ -6,6 +6,7 @@ after it died. The roster tells all others, so that tasks may move between machi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,8 @@ class Roster:
 class RayTask:
     """The actor that is a task: a server in a process of Ray's."""
 
-    def __init__(self, roster: str, job: str, index: int, is_local: bool) -> None:
+    def __init__(self, roster: str, job: str, index: int, key: str, is_local: bool) -> None:
+        os.environ["THALWEG_CLUSTER_KEY"] = key
         self._task = Task(job, index)
         self._host = "127.0.0.1" if is_local else node_address()
         self._roster = library().get_actor(roster)  # by its name: Ray keeps that for restarts
