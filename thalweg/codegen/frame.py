@@ -17,6 +17,7 @@ from thalweg.codegen.math.elements import (
     converted,
     from_memory,
     register_type,
+    sensitivity,
     storage_type,
     to_memory,
 )
@@ -46,6 +47,7 @@ class Frame:
         after = 1 + len(kernel.arguments)
         self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
         self.words = {n: self._word(n, I64) for n in kernel.words}
+        self.sensitive = sensitivity()
 
     def _word(self, number: int, kind: Type) -> Value:
         return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)))
@@ -182,7 +184,7 @@ class Leaves:
 
     def evaluator(self) -> Evaluator:
         """An evaluator with these leaves."""
-        return Evaluator(self.frame.b, self.lanes, self)
+        return Evaluator(self.frame.b, self.lanes, self, None, self.frame.sensitive)
 
     def __call__(self, expr: Expr, mask: Value | None) -> Value:
         """The value of a leaf."""
