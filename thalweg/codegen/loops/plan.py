@@ -216,17 +216,17 @@ class _Costs:
         self._form, self._width, self._lanes = form, width, lanes
         self._outer = list(outside_reductions(form.roots))
         self._inner = list(postorder(expr.body for expr in form.every(Reduce)))
-        self._reduced = frozenset(lanes.values())
+        self._reduced = tuple(dict.fromkeys(lanes.values()))
 
     def total(self, vector: Variable | None) -> float:
         """The cost of the kernel with a variable in lanes."""
-        total = sum(self._cost(expr, vector, frozenset()) for expr in self._outer)
+        total = sum(self._cost(expr, vector, ()) for expr in self._outer)
         total += sum(self._cost(expr, vector, self._reduced) for expr in self._inner)
         return total + sum(self._stored(store, vector) for store in self._form.stores)
 
-    def _cost(self, expr: Expr, vector: Variable | None, reduced: frozenset[Variable]) -> float:
+    def _cost(self, expr: Expr, vector: Variable | None, reduced: tuple[Variable, ...]) -> float:
         free = free_variables(expr)
-        lane = vector if vector in free else next(iter(free & reduced), None)
+        lane = vector if vector in free else next((v for v in reduced if v in free), None)
         iterations = _iterations(free, lane, self._width)
         match expr:
             case Load() if lane is not None:
