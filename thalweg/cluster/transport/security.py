@@ -18,6 +18,7 @@ from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.sockets import zeromq
 from thalweg.platform import tf_logging
 from thalweg.platform.private_files import make_folder, make_secret, read_secret, user_folder
+from thalweg.public import public
 
 if TYPE_CHECKING:
     import zmq
@@ -29,8 +30,18 @@ _KEY_FILE, _KEY_BYTES = "cluster-key", 32
 _KEY_LETTERS = 40  # of a key as text, in ZeroMQ's base 85
 
 
+@public("cluster.new_key")
 def new_key() -> str:
-    """A new key for a cluster: 40 letters that all its tasks, and nobody else, may know."""
+    """A new key for a cluster, which all its tasks, and nobody else, may know.
+
+    Returns:
+        40 letters. Processes find them in the environment as THALWEG_CLUSTER_KEY, or in a file
+        that it names.
+
+    Example:
+        >>> len(tf.cluster.new_key())
+        40
+    """
     return zeromq().curve_keypair()[1].decode()
 
 
