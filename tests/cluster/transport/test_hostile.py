@@ -46,8 +46,8 @@ class Stranger:
         return welcome
 
     def barrier(self, session: int, sequence: int) -> None:
-        """Return when all that was sent before is read: a CALL is answered."""
-        self.send(Message(Kind.CALL, 0, {}, (), 1), session, sequence)
+        """Return when all that was sent before is read: a STATUS is answered."""
+        self.send(Message(Kind.STATUS, 0, {}, (), 1), session, sequence)
         while wire.read_envelope(self.socket.recv()).kind is not Kind.DONE:
             pass
 
