@@ -20,7 +20,9 @@ from thalweg.platform.notebook import location
 from thalweg.public import public
 
 if TYPE_CHECKING:
+    from thalweg import protos
     from thalweg.graph.graph import Graph
+    from thalweg.graph.likes import IndexLike, MaybeNone, TensorLike
 
 #: What Python's operators do to tensors, filled by the op families that define them.
 operators: dict[str, Callable[..., Any]] = {}
@@ -162,12 +164,12 @@ class Node:
         return line_of(self._code, self._lasti)
 
     @property
-    def node_def(self) -> Any:
+    def node_def(self) -> protos.NodeDef:
         """This node as a NodeDef protobuf."""
         return operators["node_def"](self)
 
     @property
-    def op_def(self) -> Any:
+    def op_def(self) -> protos.OpDef:
         """The definition of this node's op as an OpDef protobuf."""
         return operators["op_def"](type(self.op))
 
@@ -237,16 +239,16 @@ class Node:
         return f"<tf.Operation '{self.name}' type={self.type}>"
 
 
-Binary = Callable[["Tensor", Any], "Tensor"]
+Binary = Callable[["Tensor", "TensorLike"], "Tensor"]
 
 
 def _operator(name: str) -> tuple[Binary, Binary]:
     """What Python does for an operator of a tensor and something, and of something and a tensor."""
 
-    def operate(self: Tensor, other: Any) -> Tensor:
+    def operate(self: Tensor, other: TensorLike) -> Tensor:
         return operators[name](self, other)
 
-    def operate_reflected(self: Tensor, other: Any) -> Tensor:
+    def operate_reflected(self: Tensor, other: TensorLike) -> Tensor:
         return operators[name](other, self)
 
     return operate, operate_reflected
@@ -336,7 +338,7 @@ class Tensor:
 
     def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
-    ) -> Any:
+    ) -> MaybeNone:
         """The value of the tensor in one step of a session.
 
         Args:
@@ -375,11 +377,11 @@ class Tensor:
             "fetch it with session.run or eval()"
         )
 
-    def assign(self, value: Any, name: str | None = None) -> Tensor:
+    def assign(self, value: TensorLike, name: str | None = None) -> Tensor:
         """Write to the slice of a variable that this is: `variable[1:3].assign(value)`."""
         return operators["slice_assign"](self, value, name)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: IndexLike) -> Tensor:
         return operators["getitem"](self, key)
 
     __add__, __radd__ = _operator("add")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 from thalweg.graph.dtypes import DType
 from thalweg.public import public
@@ -23,16 +23,16 @@ Size = int | None
 Sizes = tuple[Size, ...]
 
 
-Binary = Callable[["Dimension", Any], "Dimension"]
+Binary = Callable[["Dimension", "Dimension | SupportsIndex | None"], "Dimension"]
 
 
 def _operator(operation: Callable[[int, int], int]) -> tuple[Binary, Binary]:
     """What Python does for an operator of a size and something, and of something and a size."""
 
-    def operate(self: Dimension, other: Any) -> Dimension:
+    def operate(self: Dimension, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(operation, self, other)
 
-    def operate_reflected(self: Dimension, other: Any) -> Dimension:
+    def operate_reflected(self: Dimension, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(operation, other, self)
 
     return operate, operate_reflected
@@ -54,7 +54,7 @@ class Dimension:
 
     __slots__ = ("_value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Dimension | SupportsIndex | None) -> None:
         self._value = _checked_size(value)
 
     @property
@@ -62,17 +62,17 @@ class Dimension:
         """The size, or None if it is unknown."""
         return self._value
 
-    def is_compatible_with(self, other: Any) -> bool:
+    def is_compatible_with(self, other: Dimension | SupportsIndex | None) -> bool:
         """Whether both could be the same size."""
         other_value = as_dimension(other)._value
         return self._value is None or other_value is None or self._value == other_value
 
-    def assert_is_compatible_with(self, other: Any) -> None:
+    def assert_is_compatible_with(self, other: Dimension | SupportsIndex | None) -> None:
         """Raises ValueError unless both could be the same size."""
         if not self.is_compatible_with(other):
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
-    def merge_with(self, other: Any) -> Dimension:
+    def merge_with(self, other: Dimension | SupportsIndex | None) -> Dimension:
         """The dimension known as well as `self` and `other` together know it."""
         other = as_dimension(other)
         self.assert_is_compatible_with(other)
@@ -84,16 +84,16 @@ class Dimension:
     __floordiv__, __rfloordiv__ = _operator(int.__floordiv__)
     __mod__, __rmod__ = _operator(int.__mod__)
 
-    def __lt__(self, other: Any) -> bool | None:
+    def __lt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__lt__, self, other)
 
-    def __le__(self, other: Any) -> bool | None:
+    def __le__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__le__, self, other)
 
-    def __gt__(self, other: Any) -> bool | None:
+    def __gt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__gt__, self, other)
 
-    def __ge__(self, other: Any) -> bool | None:
+    def __ge__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__ge__, self, other)
 
     # Any, since an unknown size makes both answers None where object promises a bool.
