@@ -92,6 +92,10 @@ class TaskServer(Member):
                 self._answer(peer, message, lambda request: self._status(peer, request))
             case Kind.REGISTER:
                 WORKERS.start(lambda: self._answer(peer, message, self._register))
+            case Kind.DEREGISTER:
+                with suppress(errors.AbortedError):  # the session may be gone as well
+                    session = self._worker.session(message.fields["session"])
+                    session.deregister(message.fields["handle"])
             case Kind.CLOSE:
                 self._close(peer, message.fields["session"])
             case Kind.RESET:

@@ -84,7 +84,7 @@ class Kind(IntEnum):
     TENSOR = 22
     ABORT = 23
     RESET = 24
-    CALL = 25
+    DEREGISTER = 25  # a step will not be run again
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -21,7 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Reduce, Variable, Word, as_expr, call
+from thalweg.ir.expr import (
+    COMPARISONS,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Reduce,
+    Variable,
+    Word,
+    as_expr,
+    call,
+)
 from thalweg.ir.functions.reductions import REDUCTIONS
 
 if TYPE_CHECKING:
@@ -532,16 +544,11 @@ def term_expression(term: Term) -> Expr:
 def compared(function: str, left: Affine, right: Affine) -> bool | None:
     """A comparison that the ranges settle, or None."""
     low, high = (left + right.scaled(-1)).bounds
-    match function:
-        case "lt":
-            return True if high < 0 else False if low >= 0 else None
-        case "le":
-            return True if high <= 0 else False if low > 0 else None
-        case "gt":
-            return True if low > 0 else False if high <= 0 else None
-        case "ge":
-            return True if low >= 0 else False if high < 0 else None
-        case "eq":
-            return True if low == high == 0 else False if low > 0 or high < 0 else None
-        case _:
-            return False if low == high == 0 else True if low > 0 or high < 0 else None
+    where = COMPARISONS[function]
+    may_be = (
+        (where.if_less, low < 0),
+        (where.if_equal, low <= 0 <= high),
+        (where.if_greater, high > 0),
+    )
+    found = {holds for holds, possible in may_be if possible}
+    return found.pop() if len(found) == 1 else None

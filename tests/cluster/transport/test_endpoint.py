@@ -172,3 +172,11 @@ def test_what_cannot_be_sent_is_told_to_who_sends_it(endpoint: MakeEndpoint):
     values: list[Any] = [object()]
     with pytest.raises(TypeError, match="cannot be sent"):
         client.peer(server.address).send(Message(Kind.RUN, 0, {}, values))
+
+
+def test_an_address_that_is_taken_is_an_error_that_leaves_nothing(endpoint: MakeEndpoint):
+    server = endpoint("localhost:0")
+    assert server.address.startswith("localhost:")
+    with pytest.raises(errors.UnknownError, match=f"Cannot listen at {server.address}"):
+        endpoint(server.address)
+    assert ask(endpoint(None).peer(server.address)).kind is Kind.DONE

@@ -220,6 +220,15 @@ def test_who_connects_to_another_version_raises_which(endpoint: MakeEndpoint):
     context.destroy(0)
 
 
+def test_a_frame_larger_than_any_message_closes_its_connection(
+    server: Endpoint, stranger: Stranger
+):
+    stranger.greet()
+    stranger.socket.send(bytes(wire.MAX_FRAME + 1))
+    assert "broke" in str(server.handler.losses.get(timeout=LONG)[1])
+    assert stranger.greet().kind is Kind.WELCOME  # on a new connection
+
+
 def test_values_larger_than_all_memory_lose_the_peer(server: Endpoint, stranger: Stranger):
     session = stranger.greet().session
     huge = ValueHeader(Place.STREAM, 4, (1 << 46,), 1 << 46, 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg import errors
@@ -49,12 +50,12 @@ class Inbound(Peer):
     def attach(self, route: bytes, envelope: wire.Envelope) -> Channel:
         """A second connection of its, for chunks."""
         self.routes.append(route)
-        self._bulk = Channel(lambda frames: self._listener.send(route, frames), self.session)
+        self._bulk = Channel(partial(self._listener.send, route), self.session)
         self._bulk.check(envelope)
         return self._bulk
 
-    def _write(self, frames: Sequence[Any]) -> bool:
-        return self._listener.send(self.routes[0], frames)
+    def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
+        return self._listener.send(self.routes[0], frames, stamp)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._listener.forget(self)
@@ -83,17 +84,22 @@ class Listener:
         self._peers: dict[int, Inbound] = {}  # by session
         self._files: dict[int, Inbound | None] = {}  # of open connections; None before its HELLO
         self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
+        self._identity: Identity | None = None
         self.address = self._socket.bind(host, port)
-        self.identity: Identity | None = None  # what peers are welcomed with
+
+    def open(self, identity: Identity) -> None:
+        """Begin to welcome peers, in the name of the endpoint."""
+        self._identity = identity
+        self._socket.watch()
 
     @property
     def peers(self) -> list[Inbound]:
         """All that are connected."""
         return list(self._peers.values())
 
-    def send(self, route: bytes, frames: Sequence[Any]) -> bool:
+    def send(self, route: bytes, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
         """Send over a connection: False where its queue is full."""
-        return self._socket.send((route, *frames))
+        return self._socket.send((route, *frames), stamp)
 
     def close(self, linger_ms: int) -> None:
         """Accept no more."""
@@ -105,8 +111,8 @@ class Listener:
         for route in peer.routes:
             self._connections.pop(route, None)
 
-    def _received(self, frames: Sequence[Any]) -> None:
-        route, frame, *data = frames
+    def _received(self, frames: list[zmq.Frame]) -> None:
+        route, (frame, *data) = frames[0].bytes, frames[1:]
         try:
             letter = handshake.opened(frame.bytes)
             connection = self._connections.get(route)
@@ -135,16 +141,16 @@ class Listener:
             self._refuse(route, errors.AbortedError(None, None, text))
 
     def _hello(self, route: bytes, letter: Letter, file: int) -> None:
-        if self.identity is None:
-            raise WireError("a HELLO while the endpoint starts")
-        hello = self.identity.read(letter)
+        if self._identity is None:
+            raise WireError("a HELLO to an endpoint that is not open")
+        hello = self._identity.read(letter)
         peer = Inbound(self._surroundings, hello, self, route)
         former, self._files[file] = self._files[file], peer
         if former is not None:
             former.lose(unavailable(former.address, "the connection broke"))
         self._peers[peer.session] = peer
         self._connections[route] = _Connection(peer, peer.control)
-        peer.welcome(self.identity.welcome(hello))
+        peer.welcome(self._identity.welcome(hello))
 
     def _refuse(self, route: bytes, error: errors.OpError) -> None:
         self._surroundings.refuse(error.message)

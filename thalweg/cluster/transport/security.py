@@ -171,8 +171,9 @@ class Doorkeeper:
             self._socket.send_multipart(self._answer(frames))
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        request = frames[1] if len(frames) > 1 else b""
-        if frames[5:6] == [b"CURVE"] and self._security.admits(frames[6]):
-            return [_ZAP_VERSION, request, b"200", b"OK", b"", b""]
-        self._refuse("a process with another key")
-        return [_ZAP_VERSION, request, b"400", b"another key", b"", b""]
+        match frames:
+            case [_, request, _, _, _, b"CURVE", key] if self._security.admits(key):
+                return [_ZAP_VERSION, request, b"200", b"OK", b"", b""]
+            case _:
+                self._refuse("a process with another key")
+                return [_ZAP_VERSION, *frames[1:2], b"400", b"another key", b"", b""]

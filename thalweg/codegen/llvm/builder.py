@@ -151,8 +151,9 @@ class Module:
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
         """Note a function that is used and defined elsewhere (an intrinsic)."""
-        given = ", ".join(map(str, parameters))
-        self._declarations[name] = f"declare {result} @{name}({given})"
+        if name not in self._declarations:
+            given = ", ".join(map(str, parameters))
+            self._declarations[name] = f"declare {result} @{name}({given})"
 
     def table(self, name: str, kind: Type, numbers: Sequence[float]) -> Value:
         """The address of constant numbers."""

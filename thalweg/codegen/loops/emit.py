@@ -22,7 +22,6 @@ from thalweg.ir.expr import Expr, Reduce, Scan
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import postorder
 
 _MANY = 64  # blocks of a loop that threads may share block by block
 
@@ -46,7 +45,7 @@ class Emission:
         self._frame = Frame(builder, pointers, words, plan.safe, self._divides_by_zero, self._alone)
         self._computation = Computation(plan, builder, self._frame)
         self._works: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
-        self._scans = [expr for expr in postorder(plan.form.roots) if isinstance(expr, Scan)]
+        self._scans = plan.form.every(Scan)
 
     def write(self) -> None:
         """The whole kernel."""

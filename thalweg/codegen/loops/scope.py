@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,14 @@ import numpy as np
 
 from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant, suffix
 from thalweg.codegen.loops.facts import harmless
-from thalweg.codegen.math.elements import Evaluator, converted, from_memory, storage_type, to_memory
+from thalweg.codegen.math.elements import (
+    Evaluator,
+    converted,
+    from_memory,
+    sensitivity,
+    storage_type,
+    to_memory,
+)
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Variable, Word
 from thalweg.ir.functions.dtypes import BOOL
@@ -41,6 +49,14 @@ class Frame:
     safe: Fold[bool]
     fault: Callable[[Builder, Value], None]
     reduce: Callable[[LaneScope, Reduce, Value | None], Value]
+
+    @cached_property
+    def sensitive(self) -> Fold[bool]:
+        """The expressions of which it matters in which lanes they are computed."""
+        return sensitivity(self._reads_or_faults)
+
+    def _reads_or_faults(self, expr: Expr) -> bool:
+        return not (self.safe.of(expr) if isinstance(expr, Reduce | Scan) else harmless(expr))
 
     def integer(self, number: int) -> Value:
         """An integer as a value, be it known now or at run time."""
@@ -83,13 +99,12 @@ class LaneScope(Evaluator):
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(frame.builder, lanes, self._leaf_value, frame.fault)
+        super().__init__(frame.builder, lanes, self._leaf_value, frame.fault, frame.sensitive)
         self.frame, self.parent, self.vector, self.tail = frame, parent, vector, tail
         self._bound = bound or {}
         self.names: frozenset[Variable] = frozenset(self._bound)
         if parent is not None:
             self.names |= parent.names
-            self._sensitive = parent._sensitive
         self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
         self._forked = 0  # sides of selections that this code is inside of
@@ -134,11 +149,6 @@ class LaneScope(Evaluator):
     def remember(self, expr: Expr, value: Value) -> None:
         """Note the value of an expression in all lanes of this copy."""
         self._values[self._key(expr, self.tail)] = value
-
-    def _reads_or_faults(self, expr: Expr) -> bool:
-        if isinstance(expr, Reduce | Scan):
-            return not self.frame.safe.of(expr)
-        return not harmless(expr)
 
     # Selections of which only one side runs
 

@@ -281,7 +281,8 @@ class Optimizer:
             return self._finish(updates, scope)
         if not isinstance(global_step, Variable | Tensor):
             raise TypeError(f"global_step must be a tf.Variable, not {global_step!r}")
-        done = self._finish(updates, "update")
+        with graph.device(global_step.device):  # not by way of the worker
+            done = self._finish(updates, "update")
         with graph.control_dependencies([done]), graph.colocate_with(global_step.op):
             return state.assign_add(global_step, 1, name=scope).op
 
