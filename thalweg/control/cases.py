@@ -62,10 +62,10 @@ def case(
             asserts.append(_at_least_one(truths))
             default, rest = pairs[-1][1], pairs[:-1]
         with get_default_graph().control_dependencies(asserts):
-            return _chain(rest, default, strict, asserts)
+            return _chain(rest, default, strict)
 
 
-def _chain(pairs: Sequence[Pair], default: Function, strict: bool, asserts: Sequence[Any]) -> Any:
+def _chain(pairs: Sequence[Pair], default: Function, strict: bool) -> Any:
     """Nested conditionals, the last one innermost."""
     function = default
     for predicate, chosen in reversed(pairs[1:]):

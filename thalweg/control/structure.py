@@ -6,7 +6,7 @@ sparse tensors, tensor arrays. The nodes themselves take and give flat lists of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from thalweg.graph import nest
@@ -44,15 +44,4 @@ def components(leaf: Any) -> list[Tensor]:
 
 def rebuilt(structure: Any, tensors: Sequence[Tensor]) -> Any:
     """A structure like another one, with other tensors."""
-    rest = iter(tensors)
-    leaves = [_rebuilt_leaf(leaf, rest) for leaf in nest.flatten(structure)]
-    return nest.pack_sequence_as(structure, leaves)
-
-
-def _rebuilt_leaf(leaf: Any, tensors: Iterator[Tensor]) -> Any:
-    if not hasattr(leaf, "components"):
-        return next(tensors)
-    parts = [next(tensors) for _ in leaf.components()]
-    if hasattr(leaf, "with_components"):
-        return leaf.with_components(parts)
-    return type(leaf)(*parts)
+    return nest.pack_sequence_as(structure, tensors, expand_composites=True)

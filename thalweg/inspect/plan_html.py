@@ -7,12 +7,13 @@ notebook, whatever its theme, in which a bar shows each kernel's share of the re
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text import KERNEL_HEAD, kernel_row, region_facts, total_work
 from thalweg.inspect.plan_walk import PlannedRegion
 
+#: The module `html` would bring half a megabyte of tables into every process.
+_SPECIAL = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 _LABEL = 9  # columns of a line of text that say what it is about
 _MAX_KERNELS = 60
 #: The class is named twice so that these rules win over those that notebooks have for all tables.
@@ -39,7 +40,7 @@ def page(facts: Sequence[str], regions: Sequence[PlannedRegion]) -> str:
 
 def _facts(lines: Iterable[str]) -> str:
     rows = (
-        f"<tr><th>{escape(line[:_LABEL].strip())}</th><td>{escape(line[_LABEL:])}</td></tr>"
+        f"<tr><th>{_escaped(line[:_LABEL].strip())}</th><td>{_escaped(line[_LABEL:])}</td></tr>"
         for line in lines
     )
     return f"<table>{''.join(rows)}</table>"
@@ -55,13 +56,13 @@ def _kernels(kernels: Sequence[PlannedKernel], first: int) -> str:
     left = len(kernels) - _MAX_KERNELS
     more = f"<p>… and {left} more: print the plan to see them</p>" if left > 0 else ""
     table = f"<table><tr>{heads}</tr>{rows}</table>{more}"
-    return f"<details open><summary>{escape(total_work(kernels))}</summary>{table}</details>"
+    return f"<details open><summary>{_escaped(total_work(kernels))}</summary>{table}</details>"
 
 
 def _row(number: int, kernel: PlannedKernel, most: float) -> str:
-    where = escape("\n".join(kernel.lines))
+    where = _escaped("\n".join(kernel.lines))
     cells = "".join(
-        f'<td class="{"kernel" if column in (1, 2, 3) else "number"}">{escape(cell)}</td>'
+        f'<td class="{"kernel" if column in (1, 2, 3) else "number"}">{_escaped(cell)}</td>'
         for column, cell in enumerate(kernel_row(number, kernel))
     )
     width = 100 * _work(kernel) / most
@@ -72,3 +73,7 @@ def _row(number: int, kernel: PlannedKernel, most: float) -> str:
 def _work(kernel: PlannedKernel) -> float:
     """What ranks kernels in the text as well."""
     return kernel.flops + kernel.bytes
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_SPECIAL)

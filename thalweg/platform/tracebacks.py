@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -25,7 +24,7 @@ from thalweg.platform import notebook
 from thalweg.public import public
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen ")
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](\w*)")
 _DEPENDENCIES = {"numpy", "ml_dtypes", "llvmlite", "google"}
 

@@ -36,13 +36,9 @@ class PartialRun:
     ) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
-            raise errors.InvalidArgumentError(
-                None, None, "No nodes in the graph need to run for this partial run."
-            )
+            raise _invalid("No nodes in the graph need to run for this partial run.")
         if has_primitives(nodes):
-            raise errors.InvalidArgumentError(
-                None, None, "A step that has control primitives cannot be run in parts."
-            )
+            raise _invalid("A step that has control primitives cannot be run in parts.")
         everything = [tensor for node in nodes for tensor in node.outputs]
         self._placement = placer.place(nodes)
         units = with_traces(nodes, everything)
@@ -86,18 +82,12 @@ class PartialRun:
     def _check(self, wanted: Fetches, feeds: Mapping[Tensor, Any]) -> None:
         for tensor in feeds:
             if tensor not in self._feeds:
-                raise errors.InvalidArgumentError(
-                    None, None, f"The feed {tensor.name} was not specified in partial_run_setup."
-                )
+                raise _invalid(f"The feed {tensor.name} was not specified in partial_run_setup.")
             if tensor not in self._pending_feeds:
-                raise errors.InvalidArgumentError(
-                    None, None, f"The feed {tensor.name} has already been fed."
-                )
+                raise _invalid(f"The feed {tensor.name} has already been fed.")
         for tensor in wanted.tensors:
             if tensor not in self._declared.tensors:
-                raise errors.InvalidArgumentError(
-                    None, None, f"The fetch {tensor.name} was not specified in partial_run_setup."
-                )
+                raise _invalid(f"The fetch {tensor.name} was not specified in partial_run_setup.")
 
     def _run(self, wanted: Fetches) -> None:
         fed = self._feeds - self._pending_feeds
@@ -118,3 +108,7 @@ class PartialRun:
                 own = self._resources.on(self._placement[step.nodes[0]])
                 run([step], self._slots, own, Cancellation())
         self._done.update(node for step in steps.values() for node in step.nodes)
+
+
+def _invalid(message: str) -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError(None, None, message)

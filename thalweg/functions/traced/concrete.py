@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.control.structure import components
+from thalweg.control.structure import components, rebuilt
 from thalweg.control.traces import here
 from thalweg.functions.eager import EAGER
 from thalweg.functions.traced.calls import EagerCall, Kinds, Runner
@@ -84,10 +84,7 @@ def _rebuilt(leaf: Any, count: int, tensors: Iterator[Any], done: Node | None) -
         return leaf
     if count == 0:
         return done
-    if not hasattr(leaf, "components"):
-        return next(tensors)
-    parts = [next(tensors) for _ in range(count)]
-    return leaf.with_components(parts) if hasattr(leaf, "with_components") else type(leaf)(*parts)
+    return rebuilt(leaf, [next(tensors) for _ in range(count)])
 
 
 class ConcreteFunction:
