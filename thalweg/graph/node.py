@@ -322,7 +322,7 @@ class Tensor:
         self._shape = self._shape.merge_with(as_shape(shape))
 
     def widen_shape(self, shape: TensorShape) -> None:
-        """Know less of the shape: for a merge that got an input of another one."""
+        """Know less of the shape: of a merge that got another input, of a node for any inputs."""
         self._shape = shape
 
     @property
