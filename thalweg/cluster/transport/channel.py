@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from thalweg.cluster import wire
 
-#: Hand the frames of a message to a socket: False where its queue is full.
-Write = Callable[[Sequence[Any]], bool]
+#: Hand the frames of a message to a socket: False where its queue is full. The function is called
+#: just before, in the order in which messages leave.
+Write = Callable[[Sequence[Any], Callable[[], None]], bool]
 
 
 class Channel:
@@ -18,19 +19,16 @@ class Channel:
     def __init__(self, write: Write, session: int = 0, heard: int = 0) -> None:
         self.session, self._heard = session, heard
         self._write = write
-        self._sent = 0
-        self._lock = threading.Lock()
+        self._order = count(1)
 
     def put(self, frame: bytearray, *more: Any) -> bool:
         """Send a message, from any thread: False where too many wait to leave.
 
         A ConnectionError where the connection is gone.
         """
-        with self._lock:
-            wire.stamp(frame, self.session, self._sent + 1)
-            is_sent = self._write((frame, *more))
-            self._sent += is_sent
-        return is_sent
+        return self._write(
+            (frame, *more), lambda: wire.stamp(frame, self.session, next(self._order))
+        )
 
     def check(self, envelope: wire.Envelope) -> None:
         """Refuse a message that cannot be the next: one that came before, or elsewhere."""

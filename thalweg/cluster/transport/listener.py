@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg import errors
@@ -49,12 +50,12 @@ class Inbound(Peer):
     def attach(self, route: bytes, envelope: wire.Envelope) -> Channel:
         """A second connection of its, for chunks."""
         self.routes.append(route)
-        self._bulk = Channel(lambda frames: self._listener.send(route, frames), self.session)
+        self._bulk = Channel(partial(self._listener.send, route), self.session)
         self._bulk.check(envelope)
         return self._bulk
 
-    def _write(self, frames: Sequence[Any]) -> bool:
-        return self._listener.send(self.routes[0], frames)
+    def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
+        return self._listener.send(self.routes[0], frames, stamp)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._listener.forget(self)
@@ -91,9 +92,9 @@ class Listener:
         """All that are connected."""
         return list(self._peers.values())
 
-    def send(self, route: bytes, frames: Sequence[Any]) -> bool:
+    def send(self, route: bytes, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
         """Send over a connection: False where its queue is full."""
-        return self._socket.send((route, *frames))
+        return self._socket.send((route, *frames), stamp)
 
     def close(self, linger_ms: int) -> None:
         """Accept no more."""
@@ -105,8 +106,8 @@ class Listener:
         for route in peer.routes:
             self._connections.pop(route, None)
 
-    def _received(self, frames: Sequence[Any]) -> None:
-        route, frame, *data = frames
+    def _received(self, frames: list[zmq.Frame]) -> None:
+        route, (frame, *data) = frames[0].bytes, frames[1:]
         try:
             letter = handshake.opened(frame.bytes)
             connection = self._connections.get(route)

@@ -41,13 +41,13 @@ class Outbound(Peer):
         self._socket.send((wire.write(identity.hello()),))
         surroundings.loop.later(patience, lambda: self._give_up(patience))
 
-    def _connect(self, received: Callable[[Sequence[Any]], None]) -> Socket:
+    def _connect(self, received: Callable[[list[zmq.Frame]], None]) -> Socket:
         socket = Socket(self._surroundings.loop, self._make_socket(), received, self._happened)
         socket.connect(self.address)
         return socket
 
-    def _write(self, frames: Sequence[Any]) -> bool:
-        return self._socket.send(frames)
+    def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
+        return self._socket.send(frames, stamp)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._socket.close(linger_ms)
@@ -58,16 +58,16 @@ class Outbound(Peer):
         if not self._control.session:
             self.lose(unavailable(self.address, f"nobody answered for {patience:g} s"))
 
-    def _received(self, frames: Sequence[Any]) -> None:
+    def _received(self, frames: list[zmq.Frame]) -> None:
         self._read(self._control, frames)
 
-    def _received_bulk(self, frames: Sequence[Any]) -> None:
+    def _received_bulk(self, frames: list[zmq.Frame]) -> None:
         if self._bulk is not None:
             self._read(self._bulk, frames)
 
-    def _read(self, channel: Channel, frames: Sequence[Any]) -> None:
+    def _read(self, channel: Channel, frames: list[zmq.Frame]) -> None:
         try:
-            letter = handshake.opened(frames[0])
+            letter = handshake.opened(frames[0].bytes)
             if channel.session:
                 self.take(channel, letter, frames[1:])
             else:

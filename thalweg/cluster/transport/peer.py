@@ -31,7 +31,7 @@ Done = Callable[[Message | None, Exception | None], None]
 
 _RETRY = 0.001  # seconds until a full queue is tried again
 _CREDIT = WINDOW // 4  # bytes after which a sender is told that they were taken
-_FIRST_OF_HANDLERS = Kind.STATUS
+_FIRST_OF_HANDLERS = int(Kind.STATUS)
 
 
 class Handler(Protocol):
@@ -119,7 +119,7 @@ class Peer(ABC):
     # Sending
 
     @abstractmethod
-    def _write(self, frames: Sequence[Any]) -> bool:
+    def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
         """Hand frames to the socket: False where its queue is full."""
 
     @abstractmethod
@@ -127,6 +127,10 @@ class Peer(ABC):
         """Give up the connection; what was sent may still leave for a time."""
 
     def _send(self, message: Message, is_answer: bool) -> None:
+        if not (message.values or self._held is not None or self._courier.is_busy):
+            frame = wire.write(message, is_answer=is_answer)
+            if self._attempt(self._control, frame):  # as nearly always
+                return
         if self._error is not None:
             raise _again(self._error)
         contents = [wire.content_of(value) for value in message.values]
@@ -196,7 +200,10 @@ class Peer(ABC):
         channel.check(letter.envelope)
         kind = letter.envelope.kind
         if kind >= _FIRST_OF_HANDLERS:
-            self._unpack(letter)
+            if letter.headers:
+                self._unpack(letter)
+            else:
+                self._deliver(letter, ())
         elif kind is Kind.CHUNK and data:
             self._take_chunk(letter.envelope.step, data[0])
         elif kind is Kind.CREDIT:

@@ -25,7 +25,7 @@ _HIGH_WATER = 4096  # messages that wait in a direction; more make the sender wa
 _BATCH = 64  # messages that are read before the lock is free for a moment
 _MIN_UNCOPIED = 64 << 10  # bytes of a frame that is sent from where it lies, as chunks are
 _EVENT = struct.Struct("=HI")
-_NOBLOCK, _SNDMORE, _POLLIN = 1, 2, 1  # ZeroMQ's numbers: its enums are slow to combine
+_NOBLOCK, _SNDMORE, _POLLIN, _EVENTS = 1, 2, 1, 15  # ZeroMQ's numbers: its enums are slow
 
 
 def zeromq():  # pyright infers the module: what it returns is typed as if imported above
@@ -53,7 +53,7 @@ class Socket:
         self,
         loop: Loop,
         socket: zmq.Socket[bytes],
-        received: Callable[[Sequence[Any]], None],
+        received: Callable[[list[zmq.Frame]], None],
         happened: Callable[[ConnectionEvent], None],
     ) -> None:
         self._zmq = zeromq()
@@ -99,23 +99,26 @@ class Socket:
         self._loop.call(self._drain)
         self._loop.call(self.read_events)
 
-    def send(self, frames: Sequence[Any]) -> bool:
+    def send(self, frames: Sequence[Any], stamp: Callable[[], None] | None = None) -> bool:
         """Send a message from any thread, without waiting: False where the queue is full.
 
-        A ConnectionError where nobody is at the other end.
+        A ConnectionError where nobody is at the other end. `stamp` is called first, under the
+        lock: in the order in which messages leave.
         """
-        zmq = self._zmq
+        socket = self._socket
         with self._lock:
+            if stamp is not None:
+                stamp()
             try:
                 for frame in frames[:-1]:
-                    self._socket.send(frame, _NOBLOCK | _SNDMORE)
-                self._socket.send(frames[-1], _NOBLOCK, copy=len(frames[-1]) < _MIN_UNCOPIED)
-            except zmq.Again:
+                    socket.send(frame, _NOBLOCK | _SNDMORE)
+                socket.send(frames[-1], _NOBLOCK, len(frames[-1]) < _MIN_UNCOPIED)
+            except self._zmq.Again:
                 return False
-            except zmq.ZMQError as error:
+            except self._zmq.ZMQError as error:
                 raise ConnectionError(str(error)) from error
-            swallowed = int(self._socket.get(zmq.EVENTS)) & _POLLIN
-        if swallowed:
+            is_swallowed = int(socket.get(_EVENTS)) & _POLLIN
+        if is_swallowed:
             self._loop.call(self._drain)
         return True
 
@@ -132,30 +135,28 @@ class Socket:
     def _drain(self) -> None:
         is_more = True
         while is_more:
-            batch = self._batch()
-            is_more = len(batch) == _BATCH
+            batch, is_more = self._batch()
             for frames in batch:
                 guarded(self._received, frames)
 
-    def _batch(self) -> list[Sequence[Any]]:
-        batch = list[Sequence[Any]]()
+    def _batch(self) -> tuple[list[list[zmq.Frame]], bool]:
+        """Some messages, and whether there are more."""
+        batch = list[list["zmq.Frame"]]()
         with self._lock:
-            while len(batch) < _BATCH and (frames := self._next()):
-                batch.append(frames)
-        return batch
+            try:
+                while len(batch) < _BATCH:
+                    batch.append(self._next())
+                    if not int(self._socket.get(_EVENTS)) & _POLLIN:
+                        return batch, False
+            except self._zmq.ZMQError:  # there is nothing after all, or the socket is closed
+                return batch, False
+        return batch, True
 
-    def _next(self) -> Sequence[Any]:
-        """The frames of the next message, none where there is none. The first is bytes, so that
-        what is made of it is aligned."""
-        zmq, socket = self._zmq, self._socket
-        if socket.closed:
-            return ()
-        try:
-            frames: list[Any] = [socket.recv(_NOBLOCK)]
-        except zmq.Again:
-            return ()
-        while socket.get(zmq.RCVMORE):
-            frames.append(socket.recv(_NOBLOCK, copy=False))
+    def _next(self) -> list[zmq.Frame]:
+        socket = self._socket
+        frames = [socket.recv(_NOBLOCK, False)]
+        while frames[-1].more:
+            frames.append(socket.recv(_NOBLOCK, False))
         return frames
 
     def read_events(self) -> None:
