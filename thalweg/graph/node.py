@@ -8,6 +8,7 @@ step runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -39,6 +40,7 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @public("Operation")
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """One application of an op: its inputs, control inputs, name and device.
 
@@ -61,44 +63,17 @@ class Node:
         ('y', 'Add', ['y/x:0', 'y/y:0'])
     """
 
-    __slots__ = (
-        "_code",
-        "_lasti",
-        "annotations",
-        "controls",
-        "device",
-        "graph",
-        "index",
-        "inputs",
-        "name",
-        "op",
-        "outputs",
-    )
-
-    def __init__(
-        self,
-        graph: Graph,
-        op: Op,
-        name: str,
-        inputs: tuple[Tensor, ...],
-        controls: tuple[Node, ...],
-        device: str,
-        annotations: Mapping[str, Any],
-        code: CodeType,
-        lasti: int,
-        index: int,
-    ) -> None:
-        self.graph = graph
-        self.op = op
-        self.name = name
-        self.inputs = inputs
-        self.controls = controls  # nodes this one waits for without taking a value
-        self.device = device
-        self.annotations = annotations  # what scopes and importers attach: colocation and the like
-        self.index = index  # the order of creation in the graph
-        self.outputs: tuple[Tensor, ...] = ()
-        self._code = code
-        self._lasti = lasti
+    graph: Graph
+    op: Op
+    name: str
+    inputs: tuple[Tensor, ...]
+    controls: tuple[Node, ...]  # nodes this one waits for without taking a value
+    device: str
+    annotations: Mapping[str, Any]  # what scopes and importers attach: colocation and the like
+    code: CodeType
+    lasti: int
+    index: int  # the order of creation in the graph
+    outputs: tuple[Tensor, ...] = field(default=(), init=False)
 
     @property
     def control_inputs(self) -> list[Node]:
@@ -143,7 +118,7 @@ class Node:
     @property
     def made_at(self) -> tuple[CodeType, int]:
         """The instruction of the user's code that made this node."""
-        return self._code, self._lasti
+        return self.code, self.lasti
 
     @property
     def original(self) -> Node:
@@ -153,15 +128,15 @@ class Node:
     @property
     def origin(self) -> str:
         """Where the user's code made this node: `file:line`, or `Cell In[3], line 4`."""
-        return location(self._code.co_filename, self._line())
+        return location(self.code.co_filename, self._line())
 
     @property
     def traceback(self) -> list[tuple[str, int, str, str]]:
         """The user's frame that made this node: (file, line, function, text)."""
-        return [(self._code.co_filename, self._line(), self._code.co_name, "")]
+        return [(self.code.co_filename, self._line(), self.code.co_name, "")]
 
     def _line(self) -> int:
-        return line_of(self._code, self._lasti)
+        return line_of(self.code, self.lasti)
 
     @property
     def node_def(self) -> protos.NodeDef:

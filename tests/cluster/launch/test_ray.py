@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +108,17 @@ def test_ray_knows_the_placement(cluster):
     assert set(states) == {"CREATED"}
     assert sum(map(len, bundles)) == 1 + cluster.spec.num_tasks("worker")
     assert "worker:3" in repr(cluster)
+
+
+def test_the_example(cluster):
+    """In a process of its own, on the Ray that runs already."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    example = Path(__file__).resolve().parents[3] / "examples" / "on_ray.py"
+    command = [sys.executable, str(example), "--steps", "100"]
+    environment = os.environ | {"RAY_ADDRESS": address}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    losses = re.findall(r"worker \d: loss ([\d.]+)", done.stdout)
+    assert len(losses) == 2 and all(float(loss) < 0.5 for loss in losses)
