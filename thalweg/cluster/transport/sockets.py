@@ -92,7 +92,6 @@ class Socket:
     def connect(self, address: str) -> None:
         """Connect in the background, again and again until it succeeds."""
         self._socket.connect(f"tcp://{address}")
-        self.watch()
 
     def watch(self) -> None:
         """Begin to tell of messages and connections."""
