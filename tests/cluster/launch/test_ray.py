@@ -68,6 +68,12 @@ def test_a_worker_that_was_killed_comes_back_at_its_address(cluster):
     assert cluster.run(count_to, 100) == [0, 1]
 
 
+def test_a_parameter_server_that_was_killed_comes_back_empty(cluster):
+    (victim,) = cluster.run(lambda server: os.getpid(), job="ps")
+    os.kill(victim, signal.SIGKILL)
+    assert cluster.run(count_to, 50) == [0, 1]  # the chief initialises its variables again
+
+
 def test_a_function_is_called_again_where_its_worker_died(cluster, tmp_path):
     mark = str(tmp_path / "mark")
 
