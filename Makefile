@@ -12,7 +12,7 @@ PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install stubs lint format test test-ray test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 
@@ -62,6 +62,12 @@ demo: .venv/.demo-stamp # without the development tools
 
 bench: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+bench-cluster: .venv/.stamp .bench-venv/.stamp
+	$(BIN)/python benchmarks/cluster/run.py $(BENCH)
+
+stragglers: .venv/.stamp
+	$(BIN)/python benchmarks/cluster/stragglers.py $(BENCH)
 
 growth: .venv/.stamp
 	$(BIN)/python tools/growth.py $(ROWS)

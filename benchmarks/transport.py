@@ -104,7 +104,7 @@ def requests(how: str, *values: np.ndarray) -> Iterator[Work]:
 
         def ask() -> None:
             peer.request(
-                Message(Kind.CALL, 1, {"handle": 1}, values), lambda _, error: answers.put(error)
+                Message(Kind.STATUS, 1, {"handle": 1}, values), lambda _, error: answers.put(error)
             )
             if (error := answers.get()) is not None:
                 raise error

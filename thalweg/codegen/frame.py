@@ -295,10 +295,7 @@ class Leaves:
         b = self.frame.b
         if mask is None or (self.whole is not None and mask.text == self.whole.text):
             return b.load(kind, address)
-        wanted = mask
-        if mask.type.lanes > 1:
-            wanted = b.call(f"llvm.vector.reduce.or.v{mask.type.lanes}i1", mask.type.of(1), mask)
-        return b.choose(wanted, lambda: b.load(kind, address), lambda: constant(kind, 0))
+        return b.choose(b.any(mask), lambda: b.load(kind, address), lambda: constant(kind, 0))
 
     def distances(self, spread: int | Value) -> Value:
         """How far each lane lies from the first address, in elements."""

@@ -290,12 +290,17 @@ def variable(index: Variable) -> Affine:
 
 def row_major(variables: Sequence[Variable]) -> Affine:
     """The number of an iteration of nested loops, the last of them the innermost."""
+    return flat([variable(index) for index in variables], [index.extent for index in variables])
+
+
+def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
+    """The row-major offset of an element."""
     parts: list[Affine] = []
     stride = 1
-    for index in reversed(variables):
-        parts.append(variable(index).scaled(stride))
-        stride *= index.extent
-    return total(parts) if parts else number(0)
+    for index, size in zip(reversed(indices), reversed(shape), strict=True):
+        parts.append(index.scaled(stride))
+        stride *= size
+    return total(parts)
 
 
 def total(parts: Iterable[Affine]) -> Affine:

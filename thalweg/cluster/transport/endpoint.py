@@ -7,6 +7,7 @@ is one peer at either end; two servers that connect to each other have two.
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 import threading
 from collections import Counter
@@ -43,7 +44,8 @@ class Endpoint:
         handler: who is told of messages, and of peers that are lost.
         bind: "host:port" to listen at, port 0 for any; None for a client, which only connects.
         security: the cluster's key; that of this process if None.
-        shares_memory: whether tensors may go through shared memory within the host.
+        shares_memory: whether tensors may go through shared memory within the host, and messages
+            past the network; if None, they may unless THALWEG_SHARED_MEMORY is 0.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Endpoint:
         handler: Handler,
         bind: str | None = None,
         security: Security | None = None,
-        shares_memory: bool = True,
+        shares_memory: bool | None = None,
     ) -> None:
         self.handler = handler
         self.incarnation = secrets.randbits(63) | 1
@@ -64,6 +66,8 @@ class Endpoint:
         self._peers: dict[str, Outbound] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        if shares_memory is None:
+            shares_memory = os.environ.get("THALWEG_SHARED_MEMORY") != "0"
         self._probe = Probe() if shares_memory else None
         self._listener: Listener | None = None
         self.loop.start()

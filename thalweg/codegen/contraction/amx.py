@@ -26,13 +26,14 @@ from thalweg.ir.loop import Variable
 _ITEM = 2  # the bytes of an element
 _I8, _I16, _I32 = Type("i8"), Type("i16"), Type("i32")
 _SUMS = Type("float", SIDE)
+_INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
 
 At = Mapping[Variable, Value]
 
 
 def emit_matrix(setting: Setting, made: Schedule) -> Emitted:
     """The code of a contraction on the matrix unit."""
-    module, names = Module(setting.target.native_fp16), ["multiply"]
+    module, names = Module(setting.target.native_fp16, setting.target.fma), ["multiply"]
     layout = _Layout(setting, made)
     kernel = layout.roles.form.kernel
     if made.copy_b == "shared":
@@ -167,16 +168,16 @@ class _Columns:
             number = frame.add(start, frame.multiply(loop.index, 2))
             for first in range(0, width, SIDE):
                 column = frame.add(at[self.lane], frame.integer(first))
-                pair = [
+                even, odd = (
                     self._values(
                         {**at, self.lane: column, self.hot: frame.add(number, frame.integer(k))}
                     )
                     for k in range(2)
-                ]
+                )
                 place = frame.multiply(
                     frame.add(frame.multiply(loop.index, width), frame.integer(first)), 2
                 )
-                b.store(self._interleaved(*pair), b.element(base, "i16", place))
+                b.store(b.shuffle(even, odd, _INTERLEAVED), b.element(base, "i16", place))
 
     def _values(self, at: At) -> Value:
         """The numbers of 16 columns as they lie in memory; zeros where there are none."""
@@ -199,11 +200,6 @@ class _Columns:
         for mask in masks:
             result = mask if result is None else b.binary("and", result, mask)
         return result
-
-    def _interleaved(self, first: Value, second: Value) -> Value:
-        order = ", ".join(f"i32 {lane + half * SIDE}" for lane in range(SIDE) for half in range(2))
-        kind = _I16.of(2 * SIDE)
-        return self.b.emit(kind, f"shufflevector {first}, {second}, <{2 * SIDE} x i32> <{order}>")
 
 
 def _pack(layout: _Layout, frame: Frame) -> None:

@@ -53,7 +53,7 @@ class GemmEmitter:
     def __init__(self, scratch: Scratch, frame: Frame) -> None:
         self.scratch, self.frame, self.b = scratch, frame, frame.b
         self.form, self.made = scratch.form, scratch.made
-        self.lanes, self.fma = scratch.setting.lanes, scratch.setting.target.fma
+        self.lanes = scratch.setting.lanes
         self.kind = register_type(scratch.dtype, self.lanes)
         self.copy_a, self.copy_b, self.partial, self.totals = scratch.parts(frame)
         self.epilogue = Epilogue(frame, scratch.form, self.kind)
@@ -157,10 +157,7 @@ class GemmEmitter:
         self._panel_loops()
 
     def _copy(self, packing: Packing, box: Box, destination: Value) -> None:
-        if self.some is None:
-            self.scratch.copy(self.frame, packing, box, self.at, destination)
-            return
-        with self.b.when(self.some):
+        with self.b.when(self.some) if self.some else nullcontext():
             self.scratch.copy(self.frame, packing, box, self.at, destination)
 
     def _box_a(self) -> Box:
@@ -307,7 +304,6 @@ class GemmEmitter:
             self.masks,
             masked_loads=not self.made.copy_b,
             vector_a=self.form.depthwise,
-            fma=self.fma,
             unroll=self.made.unroll,
             prefetch_steps=self.made.prefetch_steps,
             prefetch_panels=self.made.prefetch_panels,
@@ -322,7 +318,7 @@ class GemmEmitter:
         step = self.operand_b.factors.get(self.form.lane, 0)
         count = len(self.masks)
         columns = [self.frame.scaled(j, step) for j in range(count)]
-        kernel = DotKernel(self.frame, self.kind, rows, columns, self.fma)
+        kernel = DotKernel(self.frame, self.kind, rows, columns)
         blocks = [block * self.lanes for block in BLOCKS]
         spreads = LongSums(kernel, len(rows) * count).sums(levels, at, blocks)
         return [kernel.total(spread) for spread in spreads]

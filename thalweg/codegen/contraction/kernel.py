@@ -55,11 +55,8 @@ def emit_contraction(
 
 
 def _emitted(scratch: Scratch) -> Emitted:
-    module, names, kernel = (
-        Module(scratch.setting.target.native_fp16),
-        ["multiply"],
-        scratch.form.kernel,
-    )
+    target, names, kernel = scratch.setting.target, ["multiply"], scratch.form.kernel
+    module = Module(target.native_fp16, target.fma)
     if scratch.made.copy_b == "shared":
         names.insert(0, "pack")
         _pack(scratch, Frame(module, "pack", kernel, True))

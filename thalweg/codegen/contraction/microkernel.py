@@ -59,12 +59,16 @@ class Factors:
 
 
 @dataclass
-class _Tile:
+class TileKernel:
     """A tile of sums: `rows` are the distances of its rows in `a`."""
 
     frame: Frame
     kind: Type  # a vector of sums
     rows: Sequence[Value]
+
+    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+        """The sums after all loops, row by row."""
+        raise NotImplementedError
 
     def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
         """Where the factors lie at one value of a loop's variable."""
@@ -89,14 +93,13 @@ class _Tile:
 
 
 @dataclass
-class MicroKernel(_Tile):
+class MicroKernel(TileKernel):
     """A tile whose vectors of `b` lie side by side."""
 
     vectors: int
     masks: Sequence[Value | None]  # of each vector: the columns that exist
     masked_loads: bool  # whether `b` ends with the columns
     vector_a: bool  # whether `a` has an element per lane
-    fma: bool
     unroll: int = 1
     prefetch_steps: int = 0  # how many steps before they are used columns are fetched; 0: never
     prefetch_panels: int = 0  # how many panels ahead columns are fetched, from far away
@@ -158,7 +161,7 @@ class MicroKernel(_Tile):
             elements = self._row(self.address(at.a, row))
             for j in range(self.vectors):
                 total = sums[i * self.vectors + j]
-                result.append(multiply_add(self.frame, self.fma, elements[j], columns[j], total))
+                result.append(self.frame.b.multiply_add(elements[j], columns[j], total))
         return result
 
     def _column(self, base: Value, j: int, masked: bool | None = None) -> Value:
@@ -174,14 +177,13 @@ class MicroKernel(_Tile):
 
 
 @dataclass
-class DotKernel(_Tile):
+class DotKernel(TileKernel):
     """A tile of dot products: vectors run along the last loop in both factors.
 
     `columns` are the distances of the tile's columns in `b`.
     """
 
     columns: Sequence[Value]
-    fma: bool
 
     def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row, each still spread over the lanes."""
@@ -224,7 +226,7 @@ class DotKernel(_Tile):
             row = self.load(self.address(a, distance), mask)
             start = i * len(columns)
             for column, total in zip(columns, sums[start : start + len(columns)], strict=True):
-                result.append(multiply_add(self.frame, self.fma, row, column, total))
+                result.append(self.frame.b.multiply_add(row, column, total))
         return result
 
 
@@ -232,10 +234,3 @@ def prefetch(b: Builder, address: Value, nearness: int, to_write: bool = False) 
     """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
     numbers = int(to_write), nearness, 1  # 1: data, not code
     b.call("llvm.prefetch.p0", VOID, address, *(constant(I32, number) for number in numbers))
-
-
-def multiply_add(frame: Frame, fma: bool, a: Value, b: Value, c: Value) -> Value:
-    """a · b + c, rounded once where the processor can."""
-    if fma:
-        return frame.b.intrinsic("fma", a, b, c)
-    return frame.b.binary("fadd", c, frame.b.binary("fmul", a, b))

@@ -206,15 +206,10 @@ def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
             first, second = vectors[i], vectors[i + step]
             low = [j if not j & step else count + j - step for j in range(count)]
             high = [j + step if not j & step else count + j for j in range(count)]
-            vectors[i] = _shuffled(b, first, second, low)
-            vectors[i + step] = _shuffled(b, first, second, high)
+            vectors[i] = b.shuffle(first, second, low)
+            vectors[i + step] = b.shuffle(first, second, high)
         step //= 2
     return vectors
-
-
-def _shuffled(b: Builder, first: Value, second: Value, lanes: Sequence[int]) -> Value:
-    numbers = ", ".join(f"i32 {lane}" for lane in lanes)
-    return b.emit(first.type, f"shufflevector {first}, {second}, <{len(lanes)} x i32> <{numbers}>")
 
 
 class Copy:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant, suffix
+from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant
 from thalweg.codegen.loops.facts import harmless
 from thalweg.codegen.math.elements import (
     Evaluator,
@@ -280,7 +280,8 @@ class LaneScope(Evaluator):
     def read(self, argument: Argument, place: Address, mask: Value | None) -> Value:
         """What is in memory, in one lane if it is the same for all; off the mask nothing."""
         b, pointer = self.builder, self._address(argument, place)
-        kind = storage_type(argument.dtype, self.lanes if self._is_vector(place) else 1)
+        is_vector = place.contiguous or place.lanes is not None
+        kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
         if place.lanes is not None:
             raw = b.gather(kind, pointer, self._all(mask))
         elif place.contiguous:
@@ -289,7 +290,7 @@ class LaneScope(Evaluator):
             raw = b.load(kind, pointer)
         else:
             nothing = constant(kind, 0)
-            raw = b.choose(any_of(b, mask), lambda: b.load(kind, pointer), lambda: nothing)
+            raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: nothing)
         return from_memory(b, raw, argument.dtype)
 
     def write(self, argument: Argument, place: Address, value: Value, mask: Value | None) -> None:
@@ -305,7 +306,7 @@ class LaneScope(Evaluator):
         elif mask is None:
             b.store(raw, pointer)
         else:
-            with b.when(any_of(b, mask)):
+            with b.when(b.any(mask)):
                 b.store(raw, pointer)
 
     def adds_at_once(self, argument: Argument) -> bool:
@@ -319,9 +320,6 @@ class LaneScope(Evaluator):
         operation = "fadd" if raw.type.is_float else "add"
         pointer = self._address(argument, place)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
-
-    def _is_vector(self, place: Address) -> bool:
-        return place.contiguous or place.lanes is not None
 
     def _all(self, mask: Value | None) -> Value:
         return constant(I1.of(self.lanes), True) if mask is None else mask
@@ -344,13 +342,6 @@ def _unless(variable: Variable | None, bound: dict[Variable, Value]) -> Variable
 
 def _same(one: Value | None, other: Value | None) -> bool:
     return (one and one.text) == (other and other.text)
-
-
-def any_of(b: Builder, mask: Value) -> Value:
-    """Whether a condition holds in any lane."""
-    if mask.type.lanes == 1:
-        return mask
-    return b.call(f"llvm.vector.reduce.or.{suffix(mask.type)}", I1, mask)
 
 
 @dataclass(frozen=True, eq=False)
