@@ -7,6 +7,7 @@ identity of nodes, so that what is shared is visited once.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
@@ -16,15 +17,20 @@ from thalweg.ir.types import Dtype
 T = TypeVar("T")
 
 
-def walk(roots: Iterable[Expr | None]) -> Iterator[Expr]:
-    """All expressions under some roots, each once, the last part of each first."""
+def walk(
+    roots: Iterable[Expr | None], inside: Callable[[Expr], Iterable[Expr]] = attrgetter("parts")
+) -> Iterator[Expr]:
+    """All expressions under some roots, each once, the last part of each first.
+
+    `inside` says which parts of an expression are gone into.
+    """
     pending, seen = [root for root in roots if root is not None], set[Expr]()
     while pending:
         part = pending.pop()
         if part not in seen:
             seen.add(part)
             yield part
-            pending += part.parts
+            pending += inside(part)
 
 
 def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> Iterator[Expr]:
