@@ -12,7 +12,7 @@ PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install stubs lint format test test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 
@@ -39,6 +39,13 @@ format: .venv/.stamp
 
 test: .venv/.stamp
 	$(BIN)/python -m pytest -n auto
+
+test-ray: .venv/.ray-stamp # Ray is large: other targets do without it
+	$(BIN)/python -m pytest tests/cluster/launch
+
+.venv/.ray-stamp: .venv/.stamp
+	$(BIN)/python -m pip install --quiet -e ".[ray]"
+	touch $@
 
 test-targets: .venv/.stamp
 	for target in $(TARGETS); do \

@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = set(PROJECT["optional-dependencies"])
 MAIN = pages.command()
 # Programs of others that the reader has, or has installed by then.
-FOREIGN = {"cd", "git", "jupyter", "source", "tensorboard"}
+FOREIGN = {"cd", "git", "jupyter", "kubectl", "sbatch", "source", "tensorboard"}
 
 
 @pytest.mark.parametrize("page", PYTHON)
@@ -62,6 +62,8 @@ def exists(line: str, page: str) -> bool:
             return set(re.findall(r"\w+", named)) <= EXTRAS
         case [_, "-m", "thalweg", *rest] | ["thalweg", *rest]:
             return command_exists(rest)
+        case ["python", "-c", code, *_]:
+            return bool(compile(code, page, "exec"))
         case ["python" | "python3", file, *_]:
             return (pages.ROOT / file).exists() or f"`{file}`" in (pages.ROOT / page).read_text()
         case [program, *_]:

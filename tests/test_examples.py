@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # These draw bars (and pictures), and have tests of their own.
 SLOW = {"digits.py", "reverse_strings.py", "beam_search.py"}
-EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if p.name not in SLOW)
+RAY = {"on_ray.py"}  # tests/cluster/launch/test_ray.py runs it
+EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if p.name not in SLOW | RAY)
 
 
 def output_of(name: str, folder: Path) -> str:
@@ -63,3 +64,14 @@ def test_strings_are_turned_around(name: str, tmp_path: Path) -> None:
     assert "60/60" in done.stderr
     rates = [float(rate) for rate in re.findall(r"([\d.]+)%", done.stdout.splitlines()[3])]
     assert rates and min(rates) > 10
+
+
+def test_workers_train_together(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "distributed.py")
+    command = [sys.executable, "-m", "thalweg", "launch", "--workers", "2", script]
+    command += ["--sync", "--steps", "150"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = re.findall(r"worker:(\d) \| step \d+: loss ([\d.]+)", done.stdout)
+    assert sorted(worker for worker, _ in losses) == ["0", "1"]
+    assert all(float(loss) < 0.1 for _, loss in losses)

@@ -14,11 +14,21 @@ import thalweg as tf
 from thalweg.cluster.addresses import free_ports
 
 
-def started(folder: Path, cluster: dict) -> subprocess.Popen:
+def started(folder: Path, cluster: dict, *options: str) -> subprocess.Popen:
     """A task that serves, as a process of its own."""
     file = folder / "cluster.json"
     file.write_text(json.dumps(cluster))
-    command = [sys.executable, "-m", "thalweg", "task", "--cluster", str(file), "--job", "ps"]
+    command = [
+        sys.executable,
+        "-m",
+        "thalweg",
+        "task",
+        "--cluster",
+        str(file),
+        "--job",
+        "ps",
+        *options,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -35,6 +45,34 @@ def test_a_task_serves_until_a_signal(ending: signal.Signals, tmp_path: Path) ->
             out, err = process.communicate()
     assert (out, err) == ("", "")
     assert process.returncode == {signal.SIGTERM: 0, signal.SIGINT: 130}[ending]
+
+
+def test_a_key_is_read_from_a_file(tmp_path: Path, monkeypatch) -> None:
+    key = tmp_path / "key"
+    key.write_text(tf.cluster.new_key())
+    (port,) = free_ports(1)
+    cluster = {"ps": [f"localhost:{port}"]}
+    with started(tmp_path, cluster, "--key", str(key)) as process:
+        try:
+            process.stdout.readline()
+            target = f"thalweg://localhost:{port}"
+            with pytest.raises(tf.errors.UnauthenticatedError):
+                tf.Session(target, graph=tf.Graph())
+            monkeypatch.setenv("THALWEG_CLUSTER_KEY", str(key))
+            with tf.Graph().as_default(), tf.Session(target) as session:
+                assert session.run(tf.constant(1)) == 1
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def test_a_file_without_a_key_is_named(fails, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text('{"ps": ["localhost:0"]}')
+    task = ["task", "--cluster", file, "--job", "ps", "--key", tmp_path / "key"]
+    fails(tmp_path / "key", *task)
+    (tmp_path / "key").write_text("too short")
+    assert "40 letters" in fails(tmp_path / "key", *task)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"ps": 3}', '{"ps": [1]}', "\x00", "null"])

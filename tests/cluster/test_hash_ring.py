@@ -4,7 +4,7 @@ import collections
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.cluster.hash_ring import HashRing
@@ -33,6 +33,7 @@ def test_the_order_of_members_does_not_matter():
     assert all(one.owner(key) == other.owner(key) for key in KEYS)
 
 
+@settings(deadline=None)
 @given(members, st.integers(1, 9), st.integers(0, 500))
 def test_ranges_hold_every_key_once_and_alternate(names, virtual_nodes, num_keys):
     ranges = HashRing(names, virtual_nodes).key_ranges(num_keys)
@@ -42,6 +43,7 @@ def test_ranges_hold_every_key_once_and_alternate(names, virtual_nodes, num_keys
     assert {each.owner for each in ranges} <= set(names)
 
 
+@settings(deadline=None)
 @given(members, st.integers(1, 500))
 def test_ranges_move_to_the_new_member_alone(names, num_keys):
     def owners(ring):

@@ -5,6 +5,7 @@ The tasks are servers of this process; what they do for each other goes through 
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -245,3 +246,17 @@ def test_targets_that_are_none() -> None:
     config = tf.ConfigProto(operation_timeout_in_ms=50)
     with pytest.raises(tf.errors.DeadlineExceededError, match=r"127\.0\.0\.1:1"):
         tf.Session("grpc://127.0.0.1:1", config=config)
+
+
+def test_tasks_forget_plans_that_their_session_forgot(target: str) -> None:
+    with tf.device(PS0):
+        a = tf.Variable(1.0, name="a")
+    with tf.Session(target) as session:
+        session._plans.limit = session._calls.limit = 2
+        session.run(a.initializer)
+        for number in range(6):
+            with tf.device(WORKER):
+                y = a + number
+            assert session.run(y) == 1 + number
+        gc.collect()
+        assert len(session._engine._own._plans) <= 3

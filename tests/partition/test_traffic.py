@@ -44,10 +44,17 @@ def measure(transfers: list[tuple[Key, int]], build: Any, rows: int) -> Traffic:
         train = build(rows)
         with tf.Session(config=CONFIG) as session:
             session.run(tf.global_variables_initializer())
-            transfers.clear()
-            session.run(train)
-    routes = Counter((key.source[-5:], key.destination[-5:]) for key, _ in transfers)
+            routes = routes_of(transfers, session, train)
     return Traffic(sum(size for _, size in transfers), routes)
+
+
+def routes_of(
+    transfers: list[tuple[Key, int]], session: tf.Session, op: tf.Operation
+) -> Counter[tuple[str, str]]:
+    """How many messages a step sends between two devices."""
+    transfers.clear()
+    session.run(op)
+    return Counter((key.source[-5:], key.destination[-5:]) for key, _ in transfers)
 
 
 def shards(name: str, rows: int, *depth: int) -> list[tf.Variable]:
@@ -149,3 +156,39 @@ def test_sampled_losses_send_the_true_and_the_sampled_classes(
     small, large = (measure(transfers, build, classes) for classes in (300, 30_000))
     rows = batch + samples
     assert small.sent == large.sent == rows * (2 * (DEPTH + 1) * 4 + 2 * 8)
+
+
+def dense_model() -> tuple[tf.Tensor, Any]:
+    """A loss of three variables on the second server, and a step on the first."""
+    with tf.device(SERVERS[0]):
+        step = tf.train.create_global_step()
+    with tf.device(SERVERS[1]):
+        variables = [tf.get_variable(f"v{number}", [4]) for number in range(3)]
+    return tf.add_n([tf.reduce_sum(tf.square(v)) for v in variables]), step
+
+
+def test_servers_tell_each_other_once_that_they_are_done(transfers: Any):
+    def build(_: int) -> Any:
+        return tf.train.GradientDescentOptimizer(0.1).minimize(*dense_model())
+
+    routes = measure(transfers, build, 0).routes
+    assert routes == {("CPU:2", "CPU:0"): 3, ("CPU:0", "CPU:2"): 3, ("CPU:2", "CPU:1"): 1}
+
+
+def test_a_synchronous_step_adds_a_mark_and_a_token(transfers: Any):
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        optimizer = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.1), 1)
+        train = optimizer.minimize(*dense_model())
+        update = optimizer.get_chief_queue_runner().enqueue_ops[0]
+        tokens = optimizer.get_init_tokens_op()
+        with tf.Session(config=CONFIG) as session:
+            session.run(tf.global_variables_initializer())
+            session.run([optimizer.chief_init_op, tokens])
+            pushing, updating = (routes_of(transfers, session, op) for op in (train, update))
+    assert pushing == {
+        ("CPU:2", "CPU:0"): 3,
+        ("CPU:0", "CPU:2"): 4,  # the gradients, and the step that they are of
+        ("CPU:2", "CPU:1"): 1,
+        ("CPU:1", "CPU:0"): 1,
+    }
+    assert updating == {("CPU:2", "CPU:1"): 1}

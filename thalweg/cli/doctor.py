@@ -42,6 +42,7 @@ _EXTRAS = {
     "cluster": "many processes: servers, sessions with a target, thalweg launch",
     "demo": "what the examples use: data, pictures, progress bars",
     "image": "images decoded and encoded",
+    "ray": "clusters on Ray",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:.*extra == ['\"]([\w-]+)['\"])?")
 _TOLERANCE = 1e-5

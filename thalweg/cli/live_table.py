@@ -66,7 +66,7 @@ class PlainLines:
         print(f"{task:>10} | {_visible(text)}", flush=True)
 
     def table(self, rows: Sequence[Row]) -> None:
-        if not any(row.rates for row in rows):
+        if not any(row.rates and row.rates.steps for row in rows):
             return
         self._asked += 1
         if self._asked % _LINES_EVERY == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -13,16 +14,22 @@ from thalweg.cli.arguments import Subparsers, subcommand
 from thalweg.cli.problem import Problem, named
 from thalweg.cluster.server import Server
 from thalweg.cluster.spec import ClusterSpec
+from thalweg.cluster.transport.security import Security
 
 _ABOUT = """\
 Serve as one task of a cluster, for sessions and other tasks, until Ctrl-C or SIGTERM. The
 file says where all tasks are: {"ps": ["host:port"], "worker": ["host:port", "host:port"]},
-alone or as the "cluster" of an object such as TF_CONFIG has."""
+alone or as the "cluster" of an object such as TF_CONFIG has.
+
+Only processes with the cluster's key may connect. On one machine those of a user share one;
+on several, all need the same, by --key or by THALWEG_CLUSTER_KEY, a key or a file with it."""
 
 _EXAMPLES = """\
 examples:
   thalweg task --cluster cluster.json --job ps --index 0
   thalweg task --cluster cluster.json --job worker --index 0
+  python -c "import thalweg as tf; print(tf.cluster.new_key())" > key
+  thalweg task --cluster cluster.json --job ps --index 0 --key key
   then, in a program:  tf.Session("thalweg://host:port")    of any of the tasks"""
 
 
@@ -36,11 +43,14 @@ def add(commands: Subparsers) -> None:
     command.add_argument("--cluster", required=True, metavar="FILE", help="where all tasks are")
     command.add_argument("--job", required=True, help="the job that this task belongs to")
     command.add_argument("--index", type=int, default=0, help="its index in the job (0)")
+    command.add_argument("--key", metavar="FILE", help="a file with the key of the cluster")
     command.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command."""
+    if given.key is not None:
+        _use_key(given.key)
     with suppress(_Ended), _ended_by(signal.SIGTERM):
         server = _server(given.cluster, given.job, given.index)
         try:
@@ -50,6 +60,12 @@ def run(given: argparse.Namespace) -> int:
         finally:
             server.stop()
     return 0
+
+
+def _use_key(path: str) -> None:
+    """Have this process use the key in a file."""
+    with named(path), open(path, encoding="ascii") as file:
+        os.environ["THALWEG_CLUSTER_KEY"] = Security(file.read().strip()).key or "none"
 
 
 def _server(path: str, job: str, index: int) -> Server:

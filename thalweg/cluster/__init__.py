@@ -5,5 +5,6 @@ or the first session with a target.
 """
 
 from thalweg.cluster import hash_ring, server, spec
+from thalweg.cluster.launch import ray as ray_launcher
 
-__all__ = ["hash_ring", "server", "spec"]
+__all__ = ["hash_ring", "ray_launcher", "server", "spec"]

@@ -140,7 +140,11 @@ class Master(Engine):
         for each in parts:
             if each.peer is None and self._own is not None:
                 self._own.register(handle, each.partitions)
-        return ClusterPlan((), 0, (), (), placement, order, handle=handle, tasks=tuple(parts))
+        made = ClusterPlan((), 0, (), (), placement, order, handle=handle, tasks=tuple(parts))
+        peers = [part.peer for part in parts if part.peer is not None]
+        forget = Message(Kind.DEREGISTER, 0, {"session": self._session, "handle": handle})
+        weakref.finalize(made, _forget, self._own, handle, peers, forget).atexit = False
+        return made
 
     def _peer(self, task: str) -> Peer | None:
         return None if task == self._member.task and self._own else self._tasks[task].peer
@@ -311,6 +315,15 @@ def _registration(session: str, handle: int, part: TaskPart) -> Message:
     fields, graphs = zip(*map(encode, part.partitions), strict=True)
     body = {"session": session, "handle": handle, "partitions": list(fields)}
     return Message(Kind.REGISTER, 0, body, list(graphs))
+
+
+def _forget(own: TaskSession | None, handle: int, peers: Sequence[Peer], message: Message) -> None:
+    """Have tasks drop a plan that its session has dropped."""
+    if own is not None:
+        own.deregister(handle)
+    for peer in peers:
+        if peer.is_alive:
+            Member.send(peer, message)
 
 
 def _collect(

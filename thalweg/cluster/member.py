@@ -168,7 +168,7 @@ class _Asking:
                 raise errors.DeadlineExceededError(None, None, _waiting(missing, self._tasks))
             if now - said > _PATIENCE:
                 said = now
-                tf_logging.info("%s", _waiting(missing, self._tasks))
+                tf_logging.warning("%s", _waiting(missing, self._tasks))
         return found
 
     def _next(self) -> Any:

@@ -199,7 +199,7 @@ class RemoteUnit:
             inner = (each for each in with_inner(node) if each is not node)
             placement.update((each, self._placement[each]) for each in inner)
         fetched = [t for t in self._outputs if not t.dtype.is_ref_dtype] or self._any_output
-        targets = [] if self._is_control else self._nodes
+        targets: Sequence[Node] = () if self._is_control else self._nodes
         return Partition(
             self._device,
             graph,

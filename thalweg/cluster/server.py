@@ -52,9 +52,14 @@ class TaskServer(Member):
         self._by_task = dict(all_tasks(cluster))
         self._sessions: dict[Peer, set[str]] = {}
         super().__init__(bindable(self._by_task[self.task]))
-        self._by_task[self.task] = self.endpoint.address
-        self._spec = _with_address(cluster, job, index, self.endpoint.address)
+        self._job, self._index = job, index
+        self.update(cluster)
         _servers[self.endpoint.address] = self
+
+    def update(self, cluster: ClusterSpec) -> None:
+        """Take over where the tasks are now; this one stays where it listens."""
+        self._spec = _with_address(cluster, self._job, self._index, self.endpoint.address)
+        self._by_task = dict(all_tasks(self._spec))
 
     def stop(self) -> None:
         """Answer nobody any more."""
@@ -89,6 +94,10 @@ class TaskServer(Member):
                 self._answer(peer, message, lambda request: self._status(peer, request))
             case Kind.REGISTER:
                 WORKERS.start(lambda: self._answer(peer, message, self._register))
+            case Kind.DEREGISTER:
+                with suppress(errors.AbortedError):  # the session may be gone as well
+                    session = self._worker.session(message.fields["session"])
+                    session.deregister(message.fields["handle"])
             case Kind.CLOSE:
                 self._close(peer, message.fields["session"])
             case Kind.RESET:
@@ -270,9 +279,20 @@ class Server:
             self._task.stop()
         self._stopped.set()
 
+    def update(self, cluster: Any) -> None:
+        """Hear that tasks have come or moved; sessions that begin from now on use them.
+
+        Args:
+            cluster: all tasks, this one among them, as a `tf.train.ClusterSpec` or what makes one.
+        """
+        self._cluster = ClusterSpec(cluster)
+        self._def.cluster.CopyFrom(self._cluster.as_cluster_def())
+        if self._task is not None:
+            self._task.update(self._cluster)
+
     @property
     def server_def(self) -> Any:
-        """What this server was made of, as a `tf.train.ServerDef`."""
+        """Which task of which cluster this server is, as a `tf.train.ServerDef`."""
         return self._def
 
     @property

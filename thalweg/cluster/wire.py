@@ -69,9 +69,9 @@ class Kind(IntEnum):
     HELLO = 1  # who connects; the first message on a connection
     WELCOME = 2  # the answer: who accepts, and the number of the session
     REFUSED = 3  # the other answer: why not
-    CONFIRM = 4  # of who connects: whether it can map the memory of who accepts
+    CONFIRM = 4  # of who was welcome: whether it can map the memory of who accepted
     BYE = 5  # the endpoint closes
-    ATTACH = 6  # this second connection carries the chunks of a session
+    ATTACH = 6  # the first message on another connection of a session: for chunks, or local
     CHUNK = 7  # bytes of a stream
     CREDIT = 8  # so many bytes of chunks were taken: as many may follow
     FORGET = 9  # segments of shared memory that the sender has done with
@@ -86,7 +86,7 @@ class Kind(IntEnum):
     TENSOR = 22
     ABORT = 23
     RESET = 24
-    CALL = 25
+    DEREGISTER = 25  # a step will not be run again
 
 
 _KINDS = {int(kind): kind for kind in Kind}

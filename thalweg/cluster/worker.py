@@ -223,6 +223,10 @@ class TaskSession:
             self._calling.add(handle)
         self._plans[handle] = [self._planned(part) for part in parts]
 
+    def deregister(self, handle: int) -> None:
+        """Forget what ran under a handle."""
+        self._plans.pop(handle, None)
+
     def _planned(self, part: Partition) -> PartitionPlan:
         placement = {
             node: part.device if stays_here(node) else device

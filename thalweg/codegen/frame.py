@@ -7,23 +7,36 @@ expressions load, in one lane or along a variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
-from thalweg.codegen.llvm.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
+from thalweg.codegen.llvm.builder import (
+    I1,
+    I64,
+    POINTER,
+    VOID,
+    Builder,
+    Module,
+    Type,
+    Value,
+    constant,
+)
 from thalweg.codegen.math.elements import (
     Evaluator,
     converted,
     from_memory,
     register_type,
+    sensitivity,
     storage_type,
     to_memory,
 )
-from thalweg.ir.dynamic import Dynamic, DynamicProduct
+from thalweg.ir.dynamic import Dynamic, DynamicProduct, is_static
 from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Contraction
+from thalweg.ir.kernel import Argument, Bound, Kernel
 from thalweg.ir.types import INT64
 from thalweg.platform.caches import memoized
 
@@ -35,7 +48,7 @@ class Frame:
     read."""
 
     def __init__(
-        self, module: Module, name: str, kernel: Contraction, scratch: bool, given: int = 0
+        self, module: Module, name: str, kernel: Kernel, scratch: bool, given: int = 0
     ) -> None:
         attributes = "noinline nounwind" if given else "nounwind"
         self.b: Builder = module.function(name, (POINTER, *[I64] * (2 + given)), VOID, attributes)
@@ -46,6 +59,7 @@ class Frame:
         after = 1 + len(kernel.arguments)
         self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
         self.words = {n: self._word(n, I64) for n in kernel.words}
+        self.sensitive = sensitivity()
 
     def _word(self, number: int, kind: Type) -> Value:
         return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)))
@@ -130,6 +144,32 @@ class Frame:
             number = self.b.binary("udiv", number, extent)
         return digits[::-1]
 
+    def chunks(self, extent: int, size: int) -> Value:
+        """How many chunks of a size cover an extent."""
+        if is_static(extent):
+            return self.integer(ceil(extent / size))
+        above = self.add(self.integer(extent), self.integer(size - 1))
+        return self.b.binary("udiv", above, self.integer(size))
+
+    def product(self, numbers: Iterable[Value]) -> Value:
+        """The product of integers."""
+        result = self.integer(1)
+        for number in numbers:
+            if _is_number(result) and _is_number(number):
+                result = self.integer(int(result.text) * int(number.text))
+            elif "1" in (result.text, number.text):
+                result = number if result.text == "1" else result
+            else:
+                result = self.b.binary("mul", result, number)
+        return result
+
+    @contextmanager
+    def shared(self, extents: Sequence[Value], slots: int) -> Generator[list[Value]]:
+        """A loop over this thread's part of some nested loops; gives their indices."""
+        start, stop = self.share(self.product(extents), slots)
+        with self.b.loop(start, stop, self.integer(1)) as loop:
+            yield self.parts(loop.index, extents)
+
     def share(self, count: Value, slots: int) -> tuple[Value, Value]:
         """This thread's part of `count` pieces of work; threads beyond `slots` get none."""
         working = self.least(self.threads, self.integer(slots))
@@ -151,6 +191,28 @@ class Frame:
     def lane_numbers(self, lanes: int) -> Value:
         """0, 1, 2, … in the lanes of 64-bit integers."""
         return self.b.lanes(I64.of(lanes))
+
+    def lane_steps(self, step: int, lanes: int) -> Value:
+        """0, step, 2 · step, … in the lanes."""
+        steps = self.b.splat(self.integer(step), lanes)
+        return self.b.binary("mul", self.lane_numbers(lanes), steps)
+
+    def holds(self, bounds: Sequence[Bound], at: At) -> Value:
+        """Whether bounds hold at values of their variables."""
+        b, inside = self.b, constant(I1, True)
+        for low, offset, high in bounds:
+            value = self.place(offset, at)
+            inside = b.binary("and", inside, b.compare("sge", value, self.integer(low)))
+            inside = b.binary("and", inside, b.compare("slt", value, self.integer(high)))
+        return inside
+
+    def lanes_within(self, bound: Bound, at: At, lane: Variable, lanes: int) -> Value:
+        """The lanes, in which a variable differs by one, where a bound holds."""
+        b, (low, offset, high) = self.b, bound
+        steps = self.lane_steps(offset.factor(lane), lanes)
+        value = b.binary("add", b.splat(self.place(offset, at), lanes), steps)
+        least, end = (b.splat(self.integer(limit), lanes) for limit in (low, high))
+        return b.binary("and", b.compare("sge", value, least), b.compare("slt", value, end))
 
     def below(self, start: Value, stop: Value, lanes: int) -> Value:
         """A mask of the lanes start, start + 1, … that lie before `stop`."""
@@ -182,7 +244,7 @@ class Leaves:
 
     def evaluator(self) -> Evaluator:
         """An evaluator with these leaves."""
-        return Evaluator(self.frame.b, self.lanes, self)
+        return Evaluator(self.frame.b, self.lanes, self, None, self.frame.sensitive)
 
     def __call__(self, expr: Expr, mask: Value | None) -> Value:
         """The value of a leaf."""
@@ -233,18 +295,13 @@ class Leaves:
         b = self.frame.b
         if mask is None or (self.whole is not None and mask.text == self.whole.text):
             return b.load(kind, address)
-        wanted = mask
-        if mask.type.lanes > 1:
-            wanted = b.call(f"llvm.vector.reduce.or.v{mask.type.lanes}i1", mask.type.of(1), mask)
-        return b.choose(wanted, lambda: b.load(kind, address), lambda: constant(kind, 0))
+        return b.choose(b.any(mask), lambda: b.load(kind, address), lambda: constant(kind, 0))
 
     def distances(self, spread: int | Value) -> Value:
         """How far each lane lies from the first address, in elements."""
         if isinstance(spread, Value):
             return spread
-        b, lanes = self.frame.b, self.lanes
-        steps = b.splat(self.frame.integer(spread), lanes)
-        return b.binary("mul", self.frame.lane_numbers(lanes), steps)
+        return self.frame.lane_steps(spread, self.lanes)
 
     def address(
         self, argument: Argument, offset: Affine, mask: Value | None

@@ -20,10 +20,9 @@ from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Accumulated, Expr, Reduce, Word, constant, select
-from thalweg.ir.fingerprint import fingerprint
+from thalweg.ir.fingerprint import fingerprint, integers
 from thalweg.ir.index import expressed
 from thalweg.ir.kernel import Access, Contraction, Kernel, Loops
-from thalweg.ir.parametric import integers
 from thalweg.ir.rewrite import Replace
 
 #: About what a kernel takes to make and compile, measured.

@@ -5,6 +5,7 @@ A `ListValue` (`control/lists.py`) has one of these and asks it for entries by i
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +18,13 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Shapes:
     """The shapes of a list's entries: one for most, and others. They outlive the entries, for the
     lists of gradients that are made like this one."""
 
-    __slots__ = ("common", "others")
-
-    def __init__(self, common: Shape | None = None) -> None:
-        self.common = common
-        self.others: dict[int, Shape] = {}
+    common: Shape | None = None
+    others: dict[int, Shape] = field(default_factory=dict[int, Shape])
 
     def note(self, index: int, shape: Shape) -> None:
         """An entry got this shape."""
@@ -39,14 +38,12 @@ class Shapes:
         return self.others.get(index, self.common)
 
 
+@dataclass(slots=True, eq=False)
 class Stacked:
     """Entries of one shape in one array, which may be longer than the list."""
 
-    __slots__ = ("array", "is_shared")
-
-    def __init__(self, array: Array, is_shared: bool = False) -> None:
-        self.array = array
-        self.is_shared = is_shared  # others see this array: it must not change
+    array: Array
+    is_shared: bool = False  # others see this array: it must not change
 
     def get(self, index: int) -> Array:
         return self.array[index, ...]
@@ -76,13 +73,11 @@ class Stacked:
             self.array, self.is_shared = self.array.copy(), False
 
 
+@dataclass(slots=True, eq=False)
 class Single:
     """Entries of any shape, one by one."""
 
-    __slots__ = ("entries",)
-
-    def __init__(self, entries: list[Any]) -> None:
-        self.entries = entries
+    entries: list[Any]
 
     def get(self, index: int) -> Any:
         return self.entries[index]
@@ -100,16 +95,15 @@ class Single:
         self.entries += [None] * (size - len(self.entries))
 
 
+@dataclass(slots=True, eq=False)
 class Nested:
     """Lists as entries: their entries one after the other in one flat list, and where each list
     starts there. A list ends at the latest where the next one starts."""
 
-    __slots__ = ("_places", "each", "flat", "starts")
-
-    def __init__(self, starts: Array, flat: ListValue, each: int | None = None) -> None:
-        self.starts, self.flat = starts, flat
-        self.each = each  # how long all of them are, where that is known
-        self._places: Array | None = None
+    starts: Array
+    flat: ListValue
+    each: int | None = None  # how long all of them are, where that is known
+    _places: Array | None = None
 
     def get(self, index: int) -> ListValue:
         """A list of its own, which sees the entries. Lengths are rounded up, to have few."""

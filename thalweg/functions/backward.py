@@ -11,6 +11,7 @@ gets proxies, nodes like it whose outputs have the values that were computed the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import aggregate, gradients
@@ -80,7 +81,6 @@ class Stage:
 
     def __init__(self, lazy_trace: LazyTrace, spans: Sequence[TraceSpan]) -> None:
         self.lazy_trace = lazy_trace
-        self._trace_spans = spans
         self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
         self.nodes = [node for span in spans for node in span.nodes()]
         path = spans[-1].end.path() if spans else []
@@ -148,18 +148,13 @@ class Stage:
         return [self.stand_in(tensor) for tensor in outside if tensor.op.inputs]
 
 
+@dataclass(frozen=True)
 class EagerGradient:
     """One call of `gradient` in eager code."""
 
-    def __init__(
-        self,
-        spans: Sequence[TraceSpan],
-        watched: Mapping[Tensor, None],
-        variables: Mapping[Variable, None],
-    ) -> None:
-        self._trace_spans = spans
-        self._watched = watched
-        self._variables = variables
+    trace_spans: Sequence[TraceSpan]
+    watched: Mapping[Tensor, None]
+    variables: Mapping[Variable, None]
 
     def run(
         self, targets: list[Any], sources: list[Any], seeds: list[Any], is_zero: bool
@@ -174,7 +169,7 @@ class EagerGradient:
     def _source(self, source: Any) -> Any:
         """The tensor of a source; of a variable that is not watched, nothing."""
         if isinstance(source, Variable):
-            return source.gradient_source() if source in self._variables else _Unwatched(source)
+            return source.gradient_source() if source in self.variables else _Unwatched(source)
         if not isinstance(source, Tensor):
             raise ValueError(f"Source must be a tensor or a variable, got {source!r}")
         return source
@@ -191,13 +186,13 @@ class EagerGradient:
     ) -> Any:
         """The structure of the question; None if it reaches into work that ran."""
         parts: list[Any] = ["gradient", is_zero]
-        for span in self._trace_spans:
+        for span in self.trace_spans:
             if span.lazy_trace is not lazy_trace:
                 return None
             parts += span.key
             if span.end.customs != span.start.customs:
                 return None  # gradients flow as a function says that may be another the next time
-        for group in (ys, xs, seeds, self._watched):
+        for group in (ys, xs, seeds, self.watched):
             for tensor in group:
                 if type(tensor) is EagerTensor and tensor._lazy_trace is lazy_trace:
                     parts.append(tensor._position)
@@ -206,7 +201,7 @@ class EagerGradient:
                 else:
                     return None
             parts.append("")
-        for variable in self._variables:
+        for variable in self.variables:
             reference: Any = variable._variable
             parts.append(reference._position if reference._lazy_trace is lazy_trace else None)
         return tuple(parts)
@@ -234,18 +229,18 @@ class EagerGradient:
 
     def _stages(self) -> list[Stage]:
         by_trace: dict[LazyTrace, list[TraceSpan]] = {}
-        for span in self._trace_spans:
+        for span in self.trace_spans:
             by_trace.setdefault(span.lazy_trace, []).append(span)
         return [Stage(lazy_trace, spans) for lazy_trace, spans in by_trace.items()]
 
     def _allowed(self, stages: Sequence[Stage], links: Links) -> list[set[Tensor]]:
         """For each stage, what is watched or was computed from it."""
-        references = [cast("Any", variable.gradient_source()) for variable in self._variables]
+        references = [cast("Any", variable.gradient_source()) for variable in self.variables]
         cells: list[Any] = [reference.held() for reference in references]
         found: list[set[Tensor]] = []
         for number, stage in enumerate(stages):
             mine = {t for t, cell in stage.cells.items() if any(cell is c for c in cells)}
-            for tensor in self._watched:
+            for tensor in self.watched:
                 place = _find_in(stage, tensor)
                 if place is not None:
                     mine.add(place)

@@ -25,7 +25,7 @@ from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.kinds import OutputKind, kinds
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
-from thalweg.functions.steps import frozen, resources
+from thalweg.functions.steps import resources
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
 from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulting
 from thalweg.graph import build
@@ -36,6 +36,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.subgraph import root
+from thalweg.lower.fingerprint import Unnamed, text_of
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.core.python_call import PyFunc, functions
@@ -128,7 +129,7 @@ class EagerGraph(threading.local, BareGraph):
         try:
             child = lazy_trace.child(key)
         except TypeError:  # an attribute is a list or the like
-            key = frozen(key)
+            key = _as_text(key)
             child = lazy_trace.child(key)
         return self._new(lazy_trace, op, arguments, name, key) if child is None else child
 
@@ -430,6 +431,15 @@ def _node_name(name: str | None) -> str | None:
     """A name for a node in the hidden graph, where there are no scopes: only errors show it."""
     own = (name or "").rstrip("/").rpartition("/")[2]
     return own if own[:1].isalnum() else None
+
+
+def _as_text(key: Sequence[Any]) -> Any:
+    """A key whose attributes cannot be hashed."""
+    op, *parts = key
+    try:
+        return (op, *map(text_of, parts))
+    except Unnamed:
+        return object()  # nothing is known to be the same
 
 
 def _templates(lazy_trace: LazyTrace, argument: Any) -> Any:

@@ -379,7 +379,7 @@ def _share_out(spans: list[Any], results: list[Any]) -> None:
 
 def _made_at(node: Node, origin: MadeAt) -> Node:
     again = copy(node)
-    again._code, again._lasti = origin
+    again.code, again.lasti = origin
     return again
 
 

@@ -13,17 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.device.local import local_devices
-from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
+from thalweg.functions.trace import REFERENCE, VALUE, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.analysis.node_effects import reference_roots
-from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.shapes import unknown_shape
-from thalweg.graph.subgraph import Body, needed
+from thalweg.graph.op import Op
+from thalweg.graph.rewriter import Rewriter
+from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.subgraph import needed
+from thalweg.lower.fingerprint import Unnamed, flow_text
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
@@ -33,8 +34,6 @@ from thalweg.runtime.fast_path import BoundProgram, fast_path
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-
-Array = NDArray[Any]
 
 _MAX_PLANS = 256  # plans that are kept for all threads; the oldest ones go first
 
@@ -247,105 +246,49 @@ class _RecordedTrace:
         for tensor, value in self._fixed.items():
             numbers[tensor] = len(numbers)
             parts.append((tensor.dtype, value.shape, value.tobytes()))
-        parts += _node_keys(nodes, numbers)
-        return *parts, tuple(numbers[tensor] for tensor in fetches)
+        try:
+            texts, flow = flow_text(nodes, numbers)
+        except Unnamed:
+            return object()  # nothing is known to be the same
+        return *parts, *texts, flow.tobytes(), tuple(numbers[tensor] for tensor in fetches)
 
     def _copied(
         self, nodes: Sequence[Node], fetches: Sequence[Tensor], targets: Sequence[Node]
     ) -> tuple[PlannedStep, list[Node]]:
-        graph = Graph()
-        tensors: dict[Tensor, Tensor] = {}
-        with graph.as_default():
+        again = Rewriter(Graph())
+        with again.graph.as_default():
             for tensor in self._used:
-                made = Placeholder(dtype=tensor.dtype.base_dtype, given_shape=unknown_shape())
-                tensors[tensor] = _added(graph, made, tensor.dtype, unknown_shape())
+                op = Placeholder(dtype=tensor.dtype.base_dtype, given_shape=unknown_shape())
+                _stand_in(again, tensor, op, unknown_shape())
             for tensor in self._cells:
-                made = Reference(dtype=tensor.dtype.base_dtype, given_shape=tensor.shape)
-                tensors[tensor] = _added(graph, made, tensor.dtype, tensor.shape)
+                op = Reference(dtype=tensor.dtype.base_dtype, given_shape=tensor.shape)
+                _stand_in(again, tensor, op, tensor.shape)
             for tensor, value in self._fixed.items():
-                made = Const(value=value, dtype=as_dtype(tensor.dtype.base_dtype))
-                tensors[tensor] = _added(graph, made, tensor.dtype, tensor.shape)
-            copies = _copies(graph, nodes, tensors)
+                op = Const(value=value, dtype=tensor.dtype.base_dtype)
+                _stand_in(again, tensor, op, tensor.shape)
+            _copy(again, nodes)
         step = Step(
-            tuple(tensors[tensor] for tensor in fetches),
-            tuple(copies[node] for node in targets),
-            tuple(tensors[tensor] for tensor in self._used),
+            tuple(again.tensors[tensor] for tensor in fetches),
+            tuple(again.mapped(targets)),
+            tuple(again.tensors[tensor] for tensor in self._used),
         )
-        randoms = [copies[node] for node in self._randoms if node in copies]
-        planned = PlannedStep(step, [tensors[tensor] for tensor in self._cells], randoms)
-        return planned, [copies[node] for node in nodes]
+        cells = [again.tensors[tensor] for tensor in self._cells]
+        return PlannedStep(step, cells, again.mapped(self._randoms)), again.mapped(nodes)
 
 
-def _added(graph: Graph, op: Any, dtype: Any, shape: Any) -> Tensor:
-    return graph.add(op, (), [dtype], [shape], "value").outputs[0]
+def _stand_in(again: Rewriter, tensor: Tensor, op: Op, shape: TensorShape) -> None:
+    made = again.graph.add(op, (), [tensor.dtype], [shape], "value")
+    again.tensors[tensor] = made.outputs[0]
 
 
-def _copies(graph: Graph, nodes: Iterable[Node], tensors: dict[Tensor, Tensor]) -> dict[Node, Node]:
-    """The nodes again, effects one after the other."""
-    copies: dict[Node, Node] = {}
+def _copy(again: Rewriter, nodes: Iterable[Node]) -> None:
+    """The nodes again: what is seen from outside comes in the order of the program, and one plan
+    serves all shapes."""
     last: Node | None = None
     for node in nodes:
-        controls = [copies[control] for control in node.control_inputs if control in copies]
-        if last is not None and _is_ordered(node):
-            controls.append(last)
-        inputs = tuple(tensors[tensor] for tensor in node.inputs)
-        copies[node] = copy = graph.copied(node, inputs, tuple(controls), node.type)
-        for tensor, again in zip(node.outputs, copy.outputs, strict=True):
+        is_ordered = has_effect(node) and node.op.host_only
+        made = again.copy(node, node.type, [last] if is_ordered and last is not None else ())
+        for tensor in made.outputs:
             if not tensor.dtype.is_ref_dtype:
-                cast("Any", again)._shape = unknown_shape()  # one plan serves all shapes
-            tensors[tensor] = again
-        last = copy if _is_ordered(node) else last
-    return copies
-
-
-def _is_ordered(node: Node) -> bool:
-    """Whether a node is seen from outside: what it does comes in the order of the program."""
-    return has_effect(node) and node.op.host_only
-
-
-def op_key(op: Any) -> Any:
-    """What tells ops apart, as a hashable value."""
-    if isinstance(op, Const):
-        value: Array = op.value
-        held = repr(value.tolist()) if value.dtype.hasobject else value.tobytes()
-        return "Const", op.dtype, value.shape, held
-    if isinstance(op, Leaf):
-        return op
-    return type(op), *[frozen(value) for value in op.__dict__.values()]
-
-
-def frozen(value: Any) -> Any:
-    """An attribute as a hashable value; bodies that do the same are the same."""
-    if isinstance(value, Body):
-        return _body_key(value)
-    if isinstance(value, list | tuple):
-        return tuple([frozen(part) for part in cast("Sequence[Any]", value)])
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).items()
-        return tuple([(key, frozen(part)) for key, part in items])
-    if isinstance(value, np.ndarray):
-        array = cast("Array", value)
-        return array.dtype.str, array.shape, array.tobytes()
-    return value
-
-
-def _body_key(body: Body) -> Any:
-    arguments = [(tensor.dtype, tensor.shape) for tensor in body.arguments]
-    numbers = {tensor: number for number, tensor in enumerate(body.arguments)}
-    nodes = needed(body.outputs, body.targets, numbers)
-    keys = _node_keys(nodes, numbers)
-    outputs = tuple(numbers[tensor] for tensor in body.outputs)
-    return *arguments, *keys, outputs, tuple(nodes.index(node) for node in body.targets)
-
-
-def _node_keys(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> list[Any]:
-    """What tells nodes apart, over numbered tensors; their outputs get the next numbers."""
-    places = {node: place for place, node in enumerate(nodes)}
-    keys: list[Any] = []
-    for node in nodes:
-        inputs = tuple(numbers[tensor] for tensor in node.inputs)
-        controls = tuple(places[c] for c in node.control_inputs if c in places)
-        keys.append((op_key(node.op), inputs, controls, node.annotations.get("_counts")))
-        for tensor in node.outputs:
-            numbers[tensor] = len(numbers)
-    return keys
+                tensor.widen_shape(unknown_shape())
+        last = made if is_ordered else last

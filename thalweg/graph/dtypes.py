@@ -42,14 +42,27 @@ class DType:
         (0, 255)
     """
 
-    __slots__ = ("_enum", "_name", "_other", "base_dtype", "is_ref_dtype", "traits")
+    __slots__ = (
+        *("as_datatype_enum", "as_numpy_dtype", "as_ref", "base_dtype", "is_bool", "is_complex"),
+        *("is_floating", "is_integer", "is_narrow_float", "is_numpy_compatible", "is_quantized"),
+        *("is_ref_dtype", "is_unsigned", "name", "traits"),
+    )
 
-    _enum: int
-    _name: str
-    _other: "DType"  # a base type's reference type; a reference type's base type
-    traits: Traits
+    name: str  # such as "float32" or "float32_ref"
+    as_datatype_enum: int  # the number of this type in serialized graphs
+    as_numpy_dtype: Any  # the NumPy scalar type (a structured `np.dtype` for quantized types)
+    as_ref: "DType"  # the reference type of this type
     base_dtype: "DType"  # the non-reference type of this type
     is_ref_dtype: builtins.bool  # whether this is the type of a mutable reference
+    is_floating: builtins.bool  # whether this is a real floating-point type
+    is_narrow_float: builtins.bool  # whether it is one of fewer than 32 bits, computed as float32
+    is_integer: builtins.bool  # whether this is a non-quantized integer type
+    is_unsigned: builtins.bool  # whether that is unsigned
+    is_complex: builtins.bool
+    is_quantized: builtins.bool  # whether this is a quantized integer type
+    is_bool: builtins.bool
+    is_numpy_compatible: builtins.bool  # whether its values can be seen as NumPy arrays
+    traits: Traits
 
     def __new__(cls, type_enum: Any) -> "DType":
         try:
@@ -61,39 +74,29 @@ class DType:
     def make_pair(traits: Traits) -> "tuple[DType, DType]":
         """Makes a base type and its reference type; only this module defines types."""
         base, reference = object.__new__(DType), object.__new__(DType)
-        base._enum, reference._enum = traits.enum, traits.enum + _REFERENCE_OFFSET
-        base._name, reference._name = traits.name, f"{traits.name}_ref"
-        base._other, reference._other = reference, base
-        base.traits = reference.traits = traits
-        base.base_dtype = reference.base_dtype = base
-        base.is_ref_dtype, reference.is_ref_dtype = False, True
+        for made in (base, reference):
+            made.traits, made.as_numpy_dtype = traits, traits.numpy
+            made.base_dtype, made.as_ref = base, reference
+            for kind in ("bool", "complex", "quantized", "unsigned"):
+                setattr(made, f"is_{kind}", traits.dtype_class == kind)
+            made.is_floating = traits.dtype_class == "float"
+            made.is_narrow_float = traits.is_narrow_float
+            made.is_integer = traits.dtype_class in ("signed", "unsigned")
+            made.is_numpy_compatible = traits.dtype_class != "opaque"
+        base.name, reference.name = traits.name, f"{traits.name}_ref"
+        base.as_datatype_enum, base.is_ref_dtype = traits.enum, False
+        reference.as_datatype_enum = traits.enum + _REFERENCE_OFFSET
+        reference.is_ref_dtype = True
         return base, reference
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DType, (self._enum,)
-
-    @property
-    def name(self) -> str:
-        """The name, such as `"float32"` or `"float32_ref"`."""
-        return self._name
-
-    @property
-    def as_datatype_enum(self) -> int:
-        """The number of this type in serialized graphs."""
-        return self._enum
-
-    @property
-    def as_numpy_dtype(self) -> Any:
-        """The NumPy scalar type (a structured `np.dtype` for quantized types)."""
-        return self.traits.numpy
-
-    @property
-    def as_ref(self) -> "DType":
-        """The reference type of this type."""
-        return self if self.is_ref_dtype else self._other
+        return DType, (self.as_datatype_enum,)
 
     # TensorFlow programs know these two only by their private names.
-    _as_ref = as_ref
+
+    @property
+    def _as_ref(self) -> "DType":
+        return self.as_ref
 
     @property
     def _is_ref_dtype(self) -> builtins.bool:
@@ -105,49 +108,9 @@ class DType:
         return as_dtype(f"float{4 * self.size}") if self.is_complex else self
 
     @property
-    def is_floating(self) -> builtins.bool:
-        """Whether this is a real floating-point type."""
-        return self.traits.dtype_class == "float"
-
-    @property
-    def is_integer(self) -> builtins.bool:
-        """Whether this is a non-quantized integer type."""
-        return self.traits.dtype_class in ("signed", "unsigned")
-
-    @property
-    def is_unsigned(self) -> builtins.bool:
-        """Whether this is a non-quantized unsigned integer type."""
-        return self.traits.dtype_class == "unsigned"
-
-    @property
-    def is_complex(self) -> builtins.bool:
-        """Whether this is a complex type."""
-        return self.traits.dtype_class == "complex"
-
-    @property
-    def is_quantized(self) -> builtins.bool:
-        """Whether this is a quantized integer type."""
-        return self.traits.dtype_class == "quantized"
-
-    @property
-    def is_bool(self) -> builtins.bool:
-        """Whether this is the Boolean type."""
-        return self.traits.dtype_class == "bool"
-
-    @property
-    def is_narrow_float(self) -> builtins.bool:
-        """Whether this is a float of fewer than 32 bits, computed as float32."""
-        return self.traits.is_narrow_float
-
-    @property
     def compute_dtype(self) -> "DType":
         """The type that arithmetic on values of this type is carried out in."""
         return float32 if self.is_narrow_float else self.base_dtype
-
-    @property
-    def is_numpy_compatible(self) -> builtins.bool:
-        """Whether values of this type can be seen outside a graph as NumPy arrays."""
-        return self.traits.dtype_class != "opaque"
 
     @property
     def min(self) -> Any:
@@ -199,16 +162,16 @@ class DType:
             return False
 
     def __hash__(self) -> int:
-        return self._enum
+        return self.as_datatype_enum
 
     def __int__(self) -> int:
-        return self._enum
+        return self.as_datatype_enum
 
     def __str__(self) -> str:
-        return f"<dtype: {self._name!r}>"
+        return f"<dtype: {self.name!r}>"
 
     def __repr__(self) -> str:
-        return f"tf.{self._name}"
+        return f"tf.{self.name}"
 
 
 @public("as_dtype", "dtypes.as_dtype")

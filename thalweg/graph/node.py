@@ -8,6 +8,7 @@ step runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -20,7 +21,9 @@ from thalweg.platform.notebook import location
 from thalweg.public import public
 
 if TYPE_CHECKING:
+    from thalweg import protos
     from thalweg.graph.graph import Graph
+    from thalweg.graph.likes import IndexLike, MaybeNone, TensorLike
 
 #: What Python's operators do to tensors, filled by the op families that define them.
 operators: dict[str, Callable[..., Any]] = {}
@@ -37,6 +40,7 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @public("Operation")
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """One application of an op: its inputs, control inputs, name and device.
 
@@ -59,44 +63,17 @@ class Node:
         ('y', 'Add', ['y/x:0', 'y/y:0'])
     """
 
-    __slots__ = (
-        "_code",
-        "_lasti",
-        "annotations",
-        "controls",
-        "device",
-        "graph",
-        "index",
-        "inputs",
-        "name",
-        "op",
-        "outputs",
-    )
-
-    def __init__(
-        self,
-        graph: Graph,
-        op: Op,
-        name: str,
-        inputs: tuple[Tensor, ...],
-        controls: tuple[Node, ...],
-        device: str,
-        annotations: Mapping[str, Any],
-        code: CodeType,
-        lasti: int,
-        index: int,
-    ) -> None:
-        self.graph = graph
-        self.op = op
-        self.name = name
-        self.inputs = inputs
-        self.controls = controls  # nodes this one waits for without taking a value
-        self.device = device
-        self.annotations = annotations  # what scopes and importers attach: colocation and the like
-        self.index = index  # the order of creation in the graph
-        self.outputs: tuple[Tensor, ...] = ()
-        self._code = code
-        self._lasti = lasti
+    graph: Graph
+    op: Op
+    name: str
+    inputs: tuple[Tensor, ...]
+    controls: tuple[Node, ...]  # nodes this one waits for without taking a value
+    device: str
+    annotations: Mapping[str, Any]  # what scopes and importers attach: colocation and the like
+    code: CodeType
+    lasti: int
+    index: int  # the order of creation in the graph
+    outputs: tuple[Tensor, ...] = field(default=(), init=False)
 
     @property
     def control_inputs(self) -> list[Node]:
@@ -141,7 +118,7 @@ class Node:
     @property
     def made_at(self) -> tuple[CodeType, int]:
         """The instruction of the user's code that made this node."""
-        return self._code, self._lasti
+        return self.code, self.lasti
 
     @property
     def original(self) -> Node:
@@ -151,23 +128,23 @@ class Node:
     @property
     def origin(self) -> str:
         """Where the user's code made this node: `file:line`, or `Cell In[3], line 4`."""
-        return location(self._code.co_filename, self._line())
+        return location(self.code.co_filename, self._line())
 
     @property
     def traceback(self) -> list[tuple[str, int, str, str]]:
         """The user's frame that made this node: (file, line, function, text)."""
-        return [(self._code.co_filename, self._line(), self._code.co_name, "")]
+        return [(self.code.co_filename, self._line(), self.code.co_name, "")]
 
     def _line(self) -> int:
-        return line_of(self._code, self._lasti)
+        return line_of(self.code, self.lasti)
 
     @property
-    def node_def(self) -> Any:
+    def node_def(self) -> protos.NodeDef:
         """This node as a NodeDef protobuf."""
         return operators["node_def"](self)
 
     @property
-    def op_def(self) -> Any:
+    def op_def(self) -> protos.OpDef:
         """The definition of this node's op as an OpDef protobuf."""
         return operators["op_def"](type(self.op))
 
@@ -237,16 +214,16 @@ class Node:
         return f"<tf.Operation '{self.name}' type={self.type}>"
 
 
-Binary = Callable[["Tensor", Any], "Tensor"]
+Binary = Callable[["Tensor", "TensorLike"], "Tensor"]
 
 
 def _operator(name: str) -> tuple[Binary, Binary]:
     """What Python does for an operator of a tensor and something, and of something and a tensor."""
 
-    def operate(self: Tensor, other: Any) -> Tensor:
+    def operate(self: Tensor, other: TensorLike) -> Tensor:
         return operators[name](self, other)
 
-    def operate_reflected(self: Tensor, other: Any) -> Tensor:
+    def operate_reflected(self: Tensor, other: TensorLike) -> Tensor:
         return operators[name](other, self)
 
     return operate, operate_reflected
@@ -322,7 +299,7 @@ class Tensor:
         self._shape = self._shape.merge_with(as_shape(shape))
 
     def widen_shape(self, shape: TensorShape) -> None:
-        """Know less of the shape: for a merge that got an input of another one."""
+        """Know less of the shape: of a merge that got another input, of a node for any inputs."""
         self._shape = shape
 
     @property
@@ -336,7 +313,7 @@ class Tensor:
 
     def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
-    ) -> Any:
+    ) -> MaybeNone:
         """The value of the tensor in one step of a session.
 
         Args:
@@ -375,11 +352,11 @@ class Tensor:
             "fetch it with session.run or eval()"
         )
 
-    def assign(self, value: Any, name: str | None = None) -> Tensor:
+    def assign(self, value: TensorLike, name: str | None = None) -> Tensor:
         """Write to the slice of a variable that this is: `variable[1:3].assign(value)`."""
         return operators["slice_assign"](self, value, name)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: IndexLike) -> Tensor:
         return operators["getitem"](self, key)
 
     __add__, __radd__ = _operator("add")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 from thalweg.graph.dtypes import DType
 from thalweg.public import public
@@ -23,16 +23,16 @@ Size = int | None
 Sizes = tuple[Size, ...]
 
 
-Binary = Callable[["Dimension", Any], "Dimension"]
+Binary = Callable[["Dimension", "Dimension | SupportsIndex | None"], "Dimension"]
 
 
 def _operator(operation: Callable[[int, int], int]) -> tuple[Binary, Binary]:
     """What Python does for an operator of a size and something, and of something and a size."""
 
-    def operate(self: Dimension, other: Any) -> Dimension:
+    def operate(self: Dimension, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(operation, self, other)
 
-    def operate_reflected(self: Dimension, other: Any) -> Dimension:
+    def operate_reflected(self: Dimension, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(operation, other, self)
 
     return operate, operate_reflected
@@ -54,7 +54,7 @@ class Dimension:
 
     __slots__ = ("_value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Dimension | SupportsIndex | None) -> None:
         self._value = _checked_size(value)
 
     @property
@@ -62,17 +62,17 @@ class Dimension:
         """The size, or None if it is unknown."""
         return self._value
 
-    def is_compatible_with(self, other: Any) -> bool:
+    def is_compatible_with(self, other: Dimension | SupportsIndex | None) -> bool:
         """Whether both could be the same size."""
         other_value = as_dimension(other)._value
         return self._value is None or other_value is None or self._value == other_value
 
-    def assert_is_compatible_with(self, other: Any) -> None:
+    def assert_is_compatible_with(self, other: Dimension | SupportsIndex | None) -> None:
         """Raises ValueError unless both could be the same size."""
         if not self.is_compatible_with(other):
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
-    def merge_with(self, other: Any) -> Dimension:
+    def merge_with(self, other: Dimension | SupportsIndex | None) -> Dimension:
         """The dimension known as well as `self` and `other` together know it."""
         other = as_dimension(other)
         self.assert_is_compatible_with(other)
@@ -84,16 +84,16 @@ class Dimension:
     __floordiv__, __rfloordiv__ = _operator(int.__floordiv__)
     __mod__, __rmod__ = _operator(int.__mod__)
 
-    def __lt__(self, other: Any) -> bool | None:
+    def __lt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__lt__, self, other)
 
-    def __le__(self, other: Any) -> bool | None:
+    def __le__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__le__, self, other)
 
-    def __gt__(self, other: Any) -> bool | None:
+    def __gt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__gt__, self, other)
 
-    def __ge__(self, other: Any) -> bool | None:
+    def __ge__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__ge__, self, other)
 
     # Any, since an unknown size makes both answers None where object promises a bool.
@@ -183,12 +183,12 @@ class TensorShape:
         [5, 3]
     """
 
-    __slots__ = ("_sizes",)
+    __slots__ = ("sizes",)
 
-    _sizes: Sizes | None
+    sizes: Sizes | None  # None if the rank is unknown
 
     def __init__(self, dims: ShapeLike) -> None:
-        self._sizes = _checked_sizes(dims)
+        self.sizes = _checked_sizes(dims)
 
     @classmethod
     def of(cls, sizes: Sizes | None) -> TensorShape:
@@ -196,50 +196,45 @@ class TensorShape:
         if sizes is None:
             return _UNKNOWN
         shape = object.__new__(cls)
-        shape._sizes = sizes
+        shape.sizes = sizes
         return shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TensorShape.of, (self._sizes,)
-
-    @property
-    def sizes(self) -> Sizes | None:
-        """The sizes as a tuple, or None if the rank is unknown."""
-        return self._sizes
+        return TensorShape.of, (self.sizes,)
 
     @property
     def whole(self) -> tuple[int, ...] | None:
         """The sizes as a tuple, or None unless all of them are known."""
-        return cast("tuple[int, ...]", self._sizes) if self.is_fully_defined() else None
+        return cast("tuple[int, ...]", self.sizes) if self.is_fully_defined() else None
 
     @property
     def dims(self) -> list[Dimension] | None:
         """The sizes as a new list of Dimensions, or None if the rank is unknown."""
-        return None if self._sizes is None else [Dimension(size) for size in self._sizes]
+        return None if self.sizes is None else [Dimension(size) for size in self.sizes]
 
     @property
     def rank(self) -> Size:
         """The number of axes, or None if it is unknown."""
-        return None if self._sizes is None else len(self._sizes)
+        return None if self.sizes is None else len(self.sizes)
 
     ndims = rank
 
     def as_list(self) -> list[Size]:
         """The sizes as a list, None where unknown; a ValueError if the rank is unknown."""
-        if self._sizes is None:
+        if self.sizes is None:
             raise ValueError("as_list() is not defined on an unknown TensorShape.")
-        return list(self._sizes)
+        return list(self.sizes)
 
     def num_elements(self) -> Size:
         """The number of elements, or None if any size is unknown."""
-        if self._sizes is None:
+        if self.sizes is None:
             return None
-        known = [size for size in self._sizes if size is not None]
-        return math.prod(known) if len(known) == len(self._sizes) else None
+        known = [size for size in self.sizes if size is not None]
+        return math.prod(known) if len(known) == len(self.sizes) else None
 
     def is_fully_defined(self) -> bool:
         """Whether the rank and every size are known."""
-        return self._sizes is not None and None not in self._sizes
+        return self.sizes is not None and None not in self.sizes
 
     def assert_is_fully_defined(self) -> None:
         """Raises ValueError unless the rank and every size are known."""
@@ -248,7 +243,7 @@ class TensorShape:
 
     def is_compatible_with(self, other: Any) -> bool:
         """Whether some full shape fits both: equal where both are known."""
-        mine, theirs = self._sizes, as_shape(other)._sizes
+        mine, theirs = self.sizes, as_shape(other).sizes
         if mine is None or theirs is None or mine == theirs:
             return True
         if len(mine) != len(theirs):
@@ -263,18 +258,18 @@ class TensorShape:
     def merge_with(self, other: Any) -> TensorShape:
         """The shape known as well as `self` and `other` together know it."""
         other = as_shape(other)
-        if self._sizes == other._sizes:
+        if self.sizes == other.sizes:
             return self
         if not self.is_compatible_with(other):
             raise ValueError(f"Shapes {self} and {other} are not compatible")
-        if self._sizes is None or other._sizes is None:
-            return other if self._sizes is None else self
-        pairs = zip(self._sizes, other._sizes, strict=True)
+        if self.sizes is None or other.sizes is None:
+            return other if self.sizes is None else self
+        pairs = zip(self.sizes, other.sizes, strict=True)
         return TensorShape.of(tuple(y if x is None else x for x, y in pairs))
 
     def most_specific_compatible_shape(self, other: Any) -> TensorShape:
         """The most specific shape that both `self` and `other` are instances of."""
-        mine, theirs = self._sizes, as_shape(other)._sizes
+        mine, theirs = self.sizes, as_shape(other).sizes
         if mine is None or theirs is None or len(mine) != len(theirs):
             return _UNKNOWN
         pairs = zip(mine, theirs, strict=True)
@@ -283,9 +278,9 @@ class TensorShape:
     def concatenate(self, other: Any) -> TensorShape:
         """The axes of `self`, then those of `other`; unknown if either rank is."""
         other = as_shape(other)
-        if self._sizes is None or other._sizes is None:
+        if self.sizes is None or other.sizes is None:
             return _UNKNOWN
-        return TensorShape.of(self._sizes + other._sizes)
+        return TensorShape.of(self.sizes + other.sizes)
 
     def assert_same_rank(self, other: Any) -> None:
         """Raises ValueError if both ranks are known and differ."""
@@ -301,32 +296,32 @@ class TensorShape:
     def with_rank(self, rank: int | None) -> TensorShape:
         """This shape, of rank `rank` from now on; a ValueError if it has another."""
         self.assert_has_rank(rank)
-        return unknown_shape(rank) if self._sizes is None else self
+        return unknown_shape(rank) if self.sizes is None else self
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
         """This shape; a ValueError if its rank is known and below `rank`."""
-        if self._sizes is not None and len(self._sizes) < rank:
+        if self.sizes is not None and len(self.sizes) < rank:
             raise ValueError(f"Shape {self} must have rank at least {rank}")
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
         """This shape; a ValueError if its rank is known and above `rank`."""
-        if self._sizes is not None and len(self._sizes) > rank:
+        if self.sizes is not None and len(self.sizes) > rank:
             raise ValueError(f"Shape {self} must have rank at most {rank}")
         return self
 
     def __len__(self) -> int:
-        if self._sizes is None:
+        if self.sizes is None:
             raise ValueError("Cannot take the length of a shape with unknown rank.")
-        return len(self._sizes)
+        return len(self.sizes)
 
     def __bool__(self) -> bool:
-        return self._sizes is not None
+        return self.sizes is not None
 
     def __iter__(self) -> Iterator[Dimension]:
-        if self._sizes is None:
+        if self.sizes is None:
             raise ValueError("Cannot iterate over a shape with unknown rank.")
-        return map(Dimension, self._sizes)
+        return map(Dimension, self.sizes)
 
     @overload
     def __getitem__(self, key: slice) -> TensorShape: ...
@@ -336,34 +331,34 @@ class TensorShape:
 
     def __getitem__(self, key: slice | int) -> TensorShape | Dimension:
         if isinstance(key, slice):
-            return TensorShape.of(_unknown_slice(key) if self._sizes is None else self._sizes[key])
-        return Dimension(None if self._sizes is None else self._sizes[key])
+            return TensorShape.of(_unknown_slice(key) if self.sizes is None else self.sizes[key])
+        return Dimension(None if self.sizes is None else self.sizes[key])
 
     def __eq__(self, other: object) -> bool:
         try:
-            theirs = as_shape(cast("Any", other))._sizes
+            theirs = as_shape(cast("Any", other)).sizes
         except (TypeError, ValueError):
             return NotImplemented
         # As with Dimension, two unknown sizes are not known to be equal.
-        return self is other or (self._sizes == theirs and None not in (theirs or ()))
+        return self is other or (self.sizes == theirs and None not in (theirs or ()))
 
     def __ne__(self, other: object) -> bool:
         try:
             other = as_shape(cast("Any", other))
         except (TypeError, ValueError):
             return NotImplemented
-        if self._sizes is None or other._sizes is None:
+        if self.sizes is None or other.sizes is None:
             raise ValueError("The inequality of unknown TensorShapes is undefined.")
         return not self == other
 
     def __hash__(self) -> int:
-        return hash(self._sizes)
+        return hash(self.sizes)
 
     def __str__(self) -> str:
-        if self._sizes is None:
+        if self.sizes is None:
             return "<unknown>"
-        text = ", ".join(map(_size_text, self._sizes))
-        return f"({text},)" if len(self._sizes) == 1 else f"({text})"
+        text = ", ".join(map(_size_text, self.sizes))
+        return f"({text},)" if len(self.sizes) == 1 else f"({text})"
 
     def __repr__(self) -> str:
         return f"TensorShape({self.dims!r})"

@@ -145,15 +145,6 @@ class SubGraph(Graph):
             return self.outer.as_graph_element(element, allow_tensor, allow_operation)
 
 
-def _chain(graph: Graph) -> list[SubGraph]:
-    """A sub-graph and those it lies in, inside out."""
-    found: list[SubGraph] = []
-    while isinstance(graph, SubGraph):
-        found.append(graph)
-        graph = graph.outer
-    return found
-
-
 def around(graph: Graph) -> Iterator[Graph]:
     """A graph, then those it lies in, inside out."""
     yield graph
@@ -169,18 +160,19 @@ def is_body(graph: Graph) -> bool:
 
 def depth(graph: Graph) -> int:
     """In how many others a graph lies."""
-    return len(_chain(graph))
+    return len(list(around(graph))) - 1
 
 
 def is_inside(inner: Graph, outer: Graph) -> bool:
     """Whether a graph lies inside another one, at any depth."""
-    return any(graph.outer is outer for graph in _chain(inner))
+    return inner is not outer and outer in around(inner)
 
 
 def root(graph: Graph) -> Graph:
     """The outermost graph around one: where variables live."""
-    chain = _chain(graph)
-    return chain[-1].outer if chain else graph
+    while isinstance(graph, SubGraph):
+        graph = graph.outer
+    return graph
 
 
 def _is_constant(node: Node) -> bool:

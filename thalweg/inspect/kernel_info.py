@@ -126,7 +126,7 @@ class PlannedKernel:
     @property
     def barriers(self) -> int:
         """At how many barriers its threads meet: before it, and between its phases."""
-        return sum(self.call.barriers) if self.threads > 1 else 0
+        return self.call.barrier + self.phases - 1 if self.threads > 1 else 0
 
     @property
     def users(self) -> int:

@@ -26,7 +26,8 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.dataflow.control_region import ControlCall, DataflowCall
+from thalweg.runtime.dataflow.control_region import ControlCall
+from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.kernels import Context, Instruction
 from thalweg.runtime.plan import Plan, region_plan
 from thalweg.runtime.resources import Resources
@@ -126,7 +127,7 @@ class _ShapeWalk:
                 found.append(self._region(instruction.call))
             elif isinstance(instruction.call, ControlCall):
                 found.append(self._control(instruction.call))
-            elif isinstance(instruction.call, DataflowCall):
+            elif isinstance(instruction.call, Dataflow):
                 found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
             elif is_variable(instruction.node):
                 self.cells[instruction.node.outputs[0]] = cell_of(instruction.node, self.resources)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from thalweg import protos
+from thalweg.graph.graph import Graph
 from thalweg.public import public
 
 _LABEL = re.compile(r"(.*?) = (.*?)\((.*?)\).*?(?: @ (.*))?")
@@ -115,7 +117,7 @@ class _Value:
 class Timeline:
     """The timeline of a traced step: `Timeline(run_metadata.step_stats)`."""
 
-    def __init__(self, step_stats: Any, graph: Any = None) -> None:
+    def __init__(self, step_stats: protos.StepStats, graph: Graph | None = None) -> None:
         self._step_stats = step_stats
         self._trace = ChromeTrace()
 

@@ -1,36 +1,62 @@
 """What a kernel or an expression is, as a digest, whatever its variables are called.
 
-The digest of a kernel leaves its integers out (`thalweg.ir.parametric` lists them): kernels of one
-fingerprint are the same loops over other sizes.
+The digest of a kernel leaves its integers out, every size, stride, bound and whole number, and
+lists them: kernels of one fingerprint are the same loops over other sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Word
 from thalweg.ir.index import Affine, Term
-from thalweg.ir.kernel import Kernel, Loops
+from thalweg.ir.kernel import Access, Kernel, Loops
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import postorder
 
-_known = WeakKeyDictionary[Kernel, bytes]()
+
+class _Facts(NamedTuple):
+    """The digest of a kernel, its integers, and which of them are where a load or store begins."""
+
+    digest: bytes
+    integers: tuple[int, ...]
+    starts: frozenset[int]
+
+
+_known = WeakKeyDictionary[Kernel, _Facts]()
 
 
 def fingerprint(kernel: Kernel) -> bytes:
     """A digest of everything in a kernel but its integers."""
+    return _facts(kernel).digest
+
+
+def integers(kernel: Kernel) -> tuple[int, ...]:
+    """All integers of a kernel, in the order in which a rewriter comes to them."""
+    return _facts(kernel).integers
+
+
+def places_of_offsets(kernel: Kernel) -> frozenset[int]:
+    """Which of a kernel's integers are where a load or store begins: the constants of offsets."""
+    return _facts(kernel).starts
+
+
+def note_integers(kernel: Kernel, like: Kernel, numbers: Sequence[int]) -> None:
+    """Say that a kernel was made of another one, with these integers in the place of its own."""
+    _known[kernel] = _facts(like)._replace(integers=tuple(numbers))
+
+
+def _facts(kernel: Kernel) -> _Facts:
     found = _known.get(kernel)
     if found is None:
-        found = _known[kernel] = _Digest(with_integers=False).kernel(kernel)
+        digest = _Digest(with_integers=False)
+        digest.kernel(kernel)
+        numbers, starts = tuple(digest.integers), frozenset(digest.starts)
+        found = _known[kernel] = _Facts(digest.result(), numbers, starts)
     return found
-
-
-def note_fingerprint(kernel: Kernel, digest: bytes) -> None:
-    """Say what the fingerprint of a kernel is that was made of another one."""
-    _known[kernel] = digest
 
 
 def structure(parts: Sequence[Any], variables: Sequence[Variable]) -> Hashable:
@@ -62,37 +88,45 @@ class _Digest:
         self._variables: dict[Variable, int] = {}
         self.buffers: dict[Any, int] = {}
         self._nodes: dict[Expr, int] = {}
+        self.integers: list[int] = []
+        self.starts: list[int] = []
 
     def result(self) -> bytes:
         return self._hash.digest()
 
-    def kernel(self, kernel: Kernel) -> bytes:
+    def kernel(self, kernel: Kernel) -> None:
+        """Say what a kernel is, in the order of `thalweg.ir.kernel.KernelRewriter`."""
         self.say(type(kernel).__name__)
         for argument in kernel.arguments:
             self.say(f"{self._buffer(argument)}{argument.dtype}{argument.written}")
+            self.integers.append(argument.size)
         if isinstance(kernel, Loops):
             self.variables(kernel.variables)
-            for check in kernel.checks:
-                self.say(f"check{check.fault}")
-                self.variables(check.variables)
-                self.value(check.condition)
             self.say(str(sorted(self._variables[v] for v in kernel.serial)))
         else:
             self.say(str(kernel.dtype))
             for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced):
                 self.variables(group)
             for access in (kernel.a, kernel.b):
-                self.value(access.value)
-                for _, place, _ in access.bounds:
-                    self._offset(place)
+                self._access(access)
         for store in kernel.stores:
             self.say(f"s{self._buffer(store.buffer)}{store.combine}")
             self.variables(store.variables)
-            self._offset(store.offset)
+            self._offset(store.offset, begins=True)
             self.value(store.value)
             self.value(store.inside)
             self.say(str(sorted(self._variables[v] for v in store.distinct)))
-        return self.result()
+        for check in kernel.checks if isinstance(kernel, Loops) else ():
+            self.say(f"check{check.fault}")
+            self.variables(check.variables)
+            self.value(check.condition)
+
+    def _access(self, access: Access) -> None:
+        self.value(access.value)
+        for low, place, high in access.bounds:
+            self.integers.append(low)
+            self._offset(place)
+            self.integers.append(high)
 
     def say(self, text: str) -> None:
         self._hash.update(text.encode())
@@ -102,7 +136,10 @@ class _Digest:
         self.say(",".join([self._variable(variable) for variable in variables]))
 
     def _variable(self, variable: Variable) -> str:
-        number = self._variables.setdefault(variable, len(self._variables))
+        number = self._variables.get(variable)
+        if number is None:
+            number = self._variables[variable] = len(self._variables)
+            self.integers.append(variable.extent)
         # Extents 0 and 1 mean other loops, not other sizes.
         has_extent = self._with_integers or variable.extent < 2
         return f"v{number}:{int(variable.extent)}" if has_extent else f"v{number}"
@@ -123,13 +160,18 @@ class _Digest:
 
     def _part(self, part: Expr) -> str:
         number = self._nodes.get(part)
-        return f"#{part.dtype}" if number is None else f"@{number}"
+        if number is not None:
+            return f"@{number}"
+        assert isinstance(part, Const | Word)
+        self.integers.append(part.number if isinstance(part, Word) else int(part.value))
+        return f"#{part.dtype}"
 
     def _line(self, node: Expr) -> str:
         if isinstance(node, Load):
             return f"load {self._buffer(node.buffer)}{self._place(node.offset)}"
+        fields = self._fields(node)
         parts = ",".join([self._part(part) for part in node.parts])
-        return f"{type(node).__name__}{node.dtype} {self._fields(node)} {parts}"
+        return f"{type(node).__name__}{node.dtype} {fields} {parts}"
 
     def _fields(self, node: Expr) -> str:
         """What distinguishes a node from others of the same parts."""
@@ -151,19 +193,25 @@ class _Digest:
                 return ""
 
     def _place(self, offset: Affine) -> str:
-        return self.affine(offset) if self._with_integers else self._offset_text(offset)
+        if self._with_integers:
+            return self.affine(offset)
+        self.starts.append(len(self.integers))
+        return self._offset_text(offset)
 
-    def _offset(self, offset: Affine) -> None:
+    def _offset(self, offset: Affine, begins: bool = False) -> None:
         for part in offset.parts:
             self.value(part)
+        if begins:
+            self.starts.append(len(self.integers))
         self.say(self._offset_text(offset))
 
     def _offset_text(self, offset: Affine) -> str:
-        """A sum in a kernel, in the order in which `thalweg.ir.parametric` lists its integers."""
-        terms = [
-            f"{'u' if factor == 1 else 'f'}{self._term(term)}"
-            for term, factor in offset.terms.items()
-        ]
+        """A sum in a kernel, its terms in their order."""
+        self.integers.append(offset.constant)
+        terms: list[str] = []
+        for term, factor in offset.terms.items():
+            self.integers.append(factor)
+            terms.append(f"{'u' if factor == 1 else 'f'}{self._term(term)}")
         return f"o{'' if offset.constant else 'z'}{','.join(terms)}"
 
     def affine(self, place: Affine) -> str:

@@ -21,7 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Reduce, Variable, Word, as_expr, call
+from thalweg.ir.expr import (
+    COMPARISONS,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Reduce,
+    Variable,
+    Word,
+    as_expr,
+    call,
+)
 from thalweg.ir.functions.reductions import REDUCTIONS
 
 if TYPE_CHECKING:
@@ -278,12 +290,17 @@ def variable(index: Variable) -> Affine:
 
 def row_major(variables: Sequence[Variable]) -> Affine:
     """The number of an iteration of nested loops, the last of them the innermost."""
+    return flat([variable(index) for index in variables], [index.extent for index in variables])
+
+
+def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
+    """The row-major offset of an element."""
     parts: list[Affine] = []
     stride = 1
-    for index in reversed(variables):
-        parts.append(variable(index).scaled(stride))
-        stride *= index.extent
-    return total(parts) if parts else number(0)
+    for index, size in zip(reversed(indices), reversed(shape), strict=True):
+        parts.append(index.scaled(stride))
+        stride *= size
+    return total(parts)
 
 
 def total(parts: Iterable[Affine]) -> Affine:
@@ -532,16 +549,11 @@ def term_expression(term: Term) -> Expr:
 def compared(function: str, left: Affine, right: Affine) -> bool | None:
     """A comparison that the ranges settle, or None."""
     low, high = (left + right.scaled(-1)).bounds
-    match function:
-        case "lt":
-            return True if high < 0 else False if low >= 0 else None
-        case "le":
-            return True if high <= 0 else False if low > 0 else None
-        case "gt":
-            return True if low > 0 else False if high <= 0 else None
-        case "ge":
-            return True if low >= 0 else False if high < 0 else None
-        case "eq":
-            return True if low == high == 0 else False if low > 0 or high < 0 else None
-        case _:
-            return False if low == high == 0 else True if low > 0 or high < 0 else None
+    where = COMPARISONS[function]
+    may_be = (
+        (where.if_less, low < 0),
+        (where.if_equal, low <= 0 <= high),
+        (where.if_greater, high > 0),
+    )
+    found = {holds for holds, possible in may_be if possible}
+    return found.pop() if len(found) == 1 else None

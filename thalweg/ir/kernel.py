@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 from thalweg.ir.dynamic import Dynamic, factors_of, is_static
 from thalweg.ir.expr import Cast, Expr, Index, Load, Reduce, Variable, Word, constant
 from thalweg.ir.index import Affine
 from thalweg.ir.rewrite import Rewriter, postorder
+
+Kind = TypeVar("Kind", bound=Expr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +80,26 @@ class Check:
         return [self.condition]
 
 
+class _Expressions:
+    """What kernels of all kinds are made of."""
+
+    @property
+    def roots(self) -> list[Expr]:
+        """All expressions that are computed for a store, a check or a factor."""
+        raise NotImplementedError
+
+    @cached_property
+    def parts(self) -> list[Expr]:
+        """All expressions, parts before what they are part of."""
+        return list(postorder(self.roots))
+
+    def every(self, kind: type[Kind]) -> list[Kind]:
+        """All expressions of a kind."""
+        return [part for part in self.parts if isinstance(part, kind)]
+
+
 @dataclass(frozen=True, eq=False)
-class Loops:
+class Loops(_Expressions):
     """A kernel of nested loops: `variables` from the outermost to the innermost.
 
     The variables of each store and check are a prefix of them. Iterations may run in any order and
@@ -93,18 +114,17 @@ class Loops:
 
     @property
     def roots(self) -> list[Expr]:
-        """All expressions that are computed for a store or a check."""
         return [root for work in (*self.checks, *self.stores) for root in work.roots]
 
     @property
     def offsets(self) -> list[Affine]:
         """The places of all loads and stores."""
-        return _loaded(self.roots) + [store.offset for store in self.stores]
+        return [load.offset for load in self.every(Load)] + [s.offset for s in self.stores]
 
     @property
     def words(self) -> list[int]:
         """The argument words that the kernel computes with."""
-        bound = [v for e in postorder(self.roots) if isinstance(e, Reduce) for v in e.variables]
+        bound = [v for reduction in self.every(Reduce) for v in reduction.variables]
         return _words(self, (*self.variables, *bound), ())
 
 
@@ -133,7 +153,7 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class Contraction:
+class Contraction(_Expressions):
     """A sum of products: for all values of batch, rows and columns, Σ over reduced of a · b.
 
     `rows` occur in `a` and not in `b`, `columns` in `b` and not in `a`, `batch` and `reduced` in
@@ -159,7 +179,6 @@ class Contraction:
 
     @property
     def roots(self) -> list[Expr]:
-        """All expressions that are computed for a factor or a store."""
         limited = [part for _, offset, _ in self.bounds for part in offset.parts]
         stored = [root for store in self.stores for root in store.roots]
         return [self.a.value, self.b.value, *limited, *stored]
@@ -167,8 +186,8 @@ class Contraction:
     @property
     def offsets(self) -> list[Affine]:
         """Every place that the kernel reads, writes or compares."""
-        limited = [offset for _, offset, _ in self.bounds]
-        return _loaded(self.roots) + limited + [store.offset for store in self.stores]
+        loaded = [load.offset for load in self.every(Load)]
+        return loaded + [bound[1] for bound in self.bounds] + [s.offset for s in self.stores]
 
     @property
     def words(self) -> list[int]:
@@ -180,14 +199,10 @@ class Contraction:
 Kernel = Loops | Contraction
 
 
-def _loaded(roots: Iterable[Expr]) -> list[Affine]:
-    return [part.offset for part in postorder(roots) if isinstance(part, Load)]
-
-
 def _words(kernel: Kernel, variables: Iterable[Variable], limits: Iterable[int]) -> list[int]:
     numbers = [*(variable.extent for variable in variables), *limits]
     numbers += [number for offset in kernel.offsets for number in offset.integers]
-    numbers += [part.number for part in postorder(kernel.roots) if isinstance(part, Word)]
+    numbers += [word.number for word in kernel.every(Word)]
     factors = [factor for number in numbers for factor in factors_of(number)]
     return sorted({factor.word for factor in factors if isinstance(factor, Dynamic)})
 

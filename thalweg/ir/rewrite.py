@@ -6,7 +6,7 @@ identity of nodes, so that what is shared is visited once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
@@ -17,15 +17,15 @@ from thalweg.ir.types import Dtype
 T = TypeVar("T")
 
 
-def walk(roots: Iterable[Expr | None]) -> Iterator[Expr]:
+def walk(roots: Iterable[Expr | None]) -> list[Expr]:
     """All expressions under some roots, each once, the last part of each first."""
-    pending, seen = [root for root in roots if root is not None], set[Expr]()
+    pending, found = [root for root in roots if root is not None], dict[Expr, None]()
     while pending:
         part = pending.pop()
-        if part not in seen:
-            seen.add(part)
-            yield part
+        if part not in found:
+            found[part] = None
             pending += part.parts
+    return list(found)
 
 
 def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> list[Expr]:

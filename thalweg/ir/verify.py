@@ -62,7 +62,7 @@ def faults(kernel: Kernel) -> Iterator[str]:
     for store in kernel.stores:
         if store.buffer not in kernel.arguments or not store.buffer.written:
             yield f"argument {store.buffer.position} is stored to and not said to be written"
-    for load in [part for part in postorder(kernel.roots) if isinstance(part, Load)]:
+    for load in kernel.every(Load):
         if load.buffer not in kernel.arguments:
             yield "a load is of a buffer that is no argument"
     for offset in kernel.offsets:
@@ -81,7 +81,7 @@ def _loops_faults(kernel: Loops) -> Iterator[str]:
         yield from store_faults(store, None)
     for check in kernel.checks:
         yield from check_faults(check)
-    for scan in [part for part in postorder(kernel.roots) if isinstance(part, Scan)]:
+    for scan in kernel.every(Scan):
         if scan.variable not in kernel.serial:
             yield f"a scan goes along {scan.variable.name}, which is not serial"
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from thalweg.ir.fingerprint import fingerprint
+from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets
 from thalweg.ir.kernel import Kernel
-from thalweg.ir.parametric import integers, places_of_offsets, with_dynamic
+from thalweg.ir.parametric import with_dynamic
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.platform.caches import Bounded
 

@@ -1,11 +1,12 @@
 """Whether nodes, or regions, compute the same: keys of graphs.
 
-`op_text` is the canonical text of an op and its attributes. Two keys are made of it. `NodeClasses`
-numbers the nodes of a specialised region: those of one class have equal output shapes, summaries
-and loop forms, whatever tensors they read, so each is computed once per class; the keys of
-subgraphs (`thalweg.lower.passes.outline`) are sequences of such numbers. `fingerprint` is a digest
-of a region's ops and wiring for other processes, without shapes: the key of cached programs.
-Kernels, which have no ops any more, have keys of their own in `thalweg.ir.fingerprint`.
+`op_text` is the canonical text of an op and its attributes, `flow_text` that of nodes that take
+values from each other: eager code finds its plans by both. `NodeClasses` numbers the nodes of a
+specialised region: those of one class have equal output shapes, summaries and loop forms, whatever
+tensors they read, so each is computed once per class; the keys of subgraphs
+(`thalweg.lower.passes.outline`) are sequences of such numbers. `fingerprint` is a digest of a
+region's ops and wiring for other processes, without shapes: the key of cached programs. Kernels,
+which have no ops any more, have keys of their own in `thalweg.ir.fingerprint`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import Dimension, TensorShape
+from thalweg.graph.subgraph import Body, needed
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def op_text(op: Op) -> str:
     if not fields:
         return name
     values = op.__dict__
-    return f"{name}({','.join([_text(values[field]) for field in fields])})"
+    return f"{name}({','.join([text_of(values[field]) for field in fields])})"
 
 
 @memoized(5_000)
@@ -59,7 +61,7 @@ def _fields_of(block: type[Op]) -> tuple[str, tuple[str, ...]]:
     return block.type_name, tuple(block.fields)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """The text of an attribute, which no other value has."""
     write = _WRITERS.get(cast("type[Any]", type(value)))
     if write is None:
@@ -79,11 +81,21 @@ def _array(value: Any) -> str:
 
 
 def _sequence(values: Sequence[Any]) -> str:
-    return f"[{','.join([_text(value) for value in values])}]"
+    return f"[{','.join([text_of(value) for value in values])}]"
 
 
 def _mapping(values: Mapping[Any, Any]) -> str:
     return "{" + _sequence([_sequence([key, values[key]]) for key in values]) + "}"
+
+
+def _body(body: Body) -> str:
+    """What comes into a sub-graph, what its nodes do, what goes out."""
+    arguments = [(tensor.dtype.name, tensor.shape.sizes) for tensor in body.arguments]
+    numbers = {tensor: number for number, tensor in enumerate(body.arguments)}
+    nodes = needed(body.outputs, body.targets, numbers)
+    texts, flow = flow_text(nodes, numbers)
+    targets = [nodes.index(node) for node in body.targets]
+    return f"{arguments}{texts}{flow.tolist()}{[numbers[t] for t in body.outputs]}{targets}"
 
 
 #: The text of attribute values by their type; a value of any other type is `Unnamed`.
@@ -105,6 +117,7 @@ _WRITERS: dict[type[Any], Callable[[Any], str]] = {
     list: _sequence,
     tuple: _sequence,
     dict: _mapping,
+    Body: _body,
 }
 
 
@@ -178,7 +191,7 @@ def fingerprint(region: Region) -> bytes | None:
     references = [(number(t), t.dtype.name, t in region.carried) for t in region.references]
     roots = [(number(tensor), number(root)) for tensor, root in region.roots.items()]
     try:
-        texts, flow = _flow(region.nodes, numbers)
+        texts, flow = flow_text(region.nodes, numbers)
     except Unnamed:
         return None
     outputs = [(number(tensor), tensor in region.early) for tensor in region.outputs]
@@ -188,14 +201,16 @@ def fingerprint(region: Region) -> bytes | None:
     return digest.digest()
 
 
-def _flow(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> tuple[list[str], array[int]]:
-    """The distinct texts of ops, and for each node the number of its text, whether it has control
-    inputs, and the numbers of its inputs and outputs, with a count before each list."""
+def flow_text(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> tuple[list[str], array[int]]:
+    """The distinct texts of ops, and for each node the number of its text, of those of the nodes
+    that it waits for, and of its inputs and outputs, with a count before each list."""
     texts: dict[str, int] = {}
     words: list[int] = []
+    places = {node: place for place, node in enumerate(nodes)}
     for node in nodes:
         op, taken, given = node.op, node.inputs, node.outputs
-        words += texts.setdefault(op_text(op), len(texts)), bool(node.controls), len(taken)
+        words += texts.setdefault(op_text(op), len(texts)), len(node.controls), len(taken)
+        words += [places.get(control, -1) for control in node.controls]
         try:
             words += [numbers[tensor] for tensor in taken]
         except KeyError:

@@ -94,7 +94,10 @@ class ForeignCell(ABC):
 
 
 def _with_local_cells(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda context, *values: function(context, *local_cells(values))
+    def call(context: Any, *values: Any) -> Any:
+        return function(context, *local_cells(values))
+
+    return call
 
 
 def local_cells(values: Iterable[Any]) -> list[Any]:

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.cluster.addresses import free_ports
+
 NUMPY = {
     "float": float,
     "int": int,
@@ -112,6 +114,8 @@ def restore() -> None:
         setattr(unittest.TestCase, old, getattr(unittest.TestCase, new))
     if importlib.util.find_spec("six") is None:
         make_six()
+    if importlib.util.find_spec("portpicker") is None:
+        make_portpicker()
 
 
 def add_missing(module: types.ModuleType, names: dict[str, Any]) -> None:
@@ -126,6 +130,13 @@ def make_six() -> None:
     vars(six).update(SIX, moves=moves, __path__=[])
     vars(moves).update(SIX_MOVES)
     sys.modules |= {"six": six, "six.moves": moves}
+
+
+def make_portpicker() -> None:
+    """A stand-in for the `portpicker` package."""
+    picker = types.ModuleType("portpicker")
+    vars(picker)["pick_unused_port"] = lambda: free_ports(1)[0]
+    sys.modules["portpicker"] = picker
 
 
 ArgSpec = collections.namedtuple("ArgSpec", "args varargs keywords defaults")

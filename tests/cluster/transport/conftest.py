@@ -21,14 +21,14 @@ LONG = 30  # seconds: more than anything here takes
 
 
 class Recorder:
-    """A handler that answers every CALL with what came, and keeps everything else."""
+    """A handler that answers every STATUS with what came, and keeps everything else."""
 
     def __init__(self) -> None:
         self.messages: SimpleQueue[tuple[Peer, Message]] = SimpleQueue()
         self.losses: SimpleQueue[tuple[Peer, Exception]] = SimpleQueue()
 
     def received(self, peer: Peer, message: Message) -> None:
-        if message.kind is Kind.CALL:
+        if message.kind is Kind.STATUS:
             peer.reply(message, Message(Kind.DONE, message.step, message.fields, message.values))
         else:
             self.messages.put((peer, message))
@@ -38,9 +38,9 @@ class Recorder:
 
 
 def ask(peer: Peer, *values: Any, **fields: Any) -> Message:
-    """The answer to a CALL, or the error it got."""
+    """The answer to a STATUS, or the error it got."""
     answers: SimpleQueue[tuple[Message | None, Exception | None]] = SimpleQueue()
-    peer.request(Message(Kind.CALL, 0, fields, values), lambda *answer: answers.put(answer))
+    peer.request(Message(Kind.STATUS, 0, fields, values), lambda *answer: answers.put(answer))
     answer, error = answers.get(timeout=LONG)
     if answer is None:
         assert error is not None

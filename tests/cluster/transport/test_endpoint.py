@@ -78,6 +78,19 @@ def test_what_is_sent_before_anybody_listens_arrives_later(endpoint: MakeEndpoin
     assert steps == [0, 1, 2]
 
 
+def test_a_thread_waits_once_much_is_held_back(endpoint: MakeEndpoint):
+    address, client = free_address(), endpoint(None)
+    peer = client.peer(address, LONG)
+    for step in range(1000):
+        peer.send(Message(Kind.RUN, step))
+    last = threading.Thread(target=peer.send, args=(Message(Kind.RUN, 1000),))
+    last.start()
+    server = endpoint(address)
+    steps = [server.handler.messages.get(timeout=LONG)[1].step for _ in range(1001)]
+    assert steps == list(range(1001))
+    last.join(LONG)
+
+
 def test_nobody_at_an_address_is_unavailable_after_the_patience(endpoint: MakeEndpoint):
     client = endpoint(None)
     peer = client.peer(free_address(), patience=0.05)
@@ -172,3 +185,11 @@ def test_what_cannot_be_sent_is_told_to_who_sends_it(endpoint: MakeEndpoint):
     values: list[Any] = [object()]
     with pytest.raises(TypeError, match="cannot be sent"):
         client.peer(server.address).send(Message(Kind.RUN, 0, {}, values))
+
+
+def test_an_address_that_is_taken_is_an_error_that_leaves_nothing(endpoint: MakeEndpoint):
+    server = endpoint("localhost:0")
+    assert server.address.startswith("localhost:")
+    with pytest.raises(errors.UnknownError, match=f"Cannot listen at {server.address}"):
+        endpoint(server.address)
+    assert ask(endpoint(None).peer(server.address)).kind is Kind.DONE

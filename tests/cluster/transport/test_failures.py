@@ -162,5 +162,5 @@ print("end")
 
 def test_an_interpreter_ends_though_its_endpoints_are_open(endpoint: MakeEndpoint):
     command = [sys.executable, "-W", "error", "-c", PROGRAM]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")

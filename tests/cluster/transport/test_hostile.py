@@ -41,11 +41,13 @@ class Stranger:
         """Say HELLO as an endpoint does, and be welcome."""
         fields = {"address": "stranger", "incarnation": 1, "probe": None}
         self.socket.send(bytes(wire.write(Message(Kind.HELLO, 0, fields))))
-        return wire.read_envelope(self.socket.recv())
+        welcome = wire.read_envelope(self.socket.recv())
+        self.send(Message(Kind.CONFIRM), welcome.session, 1)
+        return welcome
 
     def barrier(self, session: int, sequence: int) -> None:
-        """Return when all that was sent before is read: a CALL is answered."""
-        self.send(Message(Kind.CALL, 0, {}, (), 1), session, sequence)
+        """Return when all that was sent before is read: a STATUS is answered."""
+        self.send(Message(Kind.STATUS, 0, {}, (), 1), session, sequence)
         while wire.read_envelope(self.socket.recv()).kind is not Kind.DONE:
             pass
 
@@ -151,7 +153,7 @@ def sample_frames(session: int) -> Iterator[bytes]:
     ]
     for sequence, (message, headers) in enumerate(messages):
         frame = wire.write(message, headers)
-        wire.stamp(frame, session, sequence + 1)
+        wire.stamp(frame, session, sequence + 2)
         yield bytes(frame)
     yield bytes(wire.write(Message(Kind.TENSOR, 9), [inline], [array]))
 
@@ -169,9 +171,9 @@ def resident_bytes() -> int:
 
 def test_a_replayed_message_is_refused(server: Endpoint, stranger: Stranger):
     session = stranger.greet().session
-    frame = stranger.send(Message(Kind.RUN, 5), session, 1)
+    frame = stranger.send(Message(Kind.RUN, 5), session, 2)
     stranger.socket.send(frame)
-    stranger.barrier(session, 2)
+    stranger.barrier(session, 3)
     assert server.handler.messages.get(timeout=LONG)[1].step == 5
     assert server.handler.messages.empty()
     assert server.refused["a message that came before"] == 1
@@ -220,10 +222,19 @@ def test_who_connects_to_another_version_raises_which(endpoint: MakeEndpoint):
     context.destroy(0)
 
 
+def test_a_frame_larger_than_any_message_closes_its_connection(
+    server: Endpoint, stranger: Stranger
+):
+    stranger.greet()
+    stranger.socket.send(bytes(wire.MAX_FRAME + 1))
+    assert "broke" in str(server.handler.losses.get(timeout=LONG)[1])
+    assert stranger.greet().kind is Kind.WELCOME  # on a new connection
+
+
 def test_values_larger_than_all_memory_lose_the_peer(server: Endpoint, stranger: Stranger):
     session = stranger.greet().session
     huge = ValueHeader(Place.STREAM, 4, (1 << 46,), 1 << 46, 1)
-    stranger.send(Message(Kind.TENSOR), session, 1, huge)
+    stranger.send(Message(Kind.TENSOR), session, 2, huge)
     assert isinstance(server.handler.losses.get(timeout=LONG)[1], errors.ResourceExhaustedError)
 
 

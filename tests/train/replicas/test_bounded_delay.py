@@ -39,7 +39,7 @@ class Workers:
         return self.session.run(self.steps)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_a_worker_may_go_on_until_it_is_ahead_by_the_bound(count, max_delay, random):
     with tf.Graph().as_default():

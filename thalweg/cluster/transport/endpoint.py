@@ -14,7 +14,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from thalweg import errors
 from thalweg.cluster.transport.handshake import Identity
 from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
@@ -45,8 +44,8 @@ class Endpoint:
         handler: who is told of messages, and of peers that are lost.
         bind: "host:port" to listen at, port 0 for any; None for a client, which only connects.
         security: the cluster's key; that of this process if None.
-        shares_memory: whether tensors may go through shared memory within the host; if None,
-            they may unless THALWEG_SHARED_MEMORY is 0.
+        shares_memory: whether tensors may go through shared memory within the host, and messages
+            past the network; if None, they may unless THALWEG_SHARED_MEMORY is 0.
     """
 
     def __init__(
@@ -70,15 +69,23 @@ class Endpoint:
         if shares_memory is None:
             shares_memory = os.environ.get("THALWEG_SHARED_MEMORY") != "0"
         self._probe = Probe() if shares_memory else None
+        self._listener: Listener | None = None
+        self.loop.start()
+        try:
+            self._open(bind)
+        except BaseException:
+            self._end()
+            raise
+        renewed_after_fork(self)
+        _endpoints.add(self)
+
+    def _open(self, bind: str | None) -> None:
         self._listener = self._listen(bind) if bind is not None else None
         probe = self._probe.fields() if self._probe else None
         self._identity = Identity(self.address, self.incarnation, probe)
         if self._listener:
-            self._listener.identity = self._identity
+            self._listener.open(self._identity)
         self.loop.later(_TRIM_EVERY, self._trim)
-        renewed_after_fork(self)
-        _open.add(self)
-        self.loop.start()
 
     def renew_locks(self) -> None:
         """The child of a fork has no I/O thread, and its sockets are the parent's."""
@@ -135,11 +142,7 @@ class Endpoint:
             self._doorkeeper = Doorkeeper(self.loop, self._context, self._security, self.refuse)
         socket = self._context.socket(zeromq().ROUTER)
         self._security.protect(socket, is_server=True)
-        try:
-            return Listener(self, socket, host, int(port))
-        except errors.OpError:  # the address is taken, say
-            self._context.destroy(0)
-            raise
+        return Listener(self, socket, host, int(port))
 
     def _connect(self, address: str, patience: float) -> Outbound:
         return Outbound(self, address, self._make_dealer, self._identity, patience)
@@ -163,7 +166,7 @@ class Endpoint:
         self.loop.call(lambda: self._part(ended))
         ended.wait()
         self.loop.stop()
-        self._context.term()
+        self._context.destroy(_LINGER_MS)
         if self._probe:
             self._probe.close()
 
@@ -179,11 +182,11 @@ class Endpoint:
             ended.set()
 
 
-_open: WeakSet[Endpoint] = WeakSet()
+_endpoints: WeakSet[Endpoint] = WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Leave no thread inside ZeroMQ when the interpreter goes."""
-    for endpoint in list(_open):
+    for endpoint in list(_endpoints):
         endpoint.close()

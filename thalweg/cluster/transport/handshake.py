@@ -25,9 +25,12 @@ class Identity(NamedTuple):
         """The first message to a process that this one connects to."""
         return Message(Kind.HELLO, 0, self._told())
 
-    def welcome(self, hello: Greeting) -> Message:
-        """The answer to it."""
-        return Message(Kind.WELCOME, 0, self._told() | {"maps": hello.process is not None})
+    def welcome(self, hello: Greeting, local: str | None) -> Message:
+        """The answer to it; `local` is the name of this endpoint's socket within the host."""
+        is_local = hello.process is not None
+        return Message(
+            Kind.WELCOME, 0, self._told() | {"maps": is_local, "local": local if is_local else None}
+        )
 
     def read(self, letter: Letter) -> Greeting:
         """What the HELLO or WELCOME of another endpoint says to this one."""
@@ -38,6 +41,7 @@ class Identity(NamedTuple):
             field(fields, "incarnation", int),
             mappable_process(probe),
             fields.get("maps") is True,
+            field(fields, "local", str) if self.probe and fields.get("local") else None,
         )
 
     def _told(self) -> dict[str, Any]:
@@ -57,6 +61,7 @@ class Greeting(NamedTuple):
     incarnation: int
     process: int | None  # whose memory this process can map
     maps: bool  # whether it can map that of this process; in a WELCOME
+    local: str | None  # the name of its socket within the host; in a WELCOME
 
 
 def confirm(welcome: Greeting) -> Message:

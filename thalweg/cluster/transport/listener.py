@@ -12,6 +12,7 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.handshake import Greeting, Identity
+from thalweg.cluster.transport.local import LocalListener, LocalSocket
 from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
 from thalweg.cluster.wire import Kind, Letter, WireError
@@ -42,10 +43,9 @@ class Inbound(Peer):
         return self._control
 
     def welcome(self, welcome: wire.Message) -> None:
-        """Tell it the number of its session; it is ready."""
+        """Tell it the number of its session; it is ready when it confirms that."""
         self._post(wire.write(welcome))
         self._share_memory(False, self._process)
-        self._become_ready()
 
     def attach(self, route: bytes, envelope: wire.Envelope) -> Channel:
         """A second connection of its, for chunks."""
@@ -53,6 +53,12 @@ class Inbound(Peer):
         self._bulk = Channel(partial(self._listener.send, route), self.session)
         self._bulk.check(envelope)
         return self._bulk
+
+    def attach_local(self, local: LocalSocket, envelope: wire.Envelope) -> None:
+        """A connection of its within the host."""
+        if self._local is not None:
+            raise WireError("a second connection within the host")
+        self._go_local(local, self.session).check(envelope)
 
     def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
         return self._listener.send(self.routes[0], frames, stamp)
@@ -63,6 +69,7 @@ class Inbound(Peer):
     def _take_rare(self, kind: Kind, letter: Letter) -> None:
         if kind is Kind.CONFIRM:
             self._share_memory(letter.fields.get("maps") is True, None)
+            self._become_ready()
         else:
             super()._take_rare(kind, letter)
 
@@ -84,8 +91,16 @@ class Listener:
         self._peers: dict[int, Inbound] = {}  # by session
         self._files: dict[int, Inbound | None] = {}  # of open connections; None before its HELLO
         self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
+        self._identity: Identity | None = None
+        self._local: LocalListener | None = None
         self.address = self._socket.bind(host, port)
-        self.identity: Identity | None = None  # what peers are welcomed with
+
+    def open(self, identity: Identity) -> None:
+        """Begin to welcome peers, in the name of the endpoint."""
+        self._identity = identity
+        if identity.probe:
+            self._local = LocalListener(self._surroundings.loop, self._accepted)
+        self._socket.watch()
 
     @property
     def peers(self) -> list[Inbound]:
@@ -99,6 +114,8 @@ class Listener:
     def close(self, linger_ms: int) -> None:
         """Accept no more."""
         self._socket.close(linger_ms)
+        if self._local is not None:
+            self._local.close()
 
     def forget(self, peer: Inbound) -> None:
         """A peer is lost."""
@@ -136,16 +153,31 @@ class Listener:
             self._refuse(route, errors.AbortedError(None, None, text))
 
     def _hello(self, route: bytes, letter: Letter, file: int) -> None:
-        if self.identity is None:
-            raise WireError("a HELLO while the endpoint starts")
-        hello = self.identity.read(letter)
+        if self._identity is None:
+            raise WireError("a HELLO to an endpoint that is not open")
+        hello = self._identity.read(letter)
         peer = Inbound(self._surroundings, hello, self, route)
         former, self._files[file] = self._files[file], peer
         if former is not None:
             former.lose(unavailable(former.address, "the connection broke"))
         self._peers[peer.session] = peer
         self._connections[route] = _Connection(peer, peer.control)
-        peer.welcome(self.identity.welcome(hello))
+        peer.welcome(self._identity.welcome(hello, self._local.name if self._local else None))
+
+    def _accepted(self, local: LocalSocket) -> None:
+        local.watch(partial(self._attach_local, local), local.close)
+
+    def _attach_local(self, local: LocalSocket, frame: bytes) -> None:
+        """The first message of a connection within the host: it says of which session it is."""
+        try:
+            envelope = handshake.opened(frame).envelope
+            peer = self._peers.get(envelope.session)
+            if envelope.kind is not Kind.ATTACH or peer is None:
+                raise WireError("a connection within the host of no session")
+            peer.attach_local(local, envelope)
+        except WireError as error:
+            self._surroundings.refuse(str(error))
+            local.close()
 
     def _refuse(self, route: bytes, error: errors.OpError) -> None:
         self._surroundings.refuse(error.message)

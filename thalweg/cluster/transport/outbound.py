@@ -9,6 +9,7 @@ from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.channel import Channel
+from thalweg.cluster.transport.local import connect
 from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
 from thalweg.cluster.wire import Kind, Letter, Message, WireError
@@ -93,10 +94,17 @@ class Outbound(Peer):
         self.incarnation = welcome.incarnation
         self._control = Channel(self._write, session, letter.envelope.sequence)
         self._share_memory(welcome.maps, welcome.process)
+        if welcome.local is not None:
+            self._connect_local(welcome.local, session)
         self._post(wire.write(handshake.confirm(welcome)))
         if not welcome.maps:
             self._attach(session)
         self._become_ready()
+
+    def _connect_local(self, name: str, session: int) -> None:
+        local = connect(self._surroundings.loop, name)
+        if local is not None:
+            self._go_local(local, session).put(wire.write(Message(Kind.ATTACH)))
 
     def _attach(self, session: int) -> None:
         """Have a second connection for chunks."""

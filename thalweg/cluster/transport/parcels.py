@@ -15,7 +15,7 @@ from thalweg.cluster.transport.streams import Bytes, Recycler, Streams
 from thalweg.cluster.wire import Content, Letter, Message, Place, ValueHeader, WireError
 
 MAX_INLINE = 32 << 10  # bytes of a value that travels inside its message
-_MAX_INLINE_SUM = 1 << 20
+_MAX_INLINE_SUM = 128 << 10
 
 
 class Stream(NamedTuple):

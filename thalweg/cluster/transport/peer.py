@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.courier import Courier
+from thalweg.cluster.transport.local import MAX_LOCAL, LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded
 from thalweg.cluster.transport.parcels import Packer, Unpacker, bytes_of, is_large
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
@@ -30,6 +32,7 @@ from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
 Done = Callable[[Message | None, Exception | None], None]
 
 _RETRY = 0.001  # seconds until a full queue is tried again
+_MAX_HELD = 1000  # messages to a peer that is not ready
 _CREDIT = WINDOW // 4  # bytes after which a sender is told that they were taken
 _FIRST_OF_HANDLERS = int(Kind.STATUS)
 
@@ -79,7 +82,10 @@ class Peer(ABC):
         self._surroundings = surroundings
         self._control = Channel(self._write)
         self._bulk: Channel | None = None  # a second connection, so that chunks delay no message
+        self._local: Channel | None = None  # within the host, for all that it can take
+        self._local_socket: LocalSocket | None = None
         self._error: errors.OpError | None = None
+        self._is_settled = threading.Event()  # it is ready or lost
         self._is_lost = threading.Event()
         self._held: deque[_Errand] | None = deque()  # until it is ready
         self._lock = threading.Lock()
@@ -96,8 +102,8 @@ class Peer(ABC):
 
     def send(self, message: Message) -> None:
         """Send a message, from any thread. Messages of a thread arrive in their order, but for
-        those with large values, which later ones may overtake. Nobody may write to the values
-        afterwards. Where the peer is slow to take large values, this waits for it.
+        those with large values or fields, which later ones may overtake. Nobody may write to the
+        values afterwards. Where the peer is slow to take its messages, this waits for it.
 
         An UnavailableError, or what else the peer was lost with, once it is lost.
         """
@@ -129,7 +135,7 @@ class Peer(ABC):
     def _send(self, message: Message, is_answer: bool) -> None:
         if not (message.values or self._held is not None or self._courier.is_busy):
             frame = wire.write(message, is_answer=is_answer)
-            if self._attempt(self._control, frame):  # as nearly always
+            if self._attempt(self._channel(frame), frame):  # as nearly always
                 return
         if self._error is not None:
             raise _again(self._error)
@@ -143,17 +149,23 @@ class Peer(ABC):
             self._transmit(errand)
 
     def _hold(self, errand: _Errand) -> bool:
-        """Keep a message until the peer is ready, if it is not."""
+        """Keep a message until the peer is ready, if it is not; where many are kept, wait."""
         with self._lock:
             if self._held is None or self._error is not None:
                 return False
-            self._held.append(errand)
-            return True
+            if len(self._held) < _MAX_HELD or self._surroundings.loop.is_current:
+                self._held.append(errand)
+                return True
+        self._is_settled.wait()
+        return False
 
     def _transmit(self, errand: _Errand) -> None:
         """Send, and wait where that takes long."""
         parcel = self._packer.pack(*errand)
-        channel = (self._bulk if parcel.streams else None) or self._control
+        if not parcel.streams:
+            self._put(self._channel(parcel.frame), parcel.frame)
+            return
+        channel = self._bulk or self._control
         self._put(channel, parcel.frame)
         for stream in parcel.streams:
             for chunk in chunks(stream.content):
@@ -169,8 +181,15 @@ class Peer(ABC):
 
     def _post(self, frame: bytearray) -> None:
         """Send a frame from the I/O thread."""
-        if not self._attempt(self._control, frame):
-            self._give(lambda: self._put(self._control, frame))
+        channel = self._channel(frame)
+        if not self._attempt(channel, frame):
+            self._give(lambda: self._put(channel, frame))
+
+    def _channel(self, frame: bytearray) -> Channel:
+        """The connection that a message takes."""
+        if self._local is not None and len(frame) <= MAX_LOCAL:
+            return self._local
+        return self._control
 
     def _give(self, errand: Callable[[], None]) -> None:
         def run() -> None:
@@ -257,10 +276,25 @@ class Peer(ABC):
         if process is not None:
             self._unpacker.mappings = Mappings(process)
 
+    def _go_local(self, local: LocalSocket, session: int) -> Channel:
+        """Use a connection within the host from now on."""
+        channel = self._local = Channel(local.send, session)
+        self._local_socket = local
+        broke = unavailable(self.address, "the connection broke")
+        local.watch(partial(self._received_local, channel), lambda: self.lose(broke))
+        return channel
+
+    def _received_local(self, channel: Channel, frame: bytes) -> None:
+        try:
+            self.take(channel, handshake.opened(frame), ())
+        except WireError as error:
+            self._surroundings.refuse(str(error))
+
     def _become_ready(self) -> None:
         """Send what was held back, in its order and before anything else."""
         while errand := self._next_held():
             self._dispatch(errand)
+        self._is_settled.set()
 
     def _next_held(self) -> _Errand | None:
         with self._lock:
@@ -286,8 +320,9 @@ class Peer(ABC):
     def part(self, linger_ms: int) -> None:
         """Say goodbye, as this endpoint closes."""
         if self._control.session and self.is_alive:
+            frame = wire.write(Message(Kind.BYE))
             with suppress(errors.OpError):
-                self._attempt(self._control, wire.write(Message(Kind.BYE)))
+                self._attempt(self._channel(frame), frame)
         self._end(unavailable(self.address, "this endpoint is closed"), linger_ms)
 
     def inherit(self) -> None:
@@ -299,11 +334,14 @@ class Peer(ABC):
         """Let nobody wait any longer."""
         self._error = self._error or error
         self._is_lost.set()
+        self._is_settled.set()
         self._window.close()
         self._courier.close()
         self._packer.close()
         self._unpacker.close()
         self._disconnect(linger_ms)
+        if self._local_socket is not None:
+            self._local_socket.close()
         self._surroundings.forget(self)
         for number in list(self._requests):
             self._answer(number, None, _again(error))

@@ -18,6 +18,7 @@ from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.sockets import zeromq
 from thalweg.platform import tf_logging
 from thalweg.platform.private_files import make_folder, make_secret, read_secret, user_folder
+from thalweg.public import public
 
 if TYPE_CHECKING:
     import zmq
@@ -29,8 +30,18 @@ _KEY_FILE, _KEY_BYTES = "cluster-key", 32
 _KEY_LETTERS = 40  # of a key as text, in ZeroMQ's base 85
 
 
+@public("cluster.new_key")
 def new_key() -> str:
-    """A new key for a cluster: 40 letters that all its tasks, and nobody else, may know."""
+    """A new key for a cluster, which all its tasks, and nobody else, may know.
+
+    Returns:
+        40 letters. Processes find them in the environment as THALWEG_CLUSTER_KEY, or in a file
+        that it names.
+
+    Example:
+        >>> len(tf.cluster.new_key())
+        40
+    """
     return zeromq().curve_keypair()[1].decode()
 
 
@@ -160,8 +171,9 @@ class Doorkeeper:
             self._socket.send_multipart(self._answer(frames))
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        request = frames[1] if len(frames) > 1 else b""
-        if frames[5:6] == [b"CURVE"] and self._security.admits(frames[6]):
-            return [_ZAP_VERSION, request, b"200", b"OK", b"", b""]
-        self._refuse("a process with another key")
-        return [_ZAP_VERSION, request, b"400", b"another key", b"", b""]
+        match frames:
+            case [_, request, _, _, _, b"CURVE", key] if self._security.admits(key):
+                return [_ZAP_VERSION, request, b"200", b"OK", b"", b""]
+            case _:
+                self._refuse("a process with another key")
+                return [_ZAP_VERSION, *frames[1:2], b"400", b"another key", b"", b""]

@@ -10,10 +10,12 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from socket import gethostbyname
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from thalweg import errors
 from thalweg.cluster.transport.loop import Loop, guarded
+from thalweg.cluster.wire import MAX_FRAME
 
 if TYPE_CHECKING:
     import zmq
@@ -73,26 +75,27 @@ class Socket:
         socket.set(zmq.RECONNECT_IVL_MAX, _MAX_RECONNECT_MS)
         socket.set(zmq.SNDHWM, _HIGH_WATER)
         socket.set(zmq.RCVHWM, _HIGH_WATER)
+        socket.set(zmq.MAXMSGSIZE, MAX_FRAME)
         if socket.type == zmq.ROUTER:
             socket.set(zmq.ROUTER_MANDATORY, 1)
 
     def bind(self, host: str, port: int) -> str:
-        """Listen; returns where, "host:port"."""
+        """Take an address; returns it, "host:port"."""
         try:
-            self._socket.bind(f"tcp://{host}:{port or '*'}")
-        except self._zmq.ZMQError as error:
+            self._socket.bind(f"tcp://{gethostbyname(host)}:{port or '*'}")
+        except (OSError, self._zmq.ZMQError) as error:
             why = f"Cannot listen at {host}:{port}: {error.strerror}"
             raise errors.UnknownError(None, None, why) from error
         bound = cast("bytes", self._socket.get(self._zmq.LAST_ENDPOINT))
-        self._watch()
-        return f"{host}:{bound.decode().rpartition(':')[2]}"
+        return f"{host}:{bound.decode().rstrip(chr(0)).rpartition(':')[2]}"
 
     def connect(self, address: str) -> None:
         """Connect in the background, again and again until it succeeds."""
         self._socket.connect(f"tcp://{address}")
-        self._watch()
+        self.watch()
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """Begin to tell of messages and connections."""
         self._loop.watch(self._files[0], self._drain)
         self._loop.watch(self._files[1], self.read_events)
         # ZeroMQ signals nothing before the first look has found a queue empty.

@@ -15,30 +15,30 @@ from math import ceil, prod
 from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
 from thalweg.codegen.contraction.epilogue import store_sums
 from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
+from thalweg.codegen.contraction.packing import Copy, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans_of_rows
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load
 from thalweg.ir.loop import Variable
 
 _ITEM = 2  # the bytes of an element
 _I8, _I16, _I32 = Type("i8"), Type("i16"), Type("i32")
 _SUMS = Type("float", SIDE)
+_INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
 
 At = Mapping[Variable, Value]
 
 
 def emit_matrix(setting: Setting, made: Schedule) -> Emitted:
     """The code of a contraction on the matrix unit."""
-    module, names = Module(setting.target.native_fp16), ["multiply"]
+    module, names = Module(setting.target.native_fp16, setting.target.fma), ["multiply"]
     layout = _Layout(setting, made)
     kernel = layout.roles.form.kernel
     if made.copy_b == "shared":
         names.insert(0, "pack")
-        _Pack(layout, Frame(module, "pack", kernel, True)).emit()
+        _pack(layout, Frame(module, "pack", kernel, True))
     _Multiply(layout, Frame(module, "multiply", kernel, True)).emit()
     return Emitted(tuple(names), module.text, layout.size * _ITEM, "tiles")
 
@@ -168,16 +168,16 @@ class _Columns:
             number = frame.add(start, frame.multiply(loop.index, 2))
             for first in range(0, width, SIDE):
                 column = frame.add(at[self.lane], frame.integer(first))
-                pair = [
+                even, odd = (
                     self._values(
                         {**at, self.lane: column, self.hot: frame.add(number, frame.integer(k))}
                     )
                     for k in range(2)
-                ]
+                )
                 place = frame.multiply(
                     frame.add(frame.multiply(loop.index, width), frame.integer(first)), 2
                 )
-                b.store(self._interleaved(*pair), b.element(base, "i16", place))
+                b.store(b.shuffle(even, odd, _INTERLEAVED), b.element(base, "i16", place))
 
     def _values(self, at: At) -> Value:
         """The numbers of 16 columns as they lie in memory; zeros where there are none."""
@@ -194,45 +194,22 @@ class _Columns:
         if self.hot.extent % DEPTH:
             there = b.compare("slt", at[self.hot], frame.integer(self.hot.extent))
             masks.append(b.splat(there, SIDE))
-        masks += [self._between(bound, at) for bound in self.access.bounds]
+        bounds = self.access.bounds
+        masks += [frame.lanes_within(bound, at, self.lane, SIDE) for bound in bounds]
         result = None
         for mask in masks:
             result = mask if result is None else b.binary("and", result, mask)
         return result
 
-    def _between(self, bound: Bound, at: At) -> Value:
-        b, frame = self.b, self.frame
-        low, offset, high = bound
-        value = b.splat(frame.place(offset, at), SIDE)
-        if self.lane in offset.terms:
-            step = b.splat(frame.integer(offset.factor(self.lane)), SIDE)
-            value = b.binary("add", value, b.binary("mul", frame.lane_numbers(SIDE), step))
-        least, end = (b.splat(frame.integer(limit), SIDE) for limit in (low, high))
-        return b.binary("and", b.compare("sge", value, least), b.compare("slt", value, end))
 
-    def _interleaved(self, first: Value, second: Value) -> Value:
-        order = ", ".join(f"i32 {lane + half * SIDE}" for lane in range(SIDE) for half in range(2))
-        kind = _I16.of(2 * SIDE)
-        return self.b.emit(kind, f"shufflevector {first}, {second}, <{2 * SIDE} x i32> <{order}>")
-
-
-class _Pack:
-    """The phase that packs the columns' factor for all threads."""
-
-    def __init__(self, layout: _Layout, frame: Frame) -> None:
-        self.layout, self.frame = layout, frame
-
-    def emit(self) -> None:
-        """Every chunk of every panel of a thread."""
-        frame, layout = self.frame, self.layout
-        extents = layout.panels, layout.chunks
-        start, stop = frame.share(frame.integer(prod(extents)), SLOTS)
-        with frame.b.loop(start, stop, frame.integer(1)) as loop:
-            panel, chunk = frame.parts(loop.index, map(frame.integer, extents))
-            base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
-            column = frame.multiply(panel, layout.width)
-            _Columns(layout, frame).emit({}, column, chunk, base)
-        frame.b.ret()
+def _pack(layout: _Layout, frame: Frame) -> None:
+    """The phase that packs the columns' factor for all threads: every chunk of every panel."""
+    extents = [frame.integer(layout.panels), frame.integer(layout.chunks)]
+    with frame.shared(extents, SLOTS) as (panel, chunk):
+        base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
+        column = frame.multiply(panel, layout.width)
+        _Columns(layout, frame).emit({}, column, chunk, base)
+    frame.b.ret()
 
 
 @dataclass(frozen=True)
@@ -261,26 +238,15 @@ class _Multiply:
         configure(self.b)
         before = form.rows[: made.block_at]
         extents = [frame.integer(v.extent) for v in (*form.outer, *before)]
-        extents += [self._blocks(), frame.integer(ceil(self.layout.panels / made.panels))]
-        count = frame.integer(1)
-        for extent in extents:
-            count = extent if count.text == "1" else self.b.binary("mul", count, extent)
-        start, stop = frame.share(count, SLOTS)
-        with self.b.loop(start, stop, frame.integer(1)) as loop:
-            *places, block, columns = frame.parts(loop.index, extents)
+        blocks = frame.integer(1)
+        if form.rows:
+            blocks = frame.chunks(form.rows[made.block_at].extent, made.block)
+        extents += [blocks, frame.chunks(self.layout.panels, made.panels)]
+        with frame.shared(extents, SLOTS) as (*places, block, columns):
             at = dict(zip((*form.outer, *before), places, strict=True))
             self._piece(at, block, frame.multiply(columns, made.panels))
         instruct(self.b, "tilerelease")
         self.b.ret()
-
-    def _blocks(self) -> Value:
-        if not self.form.rows:
-            return self.frame.integer(1)
-        extent = self.form.rows[self.made.block_at].extent
-        if is_static(extent):
-            return self.frame.integer(ceil(extent / self.made.block))
-        most = self.frame.add(self.frame.integer(extent), self.frame.integer(self.made.block - 1))
-        return self.b.binary("udiv", most, self.frame.integer(self.made.block))
 
     def _piece(self, at: dict[Variable, Value], block: Value, first: Value) -> None:
         """A block of rows, and panels of columns from one on."""

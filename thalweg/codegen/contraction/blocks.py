@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from thalweg.codegen.contraction.microkernel import Factors, Level
+from thalweg.codegen.contraction.microkernel import Factors, Level, TileKernel
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Type, Value, constant
 from thalweg.codegen.loops.blocks import Cut, cut_of
@@ -19,33 +18,11 @@ from thalweg.codegen.loops.blocks import Cut, cut_of
 BLOCKS = (512, 512 * 64)
 
 
-class Kernel(Protocol):
-    """What multiplies: gives sums after loops, and places advanced along by one."""
-
-    @property
-    def frame(self) -> Frame:
-        """The phase that it is a part of."""
-        ...
-
-    @property
-    def kind(self) -> Type:
-        """The type of a vector of sums."""
-        ...
-
-    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
-        """The sums after all loops, row by row."""
-        ...
-
-    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
-        """Where the factors lie at one value of a loop's variable."""
-        ...
-
-
 @dataclass(frozen=True)
 class LongSums:
     """The sums of a tile, of which a micro-kernel has `count` vectors."""
 
-    kernel: Kernel
+    kernel: TileKernel
     count: int
 
     def sums(

@@ -22,15 +22,15 @@ from thalweg.codegen.contraction.microkernel import (
     MicroKernel,
     merged,
 )
-from thalweg.codegen.contraction.packing import Bound, Box, Packing, Span
+from thalweg.codegen.contraction.packing import Box, Packing, Span
 from thalweg.codegen.contraction.schedule import SLOTS, range_of, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch
 from thalweg.codegen.frame import Frame
-from thalweg.codegen.llvm.builder import Type, Value, constant
+from thalweg.codegen.llvm.builder import Value, constant
 from thalweg.codegen.math.elements import register_type
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument
+from thalweg.ir.kernel import Argument, Bound
 from thalweg.ir.loop import Variable
 
 
@@ -53,7 +53,7 @@ class GemmEmitter:
     def __init__(self, scratch: Scratch, frame: Frame) -> None:
         self.scratch, self.frame, self.b = scratch, frame, frame.b
         self.form, self.made = scratch.form, scratch.made
-        self.lanes, self.fma = scratch.setting.lanes, scratch.setting.target.fma
+        self.lanes = scratch.setting.lanes
         self.kind = register_type(scratch.dtype, self.lanes)
         self.copy_a, self.copy_b, self.partial, self.totals = scratch.parts(frame)
         self.epilogue = Epilogue(frame, scratch.form, self.kind)
@@ -68,30 +68,13 @@ class GemmEmitter:
         rows = form.rows[: made.block_at]
         blocks = frame.integer(1)
         if form.rows:
-            blocks = self._chunks(form.rows[made.block_at], made.block)
-        columns = self._chunks(form.lane, made.panels * self.scratch.width)
+            blocks = frame.chunks(form.rows[made.block_at].extent, made.block)
+        columns = frame.chunks(form.lane.extent, made.panels * self.scratch.width)
         extents = [*(frame.integer(v.extent) for v in (*form.outer, *rows)), blocks, columns]
-        count = frame.integer(1)
-        for extent in extents:
-            count = self._product(count, extent)
-        start, stop = frame.share(count, SLOTS)
-        with self.b.loop(start, stop, frame.integer(1)) as loop:
-            *places, block, column = frame.parts(loop.index, extents)
+        with frame.shared(extents, SLOTS) as (*places, block, column):
             self.at = dict(zip((*form.outer, *rows), places, strict=True))
             self._piece(block, column)
         self.b.ret()
-
-    def _product(self, a: Value, b: Value) -> Value:
-        if a.text == "1":
-            return b
-        return a if b.text == "1" else self.b.binary("mul", a, b)
-
-    def _chunks(self, variable: Variable, size: int) -> Value:
-        """How many chunks of a size cover a variable."""
-        if is_static(variable.extent):
-            return self.frame.integer(ceil(variable.extent / size))
-        extent = self.frame.add(self.frame.integer(variable.extent), self.frame.integer(size - 1))
-        return self.b.binary("udiv", extent, self.frame.integer(size))
 
     def _piece(self, block: Value, column: Value) -> None:
         form, made = self.form, self.made
@@ -139,11 +122,9 @@ class GemmEmitter:
         frame, made, reduced = self.frame, self.made, self.form.reduced
         outer, variable = reduced[: made.split_at], reduced[made.split_at]
         one = frame.integer(1)
-        chunks = frame.most(self._chunks(variable, made.split), one)
+        chunks = frame.most(frame.chunks(variable.extent, made.split), one)
         extents = [*(frame.most(frame.integer(v.extent), one) for v in outer), chunks]
-        count = extents[0]
-        for extent in extents[1:]:
-            count = self._product(count, extent)
+        count = frame.product(extents)
         before = dict(self.at)
         self.some = self._any_of(outer)
         with self.b.loop(frame.integer(0), count, one) as loop:
@@ -176,10 +157,7 @@ class GemmEmitter:
         self._panel_loops()
 
     def _copy(self, packing: Packing, box: Box, destination: Value) -> None:
-        if self.some is None:
-            self.scratch.copy(self.frame, packing, box, self.at, destination)
-            return
-        with self.b.when(self.some):
+        with self.b.when(self.some) if self.some else nullcontext():
             self.scratch.copy(self.frame, packing, box, self.at, destination)
 
     def _box_a(self) -> Box:
@@ -229,7 +207,7 @@ class GemmEmitter:
         frame, made, lane = self.frame, self.made, self.form.lane
         last = frame.add(self.first_panel, frame.integer(made.panels))
         if not is_static(lane.extent):
-            stop = frame.least(last, self._chunks(lane, self.scratch.width))
+            stop = frame.least(last, frame.chunks(lane.extent, self.scratch.width))
             self._panels(stop, made.vectors, made.vectors)
             return
         unit = 1 if made.dots else self.lanes
@@ -326,7 +304,6 @@ class GemmEmitter:
             self.masks,
             masked_loads=not self.made.copy_b,
             vector_a=self.form.depthwise,
-            fma=self.fma,
             unroll=self.made.unroll,
             prefetch_steps=self.made.prefetch_steps,
             prefetch_panels=self.made.prefetch_panels,
@@ -341,7 +318,7 @@ class GemmEmitter:
         step = self.operand_b.factors.get(self.form.lane, 0)
         count = len(self.masks)
         columns = [self.frame.scaled(j, step) for j in range(count)]
-        kernel = DotKernel(self.frame, self.kind, rows, columns, self.fma)
+        kernel = DotKernel(self.frame, self.kind, rows, columns)
         blocks = [block * self.lanes for block in BLOCKS]
         spreads = LongSums(kernel, len(rows) * count).sums(levels, at, blocks)
         return [kernel.total(spread) for spread in spreads]
@@ -374,19 +351,9 @@ class GemmEmitter:
         outside = [bound for v in self.form.reduced[:at] for bound in self._bounds_on(v)]
         if outside:
             first = levels[0]
-            stop = self.b.select(self._all_hold(outside), first.stop, first.start)
+            stop = self.b.select(self.frame.holds(outside, self.at), first.stop, first.start)
             levels[0] = replace(first, stop=stop, extent=None)
         return levels
-
-    def _all_hold(self, bounds: Sequence[Bound]) -> Value:
-        """Whether bounds hold at the values that variables have here."""
-        frame, b = self.frame, self.b
-        holds = constant(Type("i1"), True)
-        for low, offset, high in bounds:
-            place = frame.place(offset, self.at)
-            holds = b.binary("and", holds, b.compare("sge", place, frame.integer(low)))
-            holds = b.binary("and", holds, b.compare("slt", place, frame.integer(high)))
-        return holds
 
     def _bounds_on(self, variable: Variable) -> list[Bound]:
         """The bounds that limit a reduced variable of a factor that is read in place."""

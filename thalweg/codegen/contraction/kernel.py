@@ -8,24 +8,21 @@ bfloat16 numbers where the processor has a unit for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 
 from thalweg.codegen.contraction.amx import emit_matrix
 from thalweg.codegen.contraction.form import NotContraction, form_of
 from thalweg.codegen.contraction.gemm import GemmEmitter
-from thalweg.codegen.contraction.packing import Span
+from thalweg.codegen.contraction.packing import Packing, Span
 from thalweg.codegen.contraction.plan import best, check, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting
 from thalweg.codegen.contraction.scratch import Scratch
 from thalweg.codegen.frame import Frame
-from thalweg.codegen.llvm.builder import Module, Value
+from thalweg.codegen.llvm.builder import Module
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import filtered
-from thalweg.ir.dynamic import times
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import Variable
 
@@ -58,14 +55,11 @@ def emit_contraction(
 
 
 def _emitted(scratch: Scratch) -> Emitted:
-    module, names, kernel = (
-        Module(scratch.setting.target.native_fp16),
-        ["multiply"],
-        scratch.form.kernel,
-    )
+    target, names, kernel = scratch.setting.target, ["multiply"], scratch.form.kernel
+    module = Module(target.native_fp16, target.fma)
     if scratch.made.copy_b == "shared":
         names.insert(0, "pack")
-        _Pack(scratch, Frame(module, "pack", kernel, True)).emit()
+        _pack(scratch, Frame(module, "pack", kernel, True))
     GemmEmitter(scratch, Frame(module, "multiply", kernel, scratch.size > 0)).emit()
     return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
@@ -73,47 +67,32 @@ def _emitted(scratch: Scratch) -> Emitted:
 _MIN_PANELS = 8  # fewer than these threads cannot share evenly
 
 
-@dataclass(frozen=True)
-class _Pack:
+def _pack(scratch: Scratch, frame: Frame) -> None:
     """The phase that packs the columns' factor for all threads.
 
     They share its slices: of the first reduced variable where columns lie side by side, so that
     memory is read in order, or are few; else of the columns.
     """
-
-    scratch: Scratch
-    frame: Frame
-
-    def emit(self) -> None:
-        """All slices of a thread."""
-        frame, outer = self.frame, self.scratch.outer
-        variable, length, count = self._slices()
-        extents = [*(v.extent for v in outer), count]
-        start, stop = frame.share(frame.integer(times(*extents)), SLOTS)
-        with frame.b.loop(start, stop, frame.integer(1)) as loop:
-            *places, part = frame.parts(loop.index, map(frame.integer, extents))
-            at = dict(zip(outer, places, strict=True))
-            self._slice(at, variable, Span(frame.multiply(part, length), length))
-        frame.b.ret()
-
-    def _slices(self) -> tuple[Variable, int, int]:
-        """The variable that is cut, the length of a slice, and how many there are."""
-        scratch, packing = self.scratch, self.scratch.packed_b
-        assert packing
-        first, panels = packing.axes[1].coordinate, scratch.setting.panels(scratch.made)
-        alone = first is packing.axes[-1].coordinate
-        if alone or not (
-            packing.along or (panels < _MIN_PANELS and first.extent > 64 * _MIN_PANELS)
-        ):
-            return scratch.form.lane, scratch.width, panels
-        step = 1 if packing.along else 16  # whole lines of what is transposed
-        length = ceil(first.extent / 16 / step) * step
-        return first, length, ceil(first.extent / max(length, 1))
-
-    def _slice(self, at: Mapping[Variable, Value], variable: Variable, span: Span) -> None:
-        frame, scratch, spans = self.frame, self.scratch, self.scratch.spans_b
-        assert scratch.packed_b
+    packing, spans, outer = scratch.packed_b, scratch.spans_b, scratch.outer
+    assert packing
+    variable, length, count = _slices(scratch, packing)
+    extents = [frame.integer(extent) for extent in (*(v.extent for v in outer), count)]
+    with frame.shared(extents, SLOTS) as (*places, part):
+        at = dict(zip(outer, places, strict=True))
+        span = Span(frame.multiply(part, length), length)
         box = {v: Span(frame.integer(0), length) for v, length in spans.items()}
-        place = frame.multiply(span.start, scratch.packed_b.factors(spans)[variable])
+        place = frame.multiply(span.start, packing.factors(spans)[variable])
         base = frame.b.element(scratch.panels_at(frame, at), scratch.scalar, place)
-        scratch.copy(frame, scratch.packed_b, {**box, variable: span}, at, base, spans)
+        scratch.copy(frame, packing, {**box, variable: span}, at, base, spans)
+    frame.b.ret()
+
+
+def _slices(scratch: Scratch, packing: Packing) -> tuple[Variable, int, int]:
+    """The variable that is cut, the length of a slice, and how many there are."""
+    first, panels = packing.axes[1].coordinate, scratch.setting.panels(scratch.made)
+    alone = first is packing.axes[-1].coordinate
+    if alone or not (packing.along or (panels < _MIN_PANELS and first.extent > 64 * _MIN_PANELS)):
+        return scratch.form.lane, scratch.width, panels
+    step = 1 if packing.along else 16  # whole lines of what is transposed
+    length = ceil(first.extent / 16 / step) * step
+    return first, length, ceil(first.extent / max(length, 1))

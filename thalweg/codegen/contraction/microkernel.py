@@ -59,17 +59,47 @@ class Factors:
 
 
 @dataclass
-class MicroKernel:
-    """A tile: `rows` are the distances of its rows in `a`; vectors of `b` lie side by side."""
+class TileKernel:
+    """A tile of sums: `rows` are the distances of its rows in `a`."""
 
     frame: Frame
     kind: Type  # a vector of sums
     rows: Sequence[Value]
+
+    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+        """The sums after all loops, row by row."""
+        raise NotImplementedError
+
+    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
+        """Where the factors lie at one value of a loop's variable."""
+        a, b = (
+            self.address(base, self.frame.multiply(index, step))
+            for base, step in ((at.a, level.step_a), (at.b, level.step_b))
+        )
+        return Factors(a, b)
+
+    def address(self, base: Value, distance: Value) -> Value:
+        """The address of the element so far from another one."""
+        if distance.text == "0":
+            return base
+        return self.frame.b.element(base, self.kind.scalar, distance)
+
+    def load(self, address: Value, mask: Value | None) -> Value:
+        """A vector, of which a mask says which lanes there are."""
+        b = self.frame.b
+        return (
+            b.load(self.kind, address) if mask is None else b.load_masked(self.kind, address, mask)
+        )
+
+
+@dataclass
+class MicroKernel(TileKernel):
+    """A tile whose vectors of `b` lie side by side."""
+
     vectors: int
     masks: Sequence[Value | None]  # of each vector: the columns that exist
     masked_loads: bool  # whether `b` ends with the columns
     vector_a: bool  # whether `a` has an element per lane
-    fma: bool
     unroll: int = 1
     prefetch_steps: int = 0  # how many steps before they are used columns are fetched; 0: never
     prefetch_panels: int = 0  # how many panels ahead columns are fetched, from far away
@@ -116,14 +146,6 @@ class MicroKernel:
             last.next = self._products(self.advanced(at, level, last.index), last.carried)
         return last.results
 
-    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
-        """Where the factors lie at one value of a loop's variable."""
-        a, b = (
-            self._address(base, self.frame.multiply(index, step))
-            for base, step in ((at.a, level.step_a), (at.b, level.step_b))
-        )
-        return Factors(a, b)
-
     def _prefetch(self, base: Value, distance: Value, nearness: int) -> None:
         """Ask the caches for columns of later; past the end of memory that does nothing."""
         scalar, lanes = self.kind.scalar, self.kind.lanes
@@ -132,27 +154,20 @@ class MicroKernel:
             later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
             prefetch(self.frame.b, later, nearness)
 
-    def _address(self, base: Value, distance: Value) -> Value:
-        if distance.text == "0":
-            return base
-        return self.frame.b.element(base, self.kind.scalar, distance)
-
     def _products(self, at: Factors, sums: Sequence[Value]) -> list[Value]:
         columns = [self._column(at.b, j) for j in range(self.vectors)]
         result: list[Value] = []
         for i, row in enumerate(self.rows):
-            elements = self._row(self._address(at.a, row))
+            elements = self._row(self.address(at.a, row))
             for j in range(self.vectors):
                 total = sums[i * self.vectors + j]
-                result.append(multiply_add(self.frame, self.fma, elements[j], columns[j], total))
+                result.append(self.frame.b.multiply_add(elements[j], columns[j], total))
         return result
 
     def _column(self, base: Value, j: int, masked: bool | None = None) -> Value:
-        address = self._address(base, self.frame.integer(j * self.kind.lanes))
-        mask = self.masks[j]
-        if mask is None or not (self.masked_loads if masked is None else masked):
-            return self.frame.b.load(self.kind, address)
-        return self.frame.b.load_masked(self.kind, address, mask)
+        address = self.address(base, self.frame.integer(j * self.kind.lanes))
+        is_masked = self.masked_loads if masked is None else masked
+        return self.load(address, self.masks[j] if is_masked else None)
 
     def _row(self, address: Value) -> list[Value]:
         if self.vector_a:
@@ -162,17 +177,13 @@ class MicroKernel:
 
 
 @dataclass
-class DotKernel:
+class DotKernel(TileKernel):
     """A tile of dot products: vectors run along the last loop in both factors.
 
-    `rows` and `columns` are the distances of the tile's rows in `a` and of its columns in `b`.
+    `columns` are the distances of the tile's columns in `b`.
     """
 
-    frame: Frame
-    kind: Type
-    rows: Sequence[Value]
     columns: Sequence[Value]
-    fma: bool
 
     def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row, each still spread over the lanes."""
@@ -182,13 +193,6 @@ class DotKernel:
         with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
             loop.next = self.sums(levels[1:], self.advanced(at, level, loop.index), loop.carried)
         return loop.results
-
-    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
-        """Where the factors lie at one value of a loop's variable."""
-        return Factors(
-            self._address(at.a, self.frame.multiply(index, level.step_a)),
-            self._address(at.b, self.frame.multiply(index, level.step_b)),
-        )
 
     def total(self, spread: Value) -> Value:
         """The sum of all lanes."""
@@ -215,35 +219,18 @@ class DotKernel:
     def _products(
         self, at: Factors, index: Value, mask: Value | None, sums: Sequence[Value]
     ) -> list[Value]:
-        a, b = self._address(at.a, index), self._address(at.b, index)
-        columns = [self._load(self._address(b, distance), mask) for distance in self.columns]
+        a, b = self.address(at.a, index), self.address(at.b, index)
+        columns = [self.load(self.address(b, distance), mask) for distance in self.columns]
         result: list[Value] = []
         for i, distance in enumerate(self.rows):
-            row = self._load(self._address(a, distance), mask)
+            row = self.load(self.address(a, distance), mask)
             start = i * len(columns)
             for column, total in zip(columns, sums[start : start + len(columns)], strict=True):
-                result.append(multiply_add(self.frame, self.fma, row, column, total))
+                result.append(self.frame.b.multiply_add(row, column, total))
         return result
-
-    def _load(self, address: Value, mask: Value | None) -> Value:
-        if mask is None:
-            return self.frame.b.load(self.kind, address)
-        return self.frame.b.load_masked(self.kind, address, mask)
-
-    def _address(self, base: Value, distance: Value) -> Value:
-        if distance.text == "0":
-            return base
-        return self.frame.b.element(base, self.kind.scalar, distance)
 
 
 def prefetch(b: Builder, address: Value, nearness: int, to_write: bool = False) -> None:
     """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
     numbers = int(to_write), nearness, 1  # 1: data, not code
     b.call("llvm.prefetch.p0", VOID, address, *(constant(I32, number) for number in numbers))
-
-
-def multiply_add(frame: Frame, fma: bool, a: Value, b: Value, c: Value) -> Value:
-    """a · b + c, rounded once where the processor can."""
-    if fma:
-        return frame.b.intrinsic("fma", a, b, c)
-    return frame.b.binary("fadd", c, frame.b.binary("fmul", a, b))

@@ -17,15 +17,13 @@ import numpy as np
 
 from thalweg.codegen.contraction.form import loads_of, map_offsets, pinned_in, substituted
 from thalweg.codegen.frame import Frame, Leaves
-from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
+from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.math.elements import from_memory, register_type, storage_type
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Cast, Expr, Index, Load
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Access, Argument
+from thalweg.ir.kernel import Access, Argument, Bound
 from thalweg.ir.loop import Variable
-
-Bound = tuple[int, Affine, int]
 
 
 @dataclass(frozen=True)
@@ -208,15 +206,10 @@ def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
             first, second = vectors[i], vectors[i + step]
             low = [j if not j & step else count + j - step for j in range(count)]
             high = [j + step if not j & step else count + j for j in range(count)]
-            vectors[i] = _shuffled(b, first, second, low)
-            vectors[i + step] = _shuffled(b, first, second, high)
+            vectors[i] = b.shuffle(first, second, low)
+            vectors[i + step] = b.shuffle(first, second, high)
         step //= 2
     return vectors
-
-
-def _shuffled(b: Builder, first: Value, second: Value, lanes: Sequence[int]) -> Value:
-    numbers = ", ".join(f"i32 {lane}" for lane in lanes)
-    return b.emit(first.type, f"shufflevector {first}, {second}, <{len(lanes)} x i32> <{numbers}>")
 
 
 class Copy:
@@ -359,7 +352,7 @@ class Copy:
             b.store(value, b.element(self.destination, self.scalar, target))
 
     def _guarded(self, depth: int, place: Value, bounds: list[Bound]) -> None:
-        b, inside = self.frame.b, self._inside(bounds)
+        b, inside = self.frame.b, self.frame.holds(bounds, self.at)
         with b.when(inside):
             self._axis(depth + 1, place, False)
         with b.when(b.binary("xor", inside, constant(inside.type, True))):
@@ -399,15 +392,6 @@ class Copy:
             for bound in self.packing.bounds
             if here in bound[1].terms and open_axes.isdisjoint(bound[1].terms)
         ]
-
-    def _inside(self, bounds: Sequence[Bound]) -> Value:
-        b, frame = self.frame.b, self.frame
-        inside = constant(I64.like("i1"), True)
-        for low, offset, high in bounds:
-            value = frame.place(offset, self.at)
-            inside = b.binary("and", inside, b.compare("sge", value, frame.integer(low)))
-            inside = b.binary("and", inside, b.compare("slt", value, frame.integer(high)))
-        return inside
 
     def _innermost(self, place: Value, zero: bool) -> None:
         """Whole vectors, then what is left of one."""
@@ -466,18 +450,9 @@ class Copy:
                 start = frame.place(bound[1], leaves.at)
                 here = frame.below(start, frame.integer(bound[2]), self.lanes)
             else:
-                here = self._lanes_between(bound, leaves)
+                here = frame.lanes_within(bound, leaves.at, self.axes[-1].coordinate, self.lanes)
             inside = here if inside is None else frame.b.binary("and", inside, here)
         return inside
-
-    def _lanes_between(self, bound: Bound, leaves: Leaves) -> Value:
-        b, frame = self.frame.b, self.frame
-        low, offset, high = bound
-        step = frame.integer(offset.factor(self.axes[-1].coordinate))
-        steps = b.binary("mul", frame.lane_numbers(self.lanes), b.splat(step, self.lanes))
-        value = b.binary("add", b.splat(frame.place(offset, leaves.at), self.lanes), steps)
-        least, end = (b.splat(frame.integer(limit), self.lanes) for limit in (low, high))
-        return b.binary("and", b.compare("sge", value, least), b.compare("slt", value, end))
 
     def _element(self, place: Value, zero: bool) -> None:
         """A copy without axes: one element."""

@@ -133,11 +133,12 @@ def _literal(scalar: str, number: Any) -> str:
 class Module:
     """Functions and the declarations they need, as one LLVM text.
 
-    `native_fp16` says whether the target itself converts fp16; elsewhere LLVM would call a library.
+    `native_fp16` says whether the target itself converts fp16, and `fma` whether it multiplies and
+    adds in one instruction; elsewhere LLVM would call a library.
     """
 
-    def __init__(self, native_fp16: bool = False) -> None:
-        self.native_fp16 = native_fp16
+    def __init__(self, native_fp16: bool = False, fma: bool = False) -> None:
+        self.native_fp16, self.fma = native_fp16, fma
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 
@@ -151,8 +152,9 @@ class Module:
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
         """Note a function that is used and defined elsewhere (an intrinsic)."""
-        given = ", ".join(map(str, parameters))
-        self._declarations[name] = f"declare {result} @{name}({given})"
+        if name not in self._declarations:
+            given = ", ".join(map(str, parameters))
+            self._declarations[name] = f"declare {result} @{name}({given})"
 
     def table(self, name: str, kind: Type, numbers: Sequence[float]) -> Value:
         """The address of constant numbers."""
@@ -273,6 +275,25 @@ class Builder:
         """An intrinsic over one type: `fma` of <16 x float> is llvm.fma.v16f32."""
         kind = arguments[0].type
         return self.call(f"llvm.{name}.{suffix(kind)}", kind, *arguments, flags=flags)
+
+    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+        """a · b + c, rounded once where the processor can."""
+        if self.module.fma:
+            return self.intrinsic("fma", a, b, c)
+        return self.binary("fadd", c, self.binary("fmul", a, b))
+
+    def any(self, mask: Value) -> Value:
+        """Whether a condition holds in any lane."""
+        if mask.type.lanes == 1:
+            return mask
+        return self.call(f"llvm.vector.reduce.or.{suffix(mask.type)}", I1, mask)
+
+    def shuffle(self, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:
+        """Some lanes of one vector, or of two that follow one another."""
+        other = Value(first.type, "poison") if second is None else second
+        numbers = ", ".join(f"i32 {lane}" for lane in lanes)
+        mask = f"<{len(lanes)} x i32> <{numbers}>"
+        return self.emit(first.type.of(len(lanes)), f"shufflevector {first}, {other}, {mask}")
 
     def splat(self, value: Value, lanes: int) -> Value:
         """A scalar in every lane."""

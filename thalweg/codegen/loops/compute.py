@@ -73,10 +73,9 @@ class Computation:
 
     def __init__(self, plan: Plan, builder: Builder, frame: Frame) -> None:
         self._plan, self._b, self._frame, self._safe = plan, builder, frame, plan.safe
-        everything = list(postorder(plan.form.roots))
-        self._reduced = [expr for expr in everything if isinstance(expr, Reduce)]
+        self._reduced = plan.form.every(Reduce)
         self._outside = outside_reductions(plan.form.roots)
-        self._long = _long(everything)
+        self._long = _long(plan.form.parts)
 
     def extent(self, variable: Variable) -> Value:
         """How many values a variable has."""

@@ -16,14 +16,15 @@ from thalweg.codegen.loops.compute import Computation
 from thalweg.codegen.loops.facts import extent_of
 from thalweg.codegen.loops.lanes import Lanes, Slots
 from thalweg.codegen.loops.plan import BLOCK, Plan
-from thalweg.codegen.loops.scope import Address, Frame, LaneScope, Scope, any_of
+from thalweg.codegen.loops.scope import Address, Frame, LaneScope, Scope
 from thalweg.codegen.math.reductions import accumulator_of, combined
 from thalweg.ir.expr import Expr, Reduce, Scan
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import postorder
 
+#: What goes into the fault word when an integer is divided by zero.
+_DIVISION_FAULT = 1
 _MANY = 64  # blocks of a loop that threads may share block by block
 
 
@@ -38,15 +39,13 @@ class Emission:
         words: dict[int, Value],
         fault: Value,
         threads: tuple[Value, Value],
-        division_fault: int,
     ) -> None:
         self._plan, self._form, self._b = plan, plan.form, builder
         self._fault_word, self._threads = fault, threads
-        self._division_fault = division_fault
         self._frame = Frame(builder, pointers, words, plan.safe, self._divides_by_zero, self._alone)
         self._computation = Computation(plan, builder, self._frame)
         self._works: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
-        self._scans = [expr for expr in postorder(plan.form.roots) if isinstance(expr, Scan)]
+        self._scans = plan.form.every(Scan)
 
     def write(self) -> None:
         """The whole kernel."""
@@ -74,7 +73,7 @@ class Emission:
     # Faults
 
     def _divides_by_zero(self, b: Builder, condition: Value) -> None:
-        self._raise(condition, self._division_fault)
+        self._raise(condition, _DIVISION_FAULT)
 
     def _raise(self, condition: Value, fault: int) -> None:
         with self._b.when(condition):
@@ -232,7 +231,7 @@ class Emission:
         fails = b.binary("xor", holds, constant(holds.type, True))
         if copy.tail is not None:
             fails = b.binary("and", fails, copy.tail)
-        self._raise(any_of(b, fails), check.fault)
+        self._raise(b.any(fails), check.fault)
 
     def _computed(self, copy: LaneScope, store: Store) -> tuple[Address, Value, Value | None]:
         mask = copy.tail

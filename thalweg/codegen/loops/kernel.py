@@ -6,10 +6,10 @@ the argument words, and the function it calls with the buffers, of which none ov
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
+from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.emit import Emission
 from thalweg.codegen.loops.plan import Plan, plan
@@ -17,9 +17,6 @@ from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.kernel import Loops
-
-#: What goes into the fault word when an integer is divided by zero.
-DIVISION_FAULT = 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,8 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     module = Module(target.native_fp16)
     words = decided.form.words
     _write_body(module, "body", decided, words, "noinline")
-    _write_entry(module, decided, words)
+    pointers = [1 + argument.position for argument in decided.form.arguments]
+    _write_entry(module, "body", pointers, words, shared=True)
     return Emitted(("kernel",), module.text)
 
 
@@ -65,46 +63,34 @@ def emit_iteration(iteration: Iteration, target: CpuTarget) -> Emitted:
         [iteration.memory[n][a.position] for a in d.form.arguments] for n, d in enumerate(decided)
     ]
     _write_iterations(module, iteration, used, words, can_fault)
-    _write_iteration_entry(module, iteration, used, words)
-    return Emitted(("kernel",), module.text, passes="iterations")
-
-
-def _write_entry(module: Module, decided: Plan, words: list[int]) -> None:
-    """The function that the step calls: it reads the words and hands them on."""
-    b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
-    words_at, thread, threads = b.parameters
-    pointers = [_word(b, words_at, 1 + a.position, POINTER) for a in decided.form.arguments]
-    fault = _word(b, words_at, 0, POINTER)
-    integers = [_word(b, words_at, word, I64) for word in words]
-    given = ", ".join(map(str, [fault, *pointers, *integers, thread, threads]))
-    b.line(f"call void @body({given})")
-    b.ret()
-
-
-#: Of each kernel of an iteration: the memory of its arguments, or its run-time words.
-_Lists = list[list[int]]
-
-
-def _write_iteration_entry(
-    module: Module, iteration: Iteration, used: _Lists, words: _Lists
-) -> None:
-    """The function that the step calls: every memory's address is read once."""
-    b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
-    words_at = b.parameters[0]
     places = {
         memory: start + 1 + position
         for start, memories in zip(iteration.starts, iteration.memory, strict=True)
         for position, memory in enumerate(memories)
     }
-    fault = _word(b, words_at, 0, POINTER)
-    pointers = [_word(b, words_at, places[memory], POINTER) for memory in _all(iteration, used)]
-    integers = [
-        _word(b, words_at, start + word, I64)
-        for start, own in zip(iteration.starts, words, strict=True)
-        for word in own
-    ]
-    b.line(f"call void @iterations({', '.join(map(str, [fault, *pointers, *integers]))})")
+    pointers = [places[memory] for memory in _all(iteration, used)]
+    pairs = zip(iteration.starts, words, strict=True)
+    integers = [start + word for start, own in pairs for word in own]
+    _write_entry(module, "iterations", pointers, integers, shared=False)
+    return Emitted(("kernel",), module.text, passes="iterations")
+
+
+def _write_entry(
+    module: Module, called: str, pointers: Sequence[int], integers: Sequence[int], shared: bool
+) -> None:
+    """The function that the step calls: it reads words at these places, hands them on after the
+    fault word, and where threads share the work, says which of them it is."""
+    b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
+    words, *threads = b.parameters
+    read = [*((place, POINTER) for place in (0, *pointers)), *((place, I64) for place in integers)]
+    given = [b.load(kind, b.element(words, "i64", constant(I64, place))) for place, kind in read]
+    given += threads if shared else []
+    b.line(f"call void @{called}({', '.join(map(str, given))})")
     b.ret()
+
+
+#: Of each kernel of an iteration: the memory of its arguments, or its run-time words.
+_Lists = list[list[int]]
 
 
 def _all(iteration: Iteration, used: _Lists) -> list[int]:
@@ -170,10 +156,6 @@ def _function(module: Module, name: str, decided: Plan, words: list[int], inlini
     return b
 
 
-def _word(b: Builder, words: Value, number: int, kind: Any) -> Value:
-    return b.load(kind, b.element(words, "i64", constant(I64, number)))
-
-
 def _write_body(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> bool:
     """Write what a kernel does; whether it may fault."""
     arguments = decided.form.arguments
@@ -181,8 +163,6 @@ def _write_body(module: Module, name: str, decided: Plan, words: list[int], inli
     fault, *others = b.parameters
     pointers = dict(zip(arguments, others, strict=False))
     integers = dict(zip(words, others[len(arguments) :], strict=False))
-    Emission(
-        decided, b, pointers, integers, fault, (others[-2], others[-1]), DIVISION_FAULT
-    ).write()
+    Emission(decided, b, pointers, integers, fault, (others[-2], others[-1])).write()
     b.ret()
     return b.uses(fault)

@@ -14,7 +14,6 @@ from thalweg.ir.dynamic import times
 from thalweg.ir.expr import Expr, Index, Reduce, Scan, Variable, constant, select
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import KernelRewriter, Loops, RenameVariables
-from thalweg.ir.rewrite import postorder
 
 
 def collapse(form: Loops) -> Loops:
@@ -32,7 +31,7 @@ class _Merge(KernelRewriter):
         self._into: dict[Variable, Variable | None] = {}
         self._used = set[Variable]()
         self._nests = [form.variables]
-        for expr in postorder(form.roots):
+        for expr in form.parts:
             if isinstance(expr, Index | Scan):
                 self._used.add(expr.variable)
             elif isinstance(expr, Reduce):

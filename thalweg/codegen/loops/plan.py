@@ -153,8 +153,8 @@ def _extended(reach: int | None, factor: int, count: int | None, trusting: bool)
 def _reduced_lanes(form: Loops, lanes: int) -> dict[tuple[Variable, ...], Variable]:
     """For each group of reduced variables, the one whose loads are best in lanes."""
     bodies: dict[tuple[Variable, ...], list[Expr]] = {}
-    for expr in postorder(form.roots):
-        if isinstance(expr, Reduce) and expr.variables:
+    for expr in form.every(Reduce):
+        if expr.variables:
             bodies.setdefault(expr.variables, []).append(expr.body)
     chosen: dict[tuple[Variable, ...], Variable] = {}
     for variables, roots in bodies.items():
@@ -215,19 +215,18 @@ class _Costs:
     ) -> None:
         self._form, self._width, self._lanes = form, width, lanes
         self._outer = list(outside_reductions(form.roots))
-        reductions = [expr for expr in postorder(form.roots) if isinstance(expr, Reduce)]
-        self._inner = list(postorder(expr.body for expr in reductions))
-        self._reduced = frozenset(lanes.values())
+        self._inner = list(postorder(expr.body for expr in form.every(Reduce)))
+        self._reduced = tuple(dict.fromkeys(lanes.values()))
 
     def total(self, vector: Variable | None) -> float:
         """The cost of the kernel with a variable in lanes."""
-        total = sum([self._cost(expr, vector, frozenset()) for expr in self._outer])
+        total = sum([self._cost(expr, vector, ()) for expr in self._outer])
         total += sum([self._cost(expr, vector, self._reduced) for expr in self._inner])
         return total + sum([self._stored(store, vector) for store in self._form.stores])
 
-    def _cost(self, expr: Expr, vector: Variable | None, reduced: frozenset[Variable]) -> float:
+    def _cost(self, expr: Expr, vector: Variable | None, reduced: tuple[Variable, ...]) -> float:
         free = free_variables(expr)
-        lane = vector if vector in free else next(iter(free & reduced), None)
+        lane = vector if vector in free else next((v for v in reduced if v in free), None)
         iterations = _iterations(free, lane, self._width)
         match expr:
             case Load() if lane is not None:
@@ -265,7 +264,7 @@ def _copies(form: Loops, vector: Variable | None, width: int, target: CpuTarget)
     if vector is None:
         return 1
     size, reduces = 0, False
-    for expr in postorder(form.roots):
+    for expr in form.parts:
         if vector in free_variables(expr):
             size += 8 if is_long(expr) else 1
             reduces |= isinstance(expr, Reduce | Scan)
@@ -285,7 +284,7 @@ def _order(form: Loops, vector: Variable | None) -> tuple[Variable, ...]:
     Loops of scans go inside it, so that each lane has a scan of its own. A variable may move as
     long as that of every store and check remain the outer ones.
     """
-    scanned = {expr.variable for expr in postorder(form.roots) if isinstance(expr, Scan)}
+    scanned = {scan.variable for scan in form.every(Scan)}
     borders = {0, len(form.variables)}
     borders |= {len(work.variables) for work in (*form.stores, *form.checks)}
     cuts = sorted(borders)
@@ -300,7 +299,7 @@ def _scans(
     form: Loops, variables: tuple[Variable, ...], ordered: frozenset[Variable]
 ) -> tuple[Loops, frozenset[Variable]]:
     """Which serial loops run backward. Scans that no single pass can do become reductions."""
-    scans = [expr for expr in postorder(form.roots) if isinstance(expr, Scan)]
+    scans = form.every(Scan)
     if not scans:
         return form, frozenset()
     backward = {v for v in variables if _all_backward(v, scans, form)}
@@ -333,9 +332,9 @@ def _blocks(
     if vector is None or works != {len(variables)} or variables[-1] is not vector:
         return {}
     found = list[Variable]()
-    for expr in postorder(form.roots):
-        if isinstance(expr, Load) and stride(expr.offset, vector) not in (0, 1):
-            found += [v for v in variables if stride(expr.offset, v) == 1]
+    for load in form.every(Load):
+        if stride(load.offset, vector) not in (0, 1):
+            found += [v for v in variables if stride(load.offset, v) == 1]
     for variable in found:
         if variable not in ordered and int(variable.extent) >= 2 * BLOCK:
             count = -(-int(variable.extent) // BLOCK)
@@ -381,8 +380,8 @@ def _ranges(
     """The levels that threads may share, outermost first, without computing reductions again."""
     reduced = {
         1 + max(variables.index(v) for v in free)
-        for expr in postorder(form.roots)
-        if isinstance(expr, Reduce) and (free := free_variables(expr) & frozenset(variables))
+        for expr in form.every(Reduce)
+        if (free := free_variables(expr) & frozenset(variables))
     }
     works = {len(work.variables) for work in (*form.stores, *form.checks)}
     works -= {len(form.variables)}

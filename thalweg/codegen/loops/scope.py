@@ -9,14 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant, suffix
+from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant
 from thalweg.codegen.loops.facts import harmless
-from thalweg.codegen.math.elements import Evaluator, converted, from_memory, storage_type, to_memory
+from thalweg.codegen.math.elements import (
+    Evaluator,
+    converted,
+    from_memory,
+    sensitivity,
+    storage_type,
+    to_memory,
+)
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Variable, Word
 from thalweg.ir.functions.dtypes import BOOL
@@ -41,6 +49,14 @@ class Frame:
     safe: Fold[bool]
     fault: Callable[[Builder, Value], None]
     reduce: Callable[[LaneScope, Reduce, Value | None], Value]
+
+    @cached_property
+    def sensitive(self) -> Fold[bool]:
+        """The expressions of which it matters in which lanes they are computed."""
+        return sensitivity(self._reads_or_faults)
+
+    def _reads_or_faults(self, expr: Expr) -> bool:
+        return not (self.safe.of(expr) if isinstance(expr, Reduce | Scan) else harmless(expr))
 
     def integer(self, number: int) -> Value:
         """An integer as a value, be it known now or at run time."""
@@ -83,13 +99,12 @@ class LaneScope(Evaluator):
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(frame.builder, lanes, self._leaf_value, frame.fault)
+        super().__init__(frame.builder, lanes, self._leaf_value, frame.fault, frame.sensitive)
         self.frame, self.parent, self.vector, self.tail = frame, parent, vector, tail
         self._bound = bound or {}
         self.names: frozenset[Variable] = frozenset(self._bound)
         if parent is not None:
             self.names |= parent.names
-            self._sensitive = parent._sensitive
         self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
         self._forked = 0  # sides of selections that this code is inside of
@@ -134,11 +149,6 @@ class LaneScope(Evaluator):
     def remember(self, expr: Expr, value: Value) -> None:
         """Note the value of an expression in all lanes of this copy."""
         self._values[self._key(expr, self.tail)] = value
-
-    def _reads_or_faults(self, expr: Expr) -> bool:
-        if isinstance(expr, Reduce | Scan):
-            return not self.frame.safe.of(expr)
-        return not harmless(expr)
 
     # Selections of which only one side runs
 
@@ -270,7 +280,8 @@ class LaneScope(Evaluator):
     def read(self, argument: Argument, place: Address, mask: Value | None) -> Value:
         """What is in memory, in one lane if it is the same for all; off the mask nothing."""
         b, pointer = self.builder, self._address(argument, place)
-        kind = storage_type(argument.dtype, self.lanes if self._is_vector(place) else 1)
+        is_vector = place.contiguous or place.lanes is not None
+        kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
         if place.lanes is not None:
             raw = b.gather(kind, pointer, self._all(mask))
         elif place.contiguous:
@@ -279,7 +290,7 @@ class LaneScope(Evaluator):
             raw = b.load(kind, pointer)
         else:
             nothing = constant(kind, 0)
-            raw = b.choose(any_of(b, mask), lambda: b.load(kind, pointer), lambda: nothing)
+            raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: nothing)
         return from_memory(b, raw, argument.dtype)
 
     def write(self, argument: Argument, place: Address, value: Value, mask: Value | None) -> None:
@@ -295,7 +306,7 @@ class LaneScope(Evaluator):
         elif mask is None:
             b.store(raw, pointer)
         else:
-            with b.when(any_of(b, mask)):
+            with b.when(b.any(mask)):
                 b.store(raw, pointer)
 
     def adds_at_once(self, argument: Argument) -> bool:
@@ -309,9 +320,6 @@ class LaneScope(Evaluator):
         operation = "fadd" if raw.type.is_float else "add"
         pointer = self._address(argument, place)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
-
-    def _is_vector(self, place: Address) -> bool:
-        return place.contiguous or place.lanes is not None
 
     def _all(self, mask: Value | None) -> Value:
         return constant(I1.of(self.lanes), True) if mask is None else mask
@@ -334,13 +342,6 @@ def _unless(variable: Variable | None, bound: dict[Variable, Value]) -> Variable
 
 def _same(one: Value | None, other: Value | None) -> bool:
     return (one and one.text) == (other and other.text)
-
-
-def any_of(b: Builder, mask: Value) -> Value:
-    """Whether a condition holds in any lane."""
-    if mask.type.lanes == 1:
-        return mask
-    return b.call(f"llvm.vector.reduce.or.{suffix(mask.type)}", I1, mask)
 
 
 @dataclass(frozen=True, eq=False)

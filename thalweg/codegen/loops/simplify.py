@@ -101,11 +101,10 @@ def _shared_variables(form: Loops) -> dict[Variable, Variable]:
     """
     heights: dict[Expr, int] = {}
     binders: dict[Variable, list[Reduce]] = {}
-    for expr in postorder(form.roots):
-        if isinstance(expr, Reduce):
-            heights[expr] = _height(expr, heights)
-            for variable in reversed(expr.variables):
-                binders.setdefault(variable, []).append(expr)
+    for expr in form.every(Reduce):
+        heights[expr] = _height(expr, heights)
+        for variable in reversed(expr.variables):
+            binders.setdefault(variable, []).append(expr)
     shared: dict[Any, Variable] = {}
     renamed: dict[Variable, Variable] = {}
     for variable, exprs in binders.items():

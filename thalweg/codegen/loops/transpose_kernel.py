@@ -14,11 +14,13 @@ import numpy as np
 
 from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
-from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Type, Value, constant
+from thalweg.codegen.contraction.schedule import SLOTS
+from thalweg.codegen.frame import At, Frame
+from thalweg.codegen.llvm.builder import POINTER, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.elements import storage_type
-from thalweg.ir.dynamic import Dynamic, factors_of
+from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Loops
@@ -45,6 +47,16 @@ class Transpose:
     def kind(self) -> str:
         """The type of an element in memory."""
         return storage_type(self.sink[0].dtype).scalar
+
+    @property
+    def step_along(self) -> int:
+        """How far apart neighbours of the result lie in the source."""
+        return self.source[1].factor(self.along)
+
+    @property
+    def step_across(self) -> int:
+        """How far apart neighbours of the source lie in the result."""
+        return self.sink[1].factor(self.across)
 
 
 def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
@@ -96,146 +108,91 @@ def _crowds(step: int, size: int) -> bool:
 def emit_transpose(transpose: Transpose, target: CpuTarget) -> Emitted:
     """The code of a copy, in one function that all threads call."""
     module = Module(target.native_fp16)
-    _Writing(
-        transpose, module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
-    ).write()
+    _Writing(transpose, Frame(module, "kernel", transpose.form, False)).write()
     return Emitted(("kernel",), module.text, passes="tiles")
 
 
 class _Writing:
     """The function in the making."""
 
-    def __init__(self, transpose: Transpose, builder: Builder) -> None:
-        self.transpose, self.b = transpose, builder
-        self.words, self.thread, self.threads = builder.parameters
-        self.source, self.sink = (
-            self._word(1 + argument.position, POINTER)
-            for argument, _ in (transpose.source, transpose.sink)
-        )
-        self.steps = {
-            (side, v): self._integer(offset.factor(v))
-            for side, offset in (("source", transpose.source[1]), ("sink", transpose.sink[1]))
-            for v in transpose.form.variables
-        }
-
-    def _word(self, number: int, kind: Type = I64) -> Value:
-        place = self.b.element(self.words, "i64", constant(I64, number))
-        return self.b.load(kind, place)
-
-    def _integer(self, number: int) -> Value:
-        return self._word(number.word) if isinstance(number, Dynamic) else constant(I64, number)
-
-    def _extent(self, variable: Variable) -> Value:
-        first, *more = map(self._integer, factors_of(variable.extent))
-        for factor in more:
-            first = self.b.binary("mul nsw", first, factor)
-        return first
+    def __init__(self, transpose: Transpose, frame: Frame) -> None:
+        self.transpose, self.frame, self.b = transpose, frame, frame.b
+        self.length = _BLOCK_TILES * transpose.side
 
     def write(self) -> None:
         """This thread's blocks."""
-        b, transpose = self.b, self.transpose
-        variables = *transpose.others, transpose.along, transpose.across
-        extents = [self._extent(v) for v in variables]
-        self.extents = dict(zip(variables, extents, strict=True))
-        counts = [*extents[:-2], *map(self._blocks, extents[-2:])]
-        count = counts[0]
-        for more in counts[1:]:
-            count = b.binary("mul nsw", count, more)
-        after = b.binary("add nsw", self.thread, constant(I64, 1))
-        start, stop = (
-            b.binary("udiv", b.binary("mul", count, place), self.threads)
-            for place in (self.thread, after)
-        )
-        with b.loop(start, stop, constant(I64, 1)) as loop:
-            *places, along, across = self._digits(loop.index, counts)
+        frame, transpose = self.frame, self.transpose
+        extents = [frame.integer(v.extent) for v in transpose.others]
+        tiled = transpose.along, transpose.across
+        extents += [frame.chunks(v.extent, self.length) for v in tiled]
+        with frame.shared(extents, SLOTS) as (*places, along, across):
             self._block(dict(zip(transpose.others, places, strict=True)), along, across)
-        b.ret()
+        self.b.ret()
 
-    def _blocks(self, extent: Value) -> Value:
-        above = self.b.binary("add nsw", extent, constant(I64, self._length - 1))
-        return self.b.binary("udiv", above, constant(I64, self._length))
-
-    @property
-    def _length(self) -> int:
-        return _BLOCK_TILES * self.transpose.side
-
-    def _digits(self, number: Value, extents: list[Value]) -> list[Value]:
-        digits: list[Value] = []
-        for extent in reversed(extents[1:]):
-            digits.append(self.b.binary("urem", number, extent))
-            number = self.b.binary("udiv", number, extent)
-        return [number, *reversed(digits)]
-
-    def _block(self, at: dict[Variable, Value], *blocks: Value) -> None:
+    def _block(self, at: At, *blocks: Value) -> None:
         """A block of tiles."""
-        b, length, step = self.b, constant(I64, self._length), constant(I64, self.transpose.side)
+        b, frame, step = self.b, self.frame, self.frame.integer(self.transpose.side)
         along, across = self.transpose.along, self.transpose.across
-        starts = [b.binary("mul nsw", number, length) for number in blocks]
+        starts = [frame.multiply(number, self.length) for number in blocks]
         ends = [
-            b.intrinsic("smin", b.binary("add nsw", start, length), self.extents[variable])
+            frame.least(
+                frame.add(start, frame.integer(self.length)), frame.integer(variable.extent)
+            )
             for start, variable in zip(starts, (along, across), strict=True)
         ]
         with b.loop(starts[0], ends[0], step) as rows, b.loop(starts[1], ends[1], step) as columns:
             self._tile({**at, along: rows.index, across: columns.index})
 
-    def _tile(self, at: dict[Variable, Value]) -> None:
+    def _tile(self, at: At) -> None:
         """A tile: whole, or cut off at one end or both."""
-        b, transpose = self.b, self.transpose
-        source, sink = (self._address(name, at) for name in ("source", "sink"))
-        left = [
-            b.binary("sub nsw", self.extents[v], at[v]) for v in (transpose.across, transpose.along)
-        ]
-        least = b.intrinsic("smin", *left)
-        is_whole = b.compare("sge", least, constant(I64, transpose.side))
-        self._call_for(at)
+        b, frame, transpose = self.b, self.frame, self.transpose
+        source, sink = (
+            b.element(frame.pointers[argument], transpose.kind, frame.place(offset, at))
+            for argument, offset in (transpose.source, transpose.sink)
+        )
+        ends = transpose.across, transpose.along
+        left = [frame.subtract(frame.integer(v.extent), at[v]) for v in ends]
+        is_whole = b.compare("sge", frame.least(*left), frame.integer(transpose.side))
+        self._prefetch(at)
         with b.when(is_whole):
             self._whole(source, sink)
         with b.when(b.binary("xor", is_whole, constant(is_whole.type, True))):
             self._ragged(source, sink, *left)
 
-    def _address(self, name: str, at: dict[Variable, Value]) -> Value:
-        base = self.source if name == "source" else self.sink
-        return self.b.element(base, self.transpose.kind, self._place(name, at))
-
-    def _place(self, name: str, at: dict[Variable, Value]) -> Value:
-        b, offset = self.b, (self.transpose.source if name == "source" else self.transpose.sink)[1]
-        place = self._integer(offset.constant)
-        for variable, index in at.items():
-            step = self.steps[name, variable]
-            place = b.binary("add nsw", place, b.binary("mul nsw", index, step))
-        return place
-
-    def _apart(self, base: Value, name: str, variable: Variable, number: Value) -> Value:
-        distance = self.b.binary("mul nsw", number, self.steps[name, variable])
-        return self.b.element(base, self.transpose.kind, distance)
-
-    def _call_for(self, at: dict[Variable, Value]) -> None:
+    def _prefetch(self, at: At) -> None:
         """Prefetch the lines that the next tile is stored to, which no processor foresees; past the
         end of memory that does nothing."""
-        b, transpose = self.b, self.transpose
+        b, frame, transpose = self.b, self.frame, self.transpose
+        argument, offset = transpose.sink
         for number in range(transpose.side, 2 * transpose.side):
-            across = b.binary("add nsw", at[transpose.across], constant(I64, number))
-            place = self._place("sink", {**at, transpose.across: across})
-            address = b.emit(POINTER, f"getelementptr {transpose.kind}, {self.sink}, {place}")
+            across = frame.add(at[transpose.across], frame.integer(number))
+            place = frame.place(offset, {**at, transpose.across: across})
+            base = frame.pointers[argument]
+            address = b.emit(POINTER, f"getelementptr {transpose.kind}, {base}, {place}")
             prefetch(b, address, 3, to_write=True)
 
     def _whole(self, source: Value, sink: Value) -> None:
-        b, transpose = self.b, self.transpose
+        b, frame, transpose = self.b, self.frame, self.transpose
         kind = storage_type(transpose.sink[0].dtype, transpose.side)
-        numbers = [constant(I64, number) for number in range(transpose.side)]
-        rows = [b.load(kind, self._apart(source, "source", transpose.along, n)) for n in numbers]
-        for number, column in zip(numbers, transposed(b, rows), strict=True):
-            b.store(column, self._apart(sink, "sink", transpose.across, number))
+        steps = transpose.step_along, transpose.step_across
+        from_source, to_sink = (
+            [frame.scaled(number, step) for number in range(transpose.side)] for step in steps
+        )
+        rows = [b.load(kind, b.element(source, kind.scalar, place)) for place in from_source]
+        for place, column in zip(to_sink, transposed(b, rows), strict=True):
+            b.store(column, b.element(sink, kind.scalar, place))
 
     def _ragged(self, source: Value, sink: Value, across: Value, along: Value) -> None:
         """The rest of a tile that is cut off, element by element."""
-        b, transpose = self.b, self.transpose
-        side, zero, one = (constant(I64, number) for number in (transpose.side, 0, 1))
-        rows, columns = (b.intrinsic("smin", left, side) for left in (across, along))
+        b, frame, transpose = self.b, self.frame, self.transpose
+        side, zero, one = (frame.integer(number) for number in (transpose.side, 0, 1))
+        rows, columns = (frame.least(left, side) for left in (across, along))
+        kind = storage_type(transpose.sink[0].dtype)
         with b.loop(zero, rows, one) as row:
-            here = b.element(source, transpose.kind, row.index)
-            there = self._apart(sink, "sink", transpose.across, row.index)
+            here = b.element(source, kind.scalar, row.index)
+            distance = frame.multiply(row.index, transpose.step_across)
+            there = b.element(sink, kind.scalar, distance)
             with b.loop(zero, columns, one) as column:
-                place = self._apart(here, "source", transpose.along, column.index)
-                value = b.load(storage_type(transpose.sink[0].dtype), place)
-                b.store(value, b.element(there, transpose.kind, column.index))
+                distance = frame.multiply(column.index, transpose.step_along)
+                value = b.load(kind, b.element(here, kind.scalar, distance))
+                b.store(value, b.element(there, kind.scalar, column.index))

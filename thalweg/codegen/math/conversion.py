@@ -14,6 +14,7 @@ import numpy as np
 from thalweg.codegen.llvm.builder import Builder, Type, Value, constant
 from thalweg.codegen.llvm.register import LlvmRegister
 from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
+from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import TABLE, FloatFormat, Traits, find_traits
 
 _HALF = FloatFormat(5, 10)  # what LLVM calls half, and processors convert
@@ -36,6 +37,7 @@ _REGISTERS = {
 }
 
 
+@memoized(1_000)
 def register_type(dtype: Any, lanes: int = 1) -> Type:
     """The type that values of a dtype have in registers."""
     scalar = _REGISTERS.get(np.dtype(dtype))
@@ -44,6 +46,7 @@ def register_type(dtype: Any, lanes: int = 1) -> Type:
     return Type(scalar, lanes)
 
 
+@memoized(1_000)
 def storage_type(dtype: Any, lanes: int = 1) -> Type:
     """The type that values of a dtype have in memory."""
     known = np.dtype(dtype)
@@ -72,6 +75,7 @@ def to_memory(b: Builder, value: Value, dtype: Any) -> Value:
     return value
 
 
+@memoized(100)
 def _narrow_format(dtype: Dtype) -> FloatFormat | None:
     """The bits of a narrow float; None for any other dtype."""
     row = find_traits(dtype)

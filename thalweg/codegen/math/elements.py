@@ -39,6 +39,8 @@ from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
 from thalweg.ir.functions.function import Site
 from thalweg.ir.functions.register import Register
 from thalweg.ir.functions.table import FUNCTIONS
+from thalweg.ir.rewrite import Fold
+from thalweg.platform.caches import memoized
 
 __all__ = [
     "Evaluator",
@@ -72,6 +74,32 @@ def constant_of(number: Any, dtype: Any, lanes: int = 1) -> Value:
     return constant(kind, number)
 
 
+@memoized(4_096)
+def _constant_as(expr: Const, dtype: Dtype) -> Value:
+    with np.errstate(all="ignore"):
+        return constant_of(np.asarray(expr.value).astype(dtype)[()], dtype)
+
+
+def sensitivity(reads_or_faults: Callable[[Expr], bool] | None = None) -> Fold[bool]:
+    """Whether it matters in which lanes an expression is computed: it loads, or may fault."""
+    alone = reads_or_faults or _reads_or_faults
+    return Fold(
+        lambda part, known: alone(part) or (not isinstance(part, LEAVES) and any(known.parts(part)))
+    )
+
+
+def _reads_or_faults(expr: Expr) -> bool:
+    match expr:
+        case Load():
+            return not (expr.offset.is_constant and expr.buffer.contains(expr.offset))
+        case Reduce() | Scan():
+            return True
+        case Call() if FUNCTIONS[expr.function].divides:
+            return not isinstance(expr.arguments[1], Const) and expr.dtype.kind in "iu"
+        case _:
+            return False
+
+
 class Evaluator:
     """Writes the value of expressions in a number of lanes; shared parts are computed once.
 
@@ -85,13 +113,14 @@ class Evaluator:
         lanes: int,
         leaf: Leaf,
         fault: Fault | None = None,
+        sensitive: Fold[bool] | None = None,
     ) -> None:
+        """`sensitive` is a `sensitivity` that several evaluators share."""
         self.builder, self.lanes = builder, lanes
-        self._leaf, self._fault = leaf, fault
+        self._leaf, self._fault, self._sensitive = leaf, fault, sensitive or sensitivity()
         self._values: dict[tuple[Expr, str], Value] = {}
         self._masks: dict[tuple[str, str, bool], Value] = {}
         self._wider: dict[str, str] = {}  # a mask → the mask it was narrowed from
-        self._sensitive: dict[Expr, bool] = {}
 
     def value(self, expr: Expr, mask: Value | None = None) -> Value:
         """The register value of an expression in all lanes; lanes off the mask hold anything."""
@@ -104,7 +133,7 @@ class Evaluator:
     def narrow(self, expr: Expr, mask: Value | None = None) -> Value:
         """The value of an expression in one lane if it is the same in all, else in all lanes."""
         if isinstance(expr, Const):
-            return constant_of(expr.value, expr.dtype)
+            return _constant_as(expr, expr.dtype)
         found = self._found(expr, mask)
         if found is None:
             self._compute(expr, mask)
@@ -123,18 +152,18 @@ class Evaluator:
                 pending += reversed(missing)
             else:
                 # What no mask matters to is kept for every mask, so none may shape it.
-                needed = under if self._is_sensitive(part) else None
+                needed = under if self._sensitive.of(part) else None
                 self._values[self._key(part, under)] = self._computed(part, needed)
                 pending.pop()
 
     # What is known
 
     def _key(self, expr: Expr, mask: Value | None) -> tuple[Expr, str]:
-        return expr, mask.text if mask is not None and self._is_sensitive(expr) else ""
+        return expr, mask.text if mask is not None and self._sensitive.of(expr) else ""
 
     def _found(self, expr: Expr, mask: Value | None) -> Value | None:
         """A value that holds under a mask: computed for it, or for one it was narrowed from."""
-        _, at = self._key(expr, mask)
+        at = mask.text if mask is not None and self._sensitive.of(expr) else ""
         while True:
             if (value := self._values.get((expr, at))) is not None or not at:
                 return value
@@ -171,7 +200,7 @@ class Evaluator:
         self, branch: Expr, condition: Expr, mask: Value | None, holds: bool
     ) -> Value | None:
         """The mask under which a branch of a select is computed."""
-        if not self._is_sensitive(branch):
+        if not self._sensitive.of(branch):
             return mask
         truth = self._as(condition, BOOL, mask)
         key = ("" if mask is None else mask.text), truth.text, holds
@@ -183,38 +212,11 @@ class Evaluator:
             self._wider.setdefault(made.value.text, key[0])
         return self._masks[key]
 
-    def _is_sensitive(self, expr: Expr) -> bool:
-        """Whether it matters in which lanes an expression is computed: it loads, or may fault."""
-        pending = [expr]
-        while expr not in self._sensitive:
-            part = pending[-1]
-            parts = () if isinstance(part, LEAVES) else part.parts
-            missing = [p for p in parts if p not in self._sensitive]
-            if missing:
-                pending += missing
-                continue
-            inner = any(self._sensitive[p] for p in parts)
-            self._sensitive[part] = inner or self._reads_or_faults(part)
-            pending.pop()
-        return self._sensitive[expr]
-
-    def _reads_or_faults(self, expr: Expr) -> bool:
-        match expr:
-            case Load():
-                return not (expr.offset.is_constant and expr.buffer.contains(expr.offset))
-            case Reduce() | Scan():
-                return True
-            case Call() if FUNCTIONS[expr.function].divides:
-                return not isinstance(expr.arguments[1], Const) and expr.dtype.kind in "iu"
-            case _:
-                return False
-
     # What is written
 
     def _as(self, expr: Expr, dtype: Dtype, mask: Value | None) -> Value:
         if isinstance(expr, Const):
-            with np.errstate(all="ignore"):
-                return constant_of(np.asarray(expr.value).astype(dtype)[()], dtype)
+            return _constant_as(expr, dtype)
         return converted(self.builder, self.narrow(expr, mask), expr.dtype, dtype)
 
     def _computed(self, expr: Expr, mask: Value | None) -> Value:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.codegen.llvm.builder import I64, Builder, Type, Value, constant
+from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.llvm.register import LlvmRegister
 from thalweg.codegen.math.conversion import from_memory, register_type, storage_type, to_memory
 from thalweg.codegen.math.elements import constant_of
@@ -102,6 +102,4 @@ def _values(registers: Sequence[Register]) -> State:
 def _some_lanes(b: Builder, value: Value, first: int, count: int) -> Value:
     if count == 1:
         return b.extract(value, first)
-    numbers = ", ".join(f"i32 {first + lane}" for lane in range(count))
-    kind: Type = value.type.of(count)
-    return b.emit(kind, f"shufflevector {value}, {value.type} poison, <{count} x i32> <{numbers}>")
+    return b.shuffle(value, None, range(first, first + count))

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from thalweg.codegen.contraction.microkernel import multiply_add
-from thalweg.codegen.frame import Frame
-from thalweg.codegen.llvm.builder import Value, constant
+from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.platform.caches import memoized
 
 Row = tuple[Fraction, ...]
@@ -89,21 +87,21 @@ class _Pair:
     parts: tuple[Terms, ...]
 
 
-def on_both_axes(frame: Frame, fma: bool, matrix: Matrix, tile: Tile) -> list[list[Value]]:
+def on_both_axes(b: Builder, matrix: Matrix, tile: Tile) -> list[list[Value]]:
     """matrix · tile · matrixᵀ, in registers."""
-    columns = [applied(frame, fma, matrix, column) for column in zip(*tile, strict=True)]
-    return [applied(frame, fma, matrix, row) for row in zip(*columns, strict=True)]
+    columns = [applied(b, matrix, column) for column in zip(*tile, strict=True)]
+    return [applied(b, matrix, row) for row in zip(*columns, strict=True)]
 
 
-def applied(frame: Frame, fma: bool, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
+def applied(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
     """matrix · values."""
     found: dict[int, Value] = {}
     for pair in _pairs(matrix):
-        parts = [_sum(frame, fma, terms, values) for terms in pair.parts]
+        parts = [_sum(b, terms, values) for terms in pair.parts]
         found[pair.rows[0]] = parts[0]
         if len(parts) == 2:
             for number, operation in zip(pair.rows, ("fadd", "fsub"), strict=True):
-                found[number] = frame.b.binary(operation, *parts)
+                found[number] = b.binary(operation, *parts)
     return [found[number] for number in range(len(matrix))]
 
 
@@ -142,22 +140,22 @@ def _terms(row: Sequence[Fraction]) -> Terms:
     return tuple(sorted(terms, key=lambda term: term[0] != 1))
 
 
-def _sum(frame: Frame, fma: bool, terms: Terms, values: Sequence[Value]) -> Value:
+def _sum(b: Builder, terms: Terms, values: Sequence[Value]) -> Value:
     """The sum of values times constants."""
     (first, at), *others = terms
-    total = _scaled(frame, first, values[at])
+    total = _scaled(b, first, values[at])
     for factor, number in others:
-        total = _added(frame, fma, total, factor, values[number])
+        total = _added(b, total, factor, values[number])
     return total
 
 
-def _scaled(frame: Frame, factor: float, value: Value) -> Value:
+def _scaled(b: Builder, factor: float, value: Value) -> Value:
     if factor == 1:
         return value
-    return frame.b.binary("fmul", value, constant(value.type, factor))
+    return b.binary("fmul", value, constant(value.type, factor))
 
 
-def _added(frame: Frame, fma: bool, total: Value, factor: float, value: Value) -> Value:
+def _added(b: Builder, total: Value, factor: float, value: Value) -> Value:
     if abs(factor) == 1:
-        return frame.b.binary("fadd" if factor == 1 else "fsub", total, value)
-    return multiply_add(frame, fma, value, constant(value.type, factor), total)
+        return b.binary("fadd" if factor == 1 else "fsub", total, value)
+    return b.multiply_add(value, constant(value.type, factor), total)

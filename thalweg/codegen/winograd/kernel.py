@@ -37,7 +37,7 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
     window = window_of(kernel)
     if window is None:
         raise NotContraction("Winograd's algorithm is for small filters of stride 1")
-    module = Module(target.native_fp16)
+    module = Module(target.native_fp16, target.fma)
     layout = layout_of(window, blocks_in(schedule), target.lanes)
 
     def frame(name: str, given: int = 0) -> Frame:
@@ -55,8 +55,8 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
     for name in _needed(window, layout):
         kind, given = kinds[name]
         stages[name] = frame(name, given)
-        kind(window, layout, stages[name], target.fma).emit()
-    _Pieces(window, layout, frame("convolve"), target.fma).emit(stages)
+        kind(window, layout, stages[name]).emit()
+    _Pieces(window, layout, frame("convolve")).emit(stages)
     return Emitted(("convolve",), module.text, SLOTS * layout.size * _ITEM, "tiles")
 
 
@@ -159,9 +159,7 @@ class _Products(Stage):
         blocks, vectors = self.blocks, self.blocks.vectors
         rows = [self.frame.integer(number * blocks.depth) for number in range(blocks.rows)]
         masks = [None] * vectors
-        kernel = MicroKernel(
-            self.frame, self.kind, rows, vectors, masks, False, vector_a=False, fma=self.fma
-        )
+        kernel = MicroKernel(self.frame, self.kind, rows, vectors, masks, False, vector_a=False)
         made = kernel.sums(levels, at, self._initial(totals))
         for value, place in zip(made, totals, strict=True):
             self.b.store(value, place)

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from thalweg.codegen.contraction.epilogue import store_sums
 from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.contraction.microkernel import multiply_add
 from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant
 from thalweg.codegen.winograd.algorithm import Tile, on_both_axes
@@ -48,7 +47,7 @@ class Results(Stage):
 
     def _results(self, base: Value, at: At, column: Value) -> None:
         lane = self.window.lane
-        tile = on_both_axes(self.frame, self.fma, self.algorithm.of_outputs, self._sums(base))
+        tile = on_both_axes(self.b, self.algorithm.of_outputs, self._sums(base))
         for i, line in enumerate(tile):
             for place, value in zip(self._line(self.frame.integer(i)), line, strict=True):
                 self.b.store(value, place)
@@ -69,9 +68,8 @@ class Results(Stage):
         b, zero = self.b, constant(self.kind, 0)
         total = b.binary("fmul", values[0], zero)
         for value in values[1:]:
-            total = multiply_add(self.frame, self.fma, value, zero, total)
-        strange = b.compare("une", total, zero)
-        return b.call(f"llvm.vector.reduce.or.v{self.lanes}i1", strange.type.of(1), strange)
+            total = b.multiply_add(value, zero, total)
+        return b.any(b.compare("une", total, zero))
 
     def _sum_plainly(self, at: At, column: Value) -> None:
         """Recompute a tile's results product by product."""
@@ -101,8 +99,7 @@ class Results(Stage):
             filters = Leaves(frame, here, lane, self.lanes, mask).load(argument, offset, mask)
             pairs = zip(sources, loop.carried, strict=True)
             loop.next = [
-                multiply_add(frame, self.fma, self._one(s, loop.index), filters, total)
-                for s, total in pairs
+                b.multiply_add(self._one(s, loop.index), filters, total) for s, total in pairs
             ]
         for total, place in zip(loop.results, places, strict=True):
             b.store(total, place)

@@ -154,13 +154,7 @@ class Spread(Stage):
         exist = self.frame.below(at[axis.output], extent, outputs)
         for i in range(outputs):
             line = self._sum(lines[i : i + taps])
-            seen = self._sum([self._from(line, j, outputs) for j in range(taps)])
+            seen = self._sum([b.shuffle(line, None, range(j, j + outputs)) for j in range(taps)])
             own = b.binary("and", exist, b.splat(self._has(0, at, i), outputs))
             least = b.intrinsic("minnum", least, b.select(own, seen, none))
         return b.call(f"llvm.vector.reduce.fmin.{suffix(kind)}", FLOAT, least)
-
-    def _from(self, vector: Value, first: int, count: int) -> Value:
-        """Some lanes of a vector."""
-        numbers = ", ".join(f"i32 {first + lane}" for lane in range(count))
-        kind, mask = vector.type.of(count), f"<{count} x i32> <{numbers}>"
-        return self.b.emit(kind, f"shufflevector {vector}, {vector.type} poison, {mask}")

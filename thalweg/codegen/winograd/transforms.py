@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.contraction.microkernel import multiply_add
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
@@ -26,9 +25,9 @@ At = dict[Variable, Value]
 class Stage:
     """A function in the making: a thread's scratch memory, and how it is walked."""
 
-    def __init__(self, window: Window, layout: Layout, frame: Frame, fma: bool) -> None:
+    def __init__(self, window: Window, layout: Layout, frame: Frame) -> None:
         self.window, self.layout, self.blocks = window, layout, layout.blocks
-        self.frame, self.b, self.fma = frame, frame.b, fma
+        self.frame, self.b = frame, frame.b
         self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)
         self.extents = window.tiles(self.blocks.outputs)
@@ -151,7 +150,7 @@ class Inputs(Stage):
         for i in range(self.algorithm.size):
             address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
             elements.append(self.channels_at(self.element(address, vector), here))
-        made = applied(self.frame, self.fma, self.algorithm.of_inputs, elements)
+        made = applied(self.b, self.algorithm.of_inputs, elements)
         for i, value in enumerate(made):
             self.b.store(value, self._at(self.kept, self.kind, i, column))
         return elements
@@ -164,7 +163,7 @@ class Inputs(Stage):
             self.b.load(self.kind, self.b.element(first, str(self.kind), frame.integer(j)))
             for j in range(size)
         ]
-        made = applied(frame, self.fma, self.algorithm.of_inputs, values)
+        made = applied(self.b, self.algorithm.of_inputs, values)
         start = self.element(base, frame.multiply(line, size * plane))
         self.store_planes([made], start, plane)
 
@@ -224,7 +223,7 @@ class MeasuredInputs(Inputs):
 
     def _energy(self, total: Value, values: Sequence[Value]) -> Value:
         for value in values:
-            total = multiply_add(self.frame, self.fma, value, value, total)
+            total = self.b.multiply_add(value, value, total)
         return total
 
     def _cell(self, number: Value) -> Value:
@@ -247,7 +246,7 @@ class Filters(Stage):
     def transform(self, taps: Tile, number: Value, vector: Value) -> None:
         """Put the transformed taps of a channel and a vector of columns in their place."""
         frame, layout = self.frame, self.layout
-        made = on_both_axes(frame, self.fma, self.algorithm.of_filters, taps)
+        made = on_both_axes(self.b, self.algorithm.of_filters, taps)
         place = frame.add(frame.multiply(number, layout.width), vector)
         self.store_planes(made, self.element(self.filters, place), layout.plane_b)
 

@@ -138,7 +138,7 @@ def _with_code(
     made = listed(part.lowered, kernels, [*loaded, *[_NO_CODE] * missing], target, words)
     calls = [*made.calls]
     if calls:
-        calls[0] = replace(calls[0], barriers=(True,) * len(calls[0].functions))
+        calls[0] = replace(calls[0], barrier=True)
     if missing:
         calls = [replace(call, thread=-1, work=int(_REPEATED_WORK)) for call in calls]
     return replace(made, calls=calls)

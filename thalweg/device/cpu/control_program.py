@@ -64,12 +64,12 @@ class NativeControl:
     def __init__(
         self, unit: ControlRegion, pool: Pool, target: CpuTarget, threads: int, lower: Lower
     ) -> None:
-        self._unit, self._lower = unit, lower
-        self._pool, self._target, self._threads = pool, target, threads
+        self.unit, self._lower = unit, lower
+        self.pool, self.target, self.threads = pool, target, threads
         self._programs = Bounded[Any, _ControlStep | None](
             "programs of a loop or conditional", _MAX_PROGRAMS
         )
-        self._varying = Varying()
+        self.varying = Varying()
         self._capacity = Capacity(FIRST_CAPACITY, FIRST_CAPACITY)
         self.reason = ""  # why it is not native, where it is not
         self._lock = freed_after_fork(threading.Lock())
@@ -99,28 +99,15 @@ class NativeControl:
         return self._programs[key]
 
     def _lowered(self, values: Sequence[Any], capacity: Capacity) -> _ControlStep | None:
-        inputs: list[Given] = []
-        for place, value in enumerate(values):
-            one = given(place, value)
-            if one is None:
-                self.reason = (
-                    "a list holds elements of several shapes, or empty ones, or such lists"
-                )
-                return None
-            inputs.append(one)
+        found = [given(place, value) for place, value in enumerate(values)]
+        inputs = [one for one in found if one is not None]
+        if len(inputs) < len(found):
+            self.reason = "a list holds elements of several shapes, or empty ones, or such lists"
+            return None
         try:
             with gc_paused(), deep_calls():
-                program = lower_control(self._unit, inputs, capacity, self._target, self._lower)
-                list_capacity = capacity.of(LISTS)
-                return _ControlStep(
-                    self._unit,
-                    program,
-                    self._varying,
-                    self._pool,
-                    self._target,
-                    self._threads,
-                    list_capacity,
-                )
+                program = lower_control(self.unit, inputs, capacity, self.target, self._lower)
+                return _ControlStep(self, program, capacity.of(LISTS))
         except NotCompiled as failure:
             self.reason = str(failure)
             return None
@@ -136,20 +123,12 @@ class _MoreCapacity:
 class _ControlStep:
     """A control node, compiled for one set of shapes."""
 
-    def __init__(
-        self,
-        unit: ControlRegion,
-        program: ControlProgram,
-        varying: Varying,
-        pool: Pool,
-        target: CpuTarget,
-        threads: int,
-        list_capacity: int,
-    ) -> None:
-        self._list_capacity = list_capacity
-        self.unit, self.program, self.pool, self.alignment = unit, program, pool, target.alignment
-        self.threads = threads_for(program, threads, target)
-        self.parts = placed_parts(program, varying, target, self.threads)
+    def __init__(self, control: NativeControl, program: ControlProgram, list_capacity: int) -> None:
+        target, self._list_capacity = control.target, list_capacity
+        self.unit, self.program, self.pool = control.unit, program, control.pool
+        self.alignment = target.alignment
+        self.threads = threads_for(program, control.threads, target)
+        self.parts = placed_parts(program, control.varying, target, self.threads)
         calls = [call for placed in self.parts.values() for call in placed.calls]
         self.word_count = sum(call.word_count for call in calls)
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)

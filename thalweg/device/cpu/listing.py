@@ -27,22 +27,22 @@ from thalweg.lower.nests.bufferize import Launch
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A launch with its code: its argument words, its barriers, the thread that runs it."""
+    """A launch with its code: its argument words, how its threads meet, which of them run it."""
 
     launch: Launch
     specialized: SpecializedKernel
     functions: tuple[int, ...]
     words: int
     scratch: int
-    barriers: tuple[bool, ...]
+    barrier: bool  # before it; there is one between its functions in any case
     thread: int
     no_pause: bool  # it continues an update of a variable
     work: int
 
     def entries(self, arguments: int) -> list[Entry]:
         """Its calls of functions, on argument words at an address."""
-        first = any(self.barriers[:1])
-        return entries_of(self.functions, arguments, first, self.thread, self.no_pause, self.work)
+        how = self.barrier, self.thread, self.no_pause, self.work
+        return entries_of(self.functions, arguments, *how)
 
     @staticmethod
     def count_words(launch: Launch, specialized: SpecializedKernel) -> int:
@@ -101,11 +101,8 @@ def listed(
     for position, launch in enumerate(lowered.launches):
         functions, scratch = loaded[position].functions, arena.scratch[position]
         piece = scratch, scratch + loaded[position].scratch
-        first, thread = barriers.place(launch, piece, len(functions))
-        waiting = (first, *[True] * (len(functions) - 1))[: len(functions)]
-        amount = no_pause[position], int(work_of(launch.kernel, target))
-        calls.append(
-            Call(launch, kernels[position], functions, words, scratch, waiting, thread, *amount)
-        )
+        barrier, thread = barriers.place(launch, piece, len(functions))
+        how = barrier, thread, no_pause[position], int(work_of(launch.kernel, target))
+        calls.append(Call(launch, kernels[position], functions, words, scratch, *how))
         words += calls[-1].word_count
     return Listing(lowered, calls, arena)

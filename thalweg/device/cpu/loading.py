@@ -84,8 +84,6 @@ def _placed(
 ) -> list[PlacedCall]:
     numbers = {name: number for number, name in enumerate(kernels)}
     return [
-        PlacedCall(
-            numbers[name], call.words, call.barriers[0], call.thread, call.no_pause, call.work
-        )
+        PlacedCall(numbers[name], call.words, call.barrier, call.thread, call.no_pause, call.work)
         for call, name in zip(calls, names, strict=True)
     ]

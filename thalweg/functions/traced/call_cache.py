@@ -6,15 +6,18 @@ structure; the program of a call that matches takes their arrays as they are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.traced.calls import Kinds, Runner, run_pending_before
+from thalweg.functions.traced.calls import Runner, run_pending_before
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.signature import Arguments
+from thalweg.graph.dtypes import DType
+from thalweg.graph.shapes import TensorShape
 
 _MAX_KINDS = 4
 _VALUES = (int, float, str, bool, type(None))
@@ -31,25 +34,16 @@ class Expected(NamedTuple):
     value: Any
 
 
+@dataclass(slots=True)
 class CallKind:
-    """A kind of call: what its arguments must be, and what runs it."""
+    """A kind of call: what its arguments must be, what runs it, and what that gives."""
 
-    __slots__ = ("count", "dtypes", "expected", "has_effects", "packed", "program", "shapes")
-
-    def __init__(
-        self,
-        expected: list[Expected],
-        program: Runner,
-        outputs: Kinds,
-        concrete: ConcreteFunction,
-    ) -> None:
-        self.expected = expected
-        self.count = len(expected)
-        self.program = program
-        self.dtypes = [dtype for dtype, _ in outputs]
-        self.shapes = [shape for _, shape in outputs]
-        self.has_effects = concrete.has_effects
-        self.packed: Any = None if concrete.results.is_single else concrete.results.packed
+    expected: list[Expected]
+    program: Runner
+    dtypes: list[DType]
+    shapes: list[TensorShape]
+    has_effects: bool
+    packed: Any  # how results are packed, where they are more than a tensor
 
 
 class CallCache:
@@ -86,9 +80,14 @@ class CallCache:
         tensors = [one for one in expected if one.numpy_dtype is not None]
         if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
             return
-        program = concrete.program(arguments.tensors)
-        if program is not None:
-            self._kinds = [CallKind(expected, *program, concrete), *self._kinds][:_MAX_KINDS]
+        found = concrete.program(arguments.tensors)
+        if found is None:
+            return
+        program, outputs = found
+        dtypes, shapes = [dtype for dtype, _ in outputs], [shape for _, shape in outputs]
+        packed = None if concrete.results.is_single else concrete.results.packed
+        kind = CallKind(expected, program, dtypes, shapes, concrete.has_effects, packed)
+        self._kinds = [kind, *self._kinds][:_MAX_KINDS]
 
 
 def _expected(value: Any) -> Expected | None:
@@ -107,7 +106,7 @@ def _expected(value: Any) -> Expected | None:
 
 def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
     """The arrays of arguments, if they are of a kind."""
-    if len(args) != kind.count:
+    if len(args) != len(kind.expected):
         return None
     arrays: list[Any] = []
     for value, expected in zip(args, kind.expected):  # noqa: B905 - as many, seen above

@@ -7,6 +7,7 @@ did; called in graph code it is inlined there, called in eager code it runs as o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,27 +88,20 @@ def _rebuilt(leaf: Any, count: int, tensors: Iterator[Any], done: Node | None) -
     return rebuilt(leaf, [next(tensors) for _ in range(count)])
 
 
+@dataclass(eq=False, repr=False)
 class ConcreteFunction:
     """A function, traced for one signature."""
 
-    def __init__(
-        self,
-        name: str,
-        parameters: Parameters,
-        known: Known,
-        bound: dict[str, Any],
-        body: Body,
-        results: Results,
-        captured: tuple[Tensor, ...],
-    ) -> None:
-        self.name = name
-        self.known = known
-        self.body = body
-        self.results = results
-        self.captured_inputs = captured
-        self._parameters = parameters
-        self._bound = bound  # with specs in the place of tensors
-        self._graphs = {t.graph for t in captured}
+    name: str
+    parameters: Parameters
+    known: Known
+    bound: dict[str, Any]  # with specs in the place of tensors
+    body: Body
+    results: Results
+    captured_inputs: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        self._graphs = {t.graph for t in self.captured_inputs}
         self._eager: EagerCall | None = None
 
     # What it is
@@ -137,8 +131,8 @@ class ConcreteFunction:
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments it was traced for: specs, and Python values as they are."""
-        bound = {name: nest.map_structure(_object, v) for name, v in self._bound.items()}
-        return self._parameters.split(bound)
+        bound = {name: nest.map_structure(_object, v) for name, v in self.bound.items()}
+        return self.parameters.split(bound)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -159,7 +153,7 @@ class ConcreteFunction:
         return f"<tf.ConcreteFunction {self}>"
 
     def __str__(self) -> str:
-        given = ", ".join(f"{name}={_spec_text(value)}" for name, value in self._bound.items())
+        given = ", ".join(f"{name}={_spec_text(value)}" for name, value in self.bound.items())
         outputs = ", ".join(f"{t.dtype.base_dtype.name}{t.shape}" for t in self.body.outputs)
         return f"{self.name}({given}) -> {outputs or 'nothing'}"
 
@@ -174,9 +168,9 @@ class ConcreteFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with arguments of the traced signature; Python values may be left out."""
-        given = self._parameters.partly(args, kwargs)
+        given = self.parameters.partly(args, kwargs)
         tensors: list[Any] = []
-        for name, wanted in self._bound.items():
+        for name, wanted in self.bound.items():
             tensors += _matched(name, wanted, given.get(name, wanted))
         return self.call(tensors)
 

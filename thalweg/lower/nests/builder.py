@@ -16,7 +16,7 @@ import numpy as np
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
-from thalweg.ir.index import Affine, expressed
+from thalweg.ir.index import Affine, expressed, flat
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
@@ -29,7 +29,6 @@ from thalweg.lower.nests.inline_producers import (
     Operands,
     PendingCheck,
     Resolver,
-    flat,
     is_from_data,
     results_of,
 )

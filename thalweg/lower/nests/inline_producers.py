@@ -32,7 +32,7 @@ from thalweg.ir.expr import (
 )
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import Affine, affine, compared, expressed, number, total
+from thalweg.ir.index import Affine, affine, compared, expressed, flat
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
 from thalweg.lower.memory.buffers import Buffer
@@ -280,13 +280,3 @@ def _is_literal(tensor: Tensor, value: Any, indices: tuple[Affine, ...]) -> bool
     loaded, so that other sizes have the same kernel."""
     fixed = isinstance(tensor.op.op, basic.Const) or value.dtype.kind in "iub"
     return fixed and all(index.is_constant for index in indices)
-
-
-def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
-    """The row-major offset of an element."""
-    parts: list[Affine] = []
-    stride = 1
-    for index, size in zip(reversed(indices), reversed(shape), strict=True):
-        parts.append(index.scaled(stride))
-        stride *= size
-    return total(parts) if parts else number(0)

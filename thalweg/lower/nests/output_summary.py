@@ -12,10 +12,9 @@ from typing import Any
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Cast, OperandLoad, Reduce
-from thalweg.ir.index import Affine, affine
+from thalweg.ir.index import Affine, affine, flat
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.lower.cost import Form, analysed
-from thalweg.lower.nests.inline_producers import flat
 from thalweg.lower.nests.match_contraction import summed_product
 
 

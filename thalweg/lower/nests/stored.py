@@ -70,11 +70,15 @@ class StoredTensors:
                 self._writes[self._roots[tensor]].append(position)
                 continue
             self._summaries[tensor] = summary
-            if summary.contracts:
+            if summary.contracts and self._is_worth_contracting(tensor, summary):
                 self.sums.add(tensor)
             if summary.view is not None:
                 place, start = summary.view
                 self.views[tensor] = node.inputs[place], start
+
+    def _is_worth_contracting(self, tensor: Tensor, summary: OutputSummary) -> bool:
+        products = self._size(tensor) * max([count for _, count in summary.loads], default=0)
+        return products >= self._target.min_contraction_work
 
     def _summary(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
         """The summary of an output, computed once for all nodes of a class."""

@@ -91,7 +91,7 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
 
 def _layouts(copy: LoopNest) -> dict[Buffer, Layout]:
     """The layout of each part that a nest copies, if that is all it does."""
-    return copied(copy, _layout) if is_made_once(copy.writes) else {}
+    return copied(copy, _layout) if is_made_once(copy.template.writes) else {}
 
 
 def _layout(write: Store, leaf: Load, limits: Limits) -> Layout | None:

@@ -38,8 +38,8 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     users: dict[_Matrix, list[int]] = defaultdict(list)
     rows = range(target.min_pretransposed_rows, target.max_pretransposed_rows + 1)
     for position, nest in enumerate(nests):
-        found = None if nest.product is None else _across(nest.product, rows)
-        if found is not None:
+        # Most products are no such ones, which their templates tell.
+        if _across(nest.template.product, rows) and (found := _across(nest.product, rows)):
             users[found].append(position)
     result = list(nests)
     templates: dict[NestTemplate, tuple[NestTemplate, Buffer]] = {}
@@ -56,10 +56,12 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     return [each for at, nest in enumerate(result) for each in (*copies[at], nest)]
 
 
-def _across(product: Contraction, rows: range) -> _Matrix | None:
+def _across(product: Contraction | None, rows: range) -> _Matrix | None:
     """The second factor of a product of few rows, if its reduced variable is contiguous."""
+    if product is None or product.batch or product.b.bounds:
+        return None
     value = product.b.value
-    if product.batch or product.b.bounds or not isinstance(value, Load):
+    if not isinstance(value, Load):
         return None
     if len(product.columns) != 1 or len(product.reduced) != 1:
         return None

@@ -102,17 +102,7 @@ class DataflowStep:
     def call(self, backend: Backend) -> Call:
         """The call that computes the step."""
         graph = unfold_step(self.nodes, self.outputs, self.inputs, backend)
-        return Call(DataflowCall(Dataflow(graph)), True, (), self.nodes[-1], self.nodes)
-
-
-@dataclass(frozen=True)
-class DataflowCall:
-    """The kernel of a step that runs as one token graph."""
-
-    dataflow: Dataflow
-
-    def __call__(self, context: Any, *values: Any) -> list[Any]:
-        return self.dataflow.run(values, context)
+        return Call(Dataflow(graph), True, (), self.nodes[-1], self.nodes)
 
 
 def _cell(tensor: Tensor, value: Any) -> VariableCell:

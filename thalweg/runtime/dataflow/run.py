@@ -39,6 +39,10 @@ class Dataflow:
         self.graph = graph
         self.wiring = Wiring(graph)
 
+    def __call__(self, context: Context, *feeds: Any) -> list[Any]:
+        """The fetched values of one run, as the kernel of a whole step."""
+        return self.run(feeds, context)
+
     def run(self, feeds: Sequence[Any], context: Context) -> list[Any]:
         """The fetched values of one run."""
         return run_all([(self, feeds, context)], context.cancellation)[0]

@@ -133,12 +133,14 @@ class AdamOptimizer(ElementwiseOptimizer):
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Node:
         power1, power2 = self._get_beta_accumulators()
         graph = power1.graph
-        with graph.control_dependencies(update_ops), graph.colocate_with(power1.op):
+        with graph.device(power1.device):
+            updated = basic.group(*update_ops)
+        with graph.control_dependencies([updated]), graph.colocate_with(power1.op):
             powers = [
                 state.assign(power1, power1 * self._beta1_t, use_locking=self._use_locking),
                 state.assign(power2, power2 * self._beta2_t, use_locking=self._use_locking),
             ]
-        return basic.group(*update_ops, *powers, name=name_scope)
+        return basic.group(*powers, name=name_scope)
 
 
 @public("contrib.opt.LazyAdamOptimizer")

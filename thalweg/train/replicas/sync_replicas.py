@@ -38,7 +38,7 @@ class _Aggregated(NamedTuple):
     mean: Gradient
 
 
-@public("train.SyncReplicasOptimizer")
+@public("train.SyncReplicasOptimizer", "train.SyncReplicasOptimizerV2")
 class SyncReplicasOptimizer(Optimizer):
     """Updates variables once for the gradients of many workers, with their mean.
 
@@ -156,12 +156,14 @@ class SyncReplicasOptimizer(Optimizer):
             found = [self._aggregate(g, v, local_step) for g, v in pairs]
             means = [(part and part.mean, v) for part, (_, v) in zip(found, pairs, strict=True)]
             parts = [part for part in found if part is not None]
-            with device(global_step.device), name_scope(""):
-                update = self._opt.apply_gradients(means, global_step)
+            with device(global_step.device):
+                pushed = basic.group(*(part.push for part in parts), name="push")
+                with name_scope(""):
+                    update = self._opt.apply_gradients(means, global_step)
             with colocate_with(global_step.op, ignore_existing=True):
                 self._token_queue = self._make_token_queue(global_step)
                 synchronise = self._hand_out(self._token_queue, update, global_step)
-                with control_dependencies([part.push for part in parts]):
+                with control_dependencies([pushed]):
                     token = self._token_queue.dequeue()
             self._chief_queue_runner = ChiefQueueRunner(synchronise, "chief_queue")
             self.chief_init_op = self._make_chief_init_op(parts, global_step)

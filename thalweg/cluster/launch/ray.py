@@ -1,0 +1,205 @@
+"""`tf.cluster.ray`: the tasks of a cluster as actors of Ray.
+
+Ray finds machines for the tasks (one placement group for each call that adds some), watches over
+their processes and starts the dead again. A task that comes back enters the roster, from which all
+others hear where it is; the sessions that had used it fail, and new ones find it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from thalweg import errors
+from thalweg.cluster.launch import ray_library
+from thalweg.cluster.launch.ray_task import RayTask, Roster
+from thalweg.cluster.launch.task import Task, tasks_of
+from thalweg.cluster.spec import ClusterSpec
+from thalweg.cluster.transport.security import Security
+from thalweg.platform.described import described
+from thalweg.public import public
+
+_PATIENCE = 60.0  # seconds until Ray must have found room for tasks
+_THREADS = 4  # of an actor: one runs the user's function, others answer meanwhile
+_ONE_CPU: Mapping[str, float] = {"CPU": 1}
+
+Resources = Mapping[str, Mapping[str, float]]
+
+
+@public("cluster.ray")
+def ray(
+    jobs: Mapping[str, int],
+    resources: Resources | None = None,
+    address: str | None = None,
+    strategy: str = "PACK",
+    max_restarts: int = -1,
+) -> RayCluster:
+    """Start the tasks of a cluster as actors of Ray.
+
+    Args:
+        jobs: how many tasks each job has: `{"ps": 2, "worker": 4}`.
+        resources: what Ray reserves for each task of a job: `{"worker": {"CPU": 4}}`. One CPU where
+            nothing is said.
+        address: of a Ray cluster, such as "10.0.0.1:6379" or "ray://10.0.0.1:10001". Without one,
+            the cluster of RAY_ADDRESS or of this machine is used; where there is none, a local Ray
+            is started, as by "local".
+        strategy: how Ray spreads the tasks over machines: "PACK", "SPREAD", "STRICT_PACK" or
+            "STRICT_SPREAD".
+        max_restarts: how often a task that died is started again; -1 for always.
+
+    Returns:
+        The cluster, whose tasks are up. It ends with `shutdown`, or as a context manager.
+
+    Raises:
+        ImportError: where Ray is not installed.
+        tf.errors.ResourceExhaustedError: where Ray has no room for the tasks.
+    """
+    return RayCluster(jobs, resources or {}, address, strategy, max_restarts)
+
+
+@public("cluster.RayCluster")
+class RayCluster:
+    """The tasks of a cluster on Ray; `tf.cluster.ray` starts one."""
+
+    def __init__(
+        self,
+        jobs: Mapping[str, int],
+        resources: Resources,
+        address: str | None,
+        strategy: str,
+        max_restarts: int,
+    ) -> None:
+        self._ray = ray_library.library()
+        self._resources, self._strategy, self._restarts = resources, strategy, max_restarts
+        self._tasks: dict[Task, Any] = {}
+        self._groups: list[Any] = []
+        self._name = f"thalweg-{secrets.token_hex(4)}"
+        self._key = Security.of_process().key or "none"
+        self._connection = ray_library.connect(address)
+        self._roster = ray_library.remote(Roster, {}, name=self._name).remote()
+        try:
+            self._add(tasks_of(jobs))
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def __repr__(self) -> str:
+        return described(self, self._name, tasks=", ".join(map(str, self._tasks)) or "none")
+
+    def __enter__(self) -> RayCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """Where the tasks are now."""
+        return ClusterSpec(self._ray.get(self._roster.cluster.remote())[1])
+
+    def target(self, job: str = "worker", index: int = 0) -> str:
+        """What a session of this process connects to.
+
+        Args:
+            job: the name of a job.
+            index: of a task in it.
+
+        Returns:
+            "thalweg://host:port" of the task.
+        """
+        return self._ray.get(self._actor(Task(job, index)).target.remote())
+
+    def scale(self, job: str, count: int) -> None:
+        """Let a job grow; all tasks hear of the new ones before this returns.
+
+        Args:
+            job: the name of a job, new or not.
+            count: how many tasks it is to have.
+
+        Raises:
+            ValueError: where it has more.
+        """
+        now = sum(task.job == job for task in self._tasks)
+        if count < now:
+            raise ValueError(f"Job {job!r} has {now} tasks: it can grow, not shrink to {count}")
+        self._add([Task(job, index) for index in range(now, count)])
+
+    def run(
+        self, function: Callable[..., Any], *given: Any, job: str = "worker", **named: Any
+    ) -> list[Any]:
+        """Call a function on every task of a job, at once; wait for all.
+
+        A task that dies meanwhile is started again, and so is its call: a training loop in a
+        `tf.train.MonitoredTrainingSession` goes on from where the variables are.
+
+        Args:
+            function: is called with the `tf.train.Server` of the task, in a graph of its own.
+            given: more arguments.
+            job: the name of the job.
+            named: arguments by keyword.
+
+        Returns:
+            What the calls returned, by task.
+        """
+        tasks = [actor for task, actor in self._tasks.items() if task.job == job]
+        return self._ray.get([task.run.remote(function, given, named) for task in tasks])
+
+    def shutdown(self) -> None:
+        """End all tasks, and the connection to Ray if there was none before."""
+        if not self._ray.is_initialized():
+            return
+        for actor in (*self._tasks.values(), self._roster):
+            self._ray.kill(actor)
+        for group in self._groups:
+            _groups().remove_placement_group(group)
+        self._tasks.clear()
+        self._groups.clear()
+        if self._connection.is_new:
+            self._ray.shutdown()
+
+    def _actor(self, task: Task) -> Any:
+        if task not in self._tasks:
+            raise ValueError(f"There is no task {task}, but {', '.join(map(str, self._tasks))}")
+        return self._tasks[task]
+
+    def _add(self, tasks: Sequence[Task]) -> None:
+        if not tasks:
+            return
+        group = self._reserve([self._needs(task) for task in tasks])
+        for index, task in enumerate(tasks):
+            self._tasks[task] = ray_library.remote(
+                RayTask,
+                self._needs(task),
+                name=f"{self._name}/{task}",
+                max_concurrency=_THREADS,
+                max_restarts=self._restarts,
+                max_task_retries=self._restarts,
+                scheduling_strategy=ray_library.bundle(group, index),
+            ).remote(self._name, *task, self._key, self._connection.is_local)
+        self._ray.get([self._tasks[task].target.remote() for task in tasks])
+        version, jobs = self._ray.get(self._roster.cluster.remote())
+        self._ray.get([actor.update.remote(version, jobs) for actor in self._tasks.values()])
+
+    def _needs(self, task: Task) -> Mapping[str, float]:
+        return self._resources.get(task.job, _ONE_CPU)
+
+    def _reserve(self, bundles: Sequence[Mapping[str, float]]) -> Any:
+        """A placement group with room for each task."""
+        asked = [dict(each) for each in bundles]
+        name = f"{self._name}/{len(self._groups)}"
+        group = _groups().placement_group(asked, strategy=self._strategy, name=name)
+        self._groups.append(group)
+        if not group.wait(_PATIENCE):
+            raise errors.ResourceExhaustedError(
+                None,
+                None,
+                f"Ray has found no room for {len(asked)} tasks in {_PATIENCE:g} s. They need "
+                f"{asked}, and free are {self._ray.available_resources()}",
+            )
+        return group
+
+
+def _groups() -> Any:
+    return import_module("ray.util.placement_group")
