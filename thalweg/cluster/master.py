@@ -14,8 +14,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,7 +26,7 @@ from thalweg.cluster.partition_def import encode
 from thalweg.cluster.tasks import task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place
-from thalweg.cluster.wire import Kind, Message
+from thalweg.cluster.wire import FixedFields, Kind, Message
 from thalweg.cluster.worker import TaskSession
 from thalweg.device.cpu.device import cpu_device
 from thalweg.device.device import Device
@@ -61,11 +61,18 @@ class TaskPart:
     task: str
     partitions: tuple[Partition, ...]
     peer: Peer | None  # None for the task of this process
-    feeds: tuple[int, ...] = field(init=False)  # places of the values it takes
+    handle: int
+    session: str
 
-    def __post_init__(self) -> None:
-        places = {place for part in self.partitions for place, _ in part.feeds}
-        object.__setattr__(self, "feeds", tuple(sorted(places)))
+    @cached_property
+    def feeds(self) -> tuple[int, ...]:
+        """The places of the values it takes."""
+        return tuple(sorted({place for part in self.partitions for place, _ in part.feeds}))
+
+    @cached_property
+    def run_fields(self) -> FixedFields:
+        """The fields of the message that runs it."""
+        return FixedFields(session=self.session, handle=self.handle, feeds=self.feeds)
 
 
 class Master(Engine):
@@ -119,7 +126,10 @@ class Master(Engine):
         by_task: dict[str, list[Partition]] = {}
         for part in cut:
             by_task.setdefault(task_of(part.device), []).append(part)
-        parts = [TaskPart(task, tuple(parts), self._peer(task)) for task, parts in by_task.items()]
+        parts = [
+            TaskPart(task, tuple(parts), self._peer(task), handle, self._session)
+            for task, parts in by_task.items()
+        ]
         self._ask(
             [
                 (each.peer, _registration(self._session, handle, each))
@@ -244,12 +254,8 @@ class RunningStep:
         return [self._found[place] for place in range(len(self._found))]
 
     def _start(self, part: TaskPart, feeds: Sequence[Any]) -> None:
-        message = Message(
-            Kind.RUN,
-            self._number,
-            {"session": self._session, "handle": self._plan.handle, "feeds": part.feeds},
-            [feeds[place] for place in part.feeds],
-        )
+        values = [feeds[place] for place in part.feeds]
+        message = Message(Kind.RUN, self._number, part.run_fields, values)
         try:
             part.peer.request(message, partial(self._answered, part))  # pyright: ignore[reportOptionalMemberAccess] - not the own
         except errors.OpError as error:

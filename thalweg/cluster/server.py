@@ -20,16 +20,18 @@ from thalweg.cluster.spec import ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place, packed, values_of
-from thalweg.cluster.wire import Kind, Message
-from thalweg.cluster.worker import Worker
+from thalweg.cluster.wire import FixedFields, Kind, Message
+from thalweg.cluster.worker import Values, Worker
 from thalweg.device.local import local_devices
 from thalweg.partition.rendezvous import Key
+from thalweg.platform.caches import memoized
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.config import SessionOptions, session_options
 from thalweg.runtime.dataflow.workers import WORKERS
 
 SCHEME = "thalweg://"
+_MAX_KEPT = 4096  # fields of messages that are sent in every step
 
 _servers: weakref.WeakValueDictionary[str, TaskServer] = weakref.WeakValueDictionary()
 
@@ -85,7 +87,7 @@ class TaskServer(Member):
                 key = Key(*message.fields["key"])
                 self._worker.deliver(message.step, key, given[0] if given else ())
             case Kind.RUN:
-                WORKERS.start(lambda: self._answer(peer, message, self._run))
+                self._run(peer, message)
             case Kind.ABORT:
                 self._worker.abort(message.step, failures.decode(message.fields))
             case Kind.STATUS:
@@ -111,12 +113,33 @@ class TaskServer(Member):
         with suppress(errors.OpError):  # who asked may be gone
             peer.reply(message, answer)
 
-    def _run(self, message: Message) -> Message:
+    def _run(self, peer: Peer, message: Message) -> None:
         fields = message.fields
         self._worker.traffic.received(message.values)
-        feeds = by_place(fields["feeds"], message)
-        found = self._worker.run(fields["session"], fields["handle"], message.step, feeds)
-        answer = packed(Message(Kind.DONE, message.step, {"places": [*found]}, [*found.values()]))
+
+        def done(found: Values, error: BaseException | None) -> None:
+            self._answer(peer, message, lambda request: self._ran(request, found, error))
+
+        try:
+            feeds = by_place(fields["feeds"], message)
+            self._worker.start(
+                fields["session"], fields["handle"], message.step, feeds, self._soon, done
+            )
+        except Exception as error:
+            done({}, error)
+
+    def _soon(self, function: Callable[[], None]) -> None:
+        """Call a function on the I/O thread: at once, if it is this one."""
+        if self.endpoint.loop.is_current:
+            function()
+        else:
+            self.endpoint.loop.call(function)
+
+    def _ran(self, message: Message, found: Values, error: BaseException | None) -> Message:
+        if error is not None:
+            raise error
+        places = _place_fields(tuple(found))
+        answer = packed(Message(Kind.DONE, message.step, places, [*found.values()]))
         self._worker.traffic.sent(answer.values)
         return answer
 
@@ -164,9 +187,19 @@ class TaskServer(Member):
     def _push(self, step: int, key: Key, value: Any) -> None:
         peer = self._peer(task_of(key.destination))
         values = [] if isinstance(value, tuple) else [value]
-        message = packed(Message(Kind.TENSOR, step, {"key": key}, values))
+        message = packed(Message(Kind.TENSOR, step, _key_fields(key), values))
         self._worker.traffic.sent(message.values)
         peer.send(message)
+
+
+@memoized(_MAX_KEPT)
+def _key_fields(key: Key) -> FixedFields:
+    return FixedFields(key=key)
+
+
+@memoized(_MAX_KEPT)
+def _place_fields(places: tuple[int, ...]) -> FixedFields:
+    return FixedFields(places=places)
 
 
 def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> ClusterSpec:

@@ -42,6 +42,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from math import prod
 from struct import Struct
 from types import MappingProxyType
@@ -49,6 +50,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
 
 MAGIC = b"THLW"
@@ -89,6 +91,15 @@ class Kind(IntEnum):
 
 _KINDS = {int(kind): kind for kind in Kind}
 _NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+
+
+class FixedFields(dict[str, Any]):
+    """Fields of many messages, which are encoded once: nobody may change them."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """As they travel."""
+        return _encode(self).encode()
 
 
 class Message(NamedTuple):
@@ -167,6 +178,7 @@ _LENGTH = np.dtype("<u8")
 _STORAGE: dict[int, Dtype] = {row.enum: row.storage for row in TABLE if row.dtype_class != "opaque"}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
+_MAX_KEPT, _MAX_KEPT_BYTES = 4096, 512  # fields that were read, and bytes of each
 _PLACES = {int(place): place for place in Place}
 
 
@@ -238,7 +250,10 @@ def write(
 ) -> bytearray:
     """The frame of a message, to be stamped; `contents` are those of the inline values."""
     kind, step, fields, _, request = message
-    told = _encode(dict(fields)).encode() if fields else b""
+    if isinstance(fields, FixedFields):
+        told = fields.encoded
+    else:
+        told = _encode(dict(fields)).encode() if fields else b""
     if len(told) > MAX_FIELDS or len(headers) > MAX_VALUES:
         raise ValueError(f"{kind.name}: {len(told)} bytes of fields, {len(headers)} values")
     flags = _IS_ANSWER if is_answer else 0
@@ -294,7 +309,8 @@ def read(frame: bytes, envelope: Envelope) -> Letter:
     end = _HEAD.size + envelope.field_bytes
     if envelope.field_bytes > MAX_FIELDS or end > len(frame) or envelope.values > MAX_VALUES:
         raise WireError(f"fields of {envelope.field_bytes} bytes, {envelope.values} values")
-    fields = _read_fields(frame[_HEAD.size : end]) if envelope.field_bytes else _NO_FIELDS
+    read_fields = _read_again if envelope.field_bytes <= _MAX_KEPT_BYTES else _read_fields
+    fields = read_fields(frame[_HEAD.size : end]) if envelope.field_bytes else _NO_FIELDS
     if not envelope.values and end == len(frame):
         return Letter(envelope, fields, (), ())
     headers: list[ValueHeader] = []
@@ -312,6 +328,10 @@ def _read_fields(told: bytes) -> Mapping[str, Any]:
     if not isinstance(fields, dict):
         raise WireError("fields are no JSON object")
     return cast("dict[str, Any]", fields)
+
+
+#: The same step has the same fields every time; whoever reads them changes nothing in them.
+_read_again = memoized(_MAX_KEPT)(_read_fields)
 
 
 def _read_header(frame: bytes, start: int) -> tuple[ValueHeader, int]:

@@ -26,8 +26,10 @@ from thalweg.partition.cut import Partition
 from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.dataflow.scheduler import Soon
+from thalweg.runtime.dataflow.workers import WORKERS
 from thalweg.runtime.engine import COMPILES
-from thalweg.runtime.executor import run_partitions
+from thalweg.runtime.executor import run_partitions, start_partitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition
 from thalweg.runtime.resources import Objects, Resources
 
@@ -116,6 +118,50 @@ class Worker:
             self._end(number)
             self.traffic.ran_step()
 
+    def start(
+        self,
+        session: str,
+        handle: int,
+        number: int,
+        feeds: Mapping[int, Any],
+        soon: Soon,
+        done: Done,
+    ) -> None:
+        """Run this task's partitions of a step on a thread that may not wait, as long as all calls
+        are short; `done` is told the fetched values by their places, or an error."""
+        opened = self.session(session)
+        if opened.calls_others(handle):  # and waits for their answers, which that thread reads
+            WORKERS.start(lambda: self._run_and_tell(session, handle, number, feeds, done))
+            return
+        step = self._step(number, session)
+
+        def ended(found: Values, error: BaseException | None) -> None:
+            if error is not None:
+                step.rendezvous.abort(error)
+            self._end(number)
+            self.traffic.ran_step()
+            done(found, error)
+
+        start_partitions(
+            opened.partitions(handle),
+            feeds,
+            opened.resources,
+            step.cancellation,
+            step.rendezvous,
+            soon,
+            ended,
+        )
+
+    def _run_and_tell(
+        self, session: str, handle: int, number: int, feeds: Mapping[int, Any], done: Done
+    ) -> None:
+        try:
+            found = self.run(session, handle, number, feeds)
+        except BaseException as error:
+            done({}, error)
+        else:
+            done(found, None)
+
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""
         step = self._step(number)
@@ -154,6 +200,7 @@ class Worker:
 
 
 Values = dict[int, Any]
+Done = Callable[[Values, BaseException | None], None]
 
 
 class TaskSession:
@@ -166,10 +213,14 @@ class TaskSession:
         self.resources, *self._others = Resources.of_devices(devices, objects)
         self._originals: dict[str, Node] = {}
         self._plans: dict[int, Sequence[PartitionPlan]] = {}
+        self._calling: set[int] = set()  # handles of steps with control nodes that span tasks
         self.on_end: Callable[[errors.OpError], None] | None = None
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
         """Plan the partitions of a step, which runs under a handle from now on."""
+        own = {device.name for device in self._devices}
+        if any(not own.issuperset(part.placement.values()) for part in parts):
+            self._calling.add(handle)
         self._plans[handle] = [self._planned(part) for part in parts]
 
     def deregister(self, handle: int) -> None:
@@ -191,6 +242,10 @@ class TaskSession:
 
     def _original(self, node: Node) -> Node:
         return self._originals.setdefault(node.name, node)
+
+    def calls_others(self, handle: int) -> bool:
+        """Whether a step has other tasks run parts of its loops and conditionals."""
+        return handle in self._calling
 
     def partitions(self, handle: int) -> Sequence[PartitionPlan]:
         """What runs under a handle."""

@@ -7,7 +7,7 @@ differ in the rendezvous alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +16,8 @@ from thalweg import errors
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow.run import run_all
+from thalweg.runtime.dataflow.run import Dataflow, run_all, start_all
+from thalweg.runtime.dataflow.scheduler import Soon
 from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
@@ -59,17 +60,61 @@ def run_partitions(
     places among those of the step; other processes may run other partitions."""
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
     try:
-        graphs = [
-            (
-                part.plan.dataflow,
-                part.feeds(feeds),
-                Context(part.node, resources.on(part.device.name), cancellation, rendezvous),
-            )
-            for part in partitions
-        ]
+        graphs = _graphs(partitions, feeds, resources, cancellation, rendezvous)
         results = run_all(graphs, cancellation)
     finally:
         undo()
+    return _by_place(partitions, results)
+
+
+def start_partitions(
+    partitions: Sequence[PartitionPlan],
+    feeds: Mapping[int, Any],
+    resources: Resources,
+    cancellation: Cancellation,
+    rendezvous: Rendezvous,
+    soon: Soon,
+    done: Callable[[dict[int, Any], BaseException | None], None],
+) -> None:
+    """Run partitions like `run_partitions`, but never wait: they go on by `soon` when something
+    comes, and on a worker when there are calls that may take long. `done` is called once."""
+    undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
+
+    def ended(results: Sequence[Sequence[Any]], error: BaseException | None) -> None:
+        undo()
+        found: dict[int, Any] = {}
+        try:
+            if error is None:
+                found = _by_place(partitions, results)
+        except Exception as failure:
+            error = failure
+        done(found, error)
+
+    graphs = _graphs(partitions, feeds, resources, cancellation, rendezvous)
+    start_all(graphs, cancellation, soon, ended)
+
+
+def _graphs(
+    partitions: Sequence[PartitionPlan],
+    feeds: Mapping[int, Any],
+    resources: Resources,
+    cancellation: Cancellation,
+    rendezvous: Rendezvous,
+) -> list[tuple[Dataflow, Sequence[Any], Context]]:
+    """The token graphs of partitions, each with its feeds."""
+    return [
+        (
+            part.plan.dataflow,
+            part.feeds(feeds),
+            Context(part.node, resources.on(part.device.name), cancellation, rendezvous),
+        )
+        for part in partitions
+    ]
+
+
+def _by_place(
+    partitions: Sequence[PartitionPlan], results: Sequence[Sequence[Any]]
+) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for part, values in zip(partitions, results, strict=True):
         places = [place for place, _ in part.partition.fetches]

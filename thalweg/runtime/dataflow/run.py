@@ -19,7 +19,14 @@ from thalweg.graph.node import Node
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.dataflow.scheduler import Done, Frame, Iteration, Scheduler
+from thalweg.runtime.dataflow.scheduler import (
+    Done,
+    EventDriven,
+    Frame,
+    Iteration,
+    Scheduler,
+    Soon,
+)
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
@@ -46,11 +53,42 @@ def run_all(
 ) -> list[list[Any]]:
     """The fetched values of token graphs that run at once, each with its feeds."""
     scheduler = Scheduler(cancellation, defers=len(graphs) > 1)
+    runs = _begin(graphs, scheduler)
+    scheduler.work()
+    return [run.results() for run in runs]
+
+
+def start_all(
+    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]],
+    cancellation: Cancellation,
+    soon: Soon,
+    done: Callable[[list[list[Any]], BaseException | None], None],
+) -> None:
+    """Run token graphs on a thread that may not wait, as long as all calls are short; `done` is
+    told the fetched values of each, or an error."""
+    scheduler = Scheduler(cancellation, defers=True)
+
+    def ended(error: BaseException | None) -> None:
+        results = list[list[Any]]()
+        try:
+            if error is None:
+                results = [run.results() for run in runs]
+        except Exception as failure:  # a fetched value is dead
+            error = failure
+        done(results, error)
+
+    events = EventDriven(scheduler, soon, ended)
+    runs = _begin(graphs, scheduler)
+    events.advance()
+
+
+def _begin(
+    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]], scheduler: Scheduler
+) -> list[_Run]:
     runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
     for run, (_, feeds, _) in zip(runs, graphs, strict=True):
         run.begin(feeds)
-    scheduler.work()
-    return [run.results() for run in runs]
+    return runs
 
 
 class _Run:
@@ -351,7 +389,7 @@ class _Run:
         self._scheduler.under_way += 1
 
         def done(value: Any, error: BaseException | None) -> None:
-            self._scheduler.done.put(Done(iteration, vertex, value, error))
+            self._scheduler.come_back(Done(iteration, vertex, value, error))
 
         self.result(vertex, [done, *inputs])
 

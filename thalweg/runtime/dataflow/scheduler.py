@@ -1,12 +1,14 @@
 """What one thread has to do in the token graphs that it runs: what is ready, deferred, under way.
 
 Calls are deferred until nothing else is ready: several then run on workers, a single one on the
-caller's thread, unless it sends values that others wait for while it runs.
+caller's thread, unless it sends values that others wait for while it runs. A thread that may not
+wait does what is short, whenever something came back, and leaves the rest to a worker.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -23,6 +25,10 @@ from thalweg.runtime.kernels import Call
 from thalweg.runtime.sending import SendingExecutable
 
 _MAX_WAIT = 0.1  # seconds without handling signals
+
+
+#: Has a function called on one certain thread, at once where that is the caller's.
+Soon = Callable[[Callable[[], None]], None]
 
 
 class GraphRun(Protocol):
@@ -112,6 +118,7 @@ class Scheduler:
         self.deferred: list[tuple[Iteration, WiredVertex, list[Any]]] = []
         self.done: SimpleQueue[Done] = SimpleQueue()
         self.under_way = 0  # calls that have not come back
+        self.notify: Callable[[], None] | None = None  # of calls that come back
         self._running: set[Lock] = set()  # of calls on workers: held while the call runs
         self._cancellation = cancellation
 
@@ -123,12 +130,34 @@ class Scheduler:
             self._stop(error)
             raise
 
-    def _work(self) -> None:
-        active = self.active
+    def advance(self) -> bool:
+        """Fire all that is ready, take what came back, and do not wait; whether that was all. It
+        is not where calls are under way, or deferred, which `work` makes."""
         while True:
-            while active:
-                iteration = active.popleft()
-                iteration.frame.run.drain(iteration)
+            self._drain()
+            if self.deferred or not self.under_way:
+                return not self.deferred
+            try:
+                done = self.done.get_nowait()
+            except Empty:
+                return False
+            self._finish(done)
+
+    def come_back(self, done: Done) -> None:
+        """Take a call that was under way; from any thread."""
+        self.done.put(done)
+        if self.notify is not None:
+            self.notify()
+
+    def _drain(self) -> None:
+        active = self.active
+        while active:
+            iteration = active.popleft()
+            iteration.frame.run.drain(iteration)
+
+    def _work(self) -> None:
+        while True:
+            self._drain()
             if self.deferred:
                 self._release()
             elif self.under_way:
@@ -191,6 +220,56 @@ class Scheduler:
         for running in self._running:
             with running:
                 pass
+
+
+class EventDriven:
+    """Has a scheduler work on a thread that may not wait: whenever a call came back, it goes on.
+    Once calls are deferred, the rest is done by a worker."""
+
+    def __init__(
+        self, scheduler: Scheduler, soon: Soon, ended: Callable[[BaseException | None], None]
+    ) -> None:
+        self._scheduler, self._soon, self._ended = scheduler, soon, ended
+        self._is_advancing = True  # until it is told to: what comes back before that waits
+        scheduler.notify = self._notify
+
+    def advance(self) -> None:
+        """Do all that can be done now, on the thread of `soon`."""
+        scheduler = self._scheduler
+        self._is_advancing = True
+        try:
+            with np.errstate(all="ignore"):
+                is_over = scheduler.advance()
+        except BaseException as error:
+            self._end(error)
+            return
+        if is_over:
+            self._end(None)
+        elif scheduler.deferred:
+            scheduler.notify = None
+            WORKERS.start(self._work)
+        else:
+            self._is_advancing = False
+
+    def _notify(self) -> None:
+        self._soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._is_advancing:
+            self.advance()
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            with np.errstate(all="ignore"):
+                self._scheduler.work()
+        except BaseException as failure:
+            error = failure
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._scheduler.notify = None
+        self._ended(error)
 
 
 def _sends_early(call: Call | None) -> bool:
