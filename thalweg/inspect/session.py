@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from thalweg import protos
+from thalweg.cluster.connect import connect, reset
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, graphs
 from thalweg.graph.likes import FetchLike
@@ -29,8 +30,6 @@ class InspectedSession(BaseSession):
     def _connect(self) -> Engine:
         if not self._target:
             return super()._connect()
-        from thalweg.cluster.connect import connect  # which asks for an extra
-
         return connect(self._target, self._graph, self._options)
 
     def plan(self, fetches: FetchLike, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
@@ -126,8 +125,6 @@ class Session(InspectedSession):
         """Clear the state in some containers (all if None) and close the sessions that use them:
         those of this process, or, given a target, those of a cluster."""
         if target:
-            from thalweg.cluster.connect import reset  # which asks for an extra
-
             reset(target, containers, session_options(config))
             return
         for session in list(live):
