@@ -18,7 +18,7 @@ from thalweg.graph.composite import IndexedSlices, ListEntry
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64, string, variant
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.likes import MaybeNone
+from thalweg.graph.likes import MaybeNone, TensorStructure
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.origin import is_passed_over, user_frame
 from thalweg.graph.scopes import name_scope
@@ -57,14 +57,14 @@ class UnconnectedGradients:
 
 @public("gradients")
 def gradients(
-    ys: Any,
-    xs: Any,
-    grad_ys: Any = None,
+    ys: TensorStructure,
+    xs: TensorStructure,
+    grad_ys: TensorStructure | None = None,
     name: str = "gradients",
     colocate_gradients_with_ops: bool = False,
     gate_gradients: bool = False,
     aggregation_method: int | None = None,
-    stop_gradients: Any = None,
+    stop_gradients: TensorStructure | None = None,
     unconnected_gradients: str = "none",
 ) -> list[Tensor | MaybeNone]:
     """The gradients of the sum of `ys` in each of `xs`, as new nodes of the graph.

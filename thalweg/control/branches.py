@@ -16,6 +16,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, int32, int64, variant
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import Structure
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
@@ -199,7 +200,7 @@ def cond(
     name: str | None = None,
     fn1: Callable[[], Any] | None = None,
     fn2: Callable[[], Any] | None = None,
-) -> Any:
+) -> Structure:
     """What one of two functions returns, whichever a scalar chooses; only that one runs.
 
     Nodes made inside the functions run only with their branch; those made outside always run.
@@ -311,10 +312,11 @@ def _check_same_structure(unclosed: Sequence[TracedBody], names: Sequence[str]) 
 @public("switch_case")
 def switch_case(
     branch_index: Any,
-    branch_fns: Any,
+    branch_fns: Mapping[int, Callable[[], Structure]]
+    | Sequence[Callable[[], Structure] | tuple[int, Callable[[], Structure]]],
     default: Callable[[], Any] | None = None,
     name: str | None = "switch_case",
-) -> Any:
+) -> Structure:
     """What the function number `branch_index` returns; `default` (or the last) for other numbers.
 
     `branch_fns` are functions, or pairs or a mapping of numbers and functions.

@@ -10,6 +10,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import int32
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
@@ -24,12 +25,13 @@ Pair = tuple[Tensor, Function]
 
 @public("case")
 def case(
-    pred_fn_pairs: Any,
+    pred_fn_pairs: Mapping[Tensor, Callable[[], Structure]]
+    | Sequence[tuple[TensorLike, Callable[[], Structure]]],
     default: Function | None = None,
     exclusive: bool = False,
     strict: bool = False,
     name: str = "case",
-) -> Any:
+) -> Structure:
     """What the function of the first predicate that holds returns.
 
     Args:

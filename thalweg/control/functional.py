@@ -16,6 +16,7 @@ from thalweg.graph import nest
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32
+from thalweg.graph.likes import Structure, TensorStructure
 from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
@@ -118,14 +119,14 @@ def _check_function(fn: Any) -> None:
 @public("map_fn")
 def map_fn(
     fn: Function,
-    elems: Any,
-    dtype: Any = None,
+    elems: TensorStructure,
+    dtype: Structure = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """A function of every row of `elems`, the results stacked.
 
     Args:
@@ -173,13 +174,13 @@ def map_fn(
 @public("foldl")
 def foldl(
     fn: Function,
-    elems: Any,
-    initializer: Any = None,
+    elems: TensorStructure,
+    initializer: TensorStructure | None = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """`fn(fn(fn(initializer, row 0), row 1), …)`; without one, row 0 is the initializer."""
     with name_scope(name, "foldl", nest.flatten(elems)):
         options = (parallel_iterations, back_prop, swap_memory)
@@ -189,13 +190,13 @@ def foldl(
 @public("foldr")
 def foldr(
     fn: Function,
-    elems: Any,
-    initializer: Any = None,
+    elems: TensorStructure,
+    initializer: TensorStructure | None = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """As `foldl`, from the last row to the first."""
     with name_scope(name, "foldr", nest.flatten(elems)):
         options = (parallel_iterations, back_prop, swap_memory)
@@ -221,15 +222,15 @@ def _fold(fn: Function, elems: Any, initializer: Any, reverse: bool, *options: A
 @public("scan")
 def scan(
     fn: Function,
-    elems: Any,
-    initializer: Any = None,
+    elems: TensorStructure,
+    initializer: TensorStructure | None = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     reverse: bool = False,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """A function carried from row to row, all values on the way stacked.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from thalweg.autodiff.gradients import gradients
 from thalweg.control.functional import map_fn
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorStructure
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import joining
@@ -17,8 +18,8 @@ from thalweg.public import public
 
 @public("hessians")
 def hessians(
-    ys: Any,
-    xs: Any,
+    ys: TensorStructure,
+    xs: TensorStructure,
     name: str = "hessians",
     colocate_gradients_with_ops: bool = False,
     gate_gradients: bool = False,

@@ -22,6 +22,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, int32, variant
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import Structure
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
@@ -290,15 +291,15 @@ def loop_node(
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
-    loop_vars: Any,
-    shape_invariants: Any = None,
+    loop_vars: Structure,
+    shape_invariants: Structure = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
     maximum_iterations: Any = None,
     return_same_structure: bool = False,
-) -> Any:
+) -> Structure:
     """Apply `body` to the loop variables while `cond` of them holds, in one step of the graph.
 
     Args:

@@ -13,8 +13,10 @@ from typing import Any, NoReturn
 
 from thalweg.control.branches import common_shape
 from thalweg.graph.analysis.effects import Resource, writes
+from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -217,9 +219,14 @@ operators["update_input"] = update_input
 
 
 @public("control.switch")
-def switch(data: Any, pred: Any, dtype: Any = None, name: str | None = None) -> Any:
+def switch(
+    data: TensorLike | SparseTensor,
+    pred: TensorLike,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> Any:
     """The data as (output_false, output_true): dead but for the one that `pred` chooses."""
-    if hasattr(data, "components"):
+    if isinstance(data, SparseTensor | IndexedSlices):
         parts = [switch(part, pred) for part in data.components()]
         return Switch.result(*(type(data)(*ends) for ends in zip(*parts, strict=True)))
     tensor = convert_to_tensor(data, dtype, name="data", as_ref=_is_reference(data))

@@ -35,6 +35,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
@@ -203,11 +204,11 @@ class TensorArray:
             gradient = TensorArrayGradient(source=source)
             return self.with_flow(gradient(self._flow if flow is None else flow, name=name))
 
-    def read(self, index: Any, name: str | None = None) -> Tensor:
+    def read(self, index: TensorLike, name: str | None = None) -> Tensor:
         """The entry at `index`."""
         return self._reader(TensorArrayRead, index, name=name)
 
-    def gather(self, indices: Any, name: str | None = None) -> Tensor:
+    def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """The entries at `indices` as the rows of a tensor."""
         return self._reader(TensorArrayGather, indices, name=name)
 

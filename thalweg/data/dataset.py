@@ -56,6 +56,7 @@ from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import int32, int64, string
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value, constant_value_as_shape
+from thalweg.graph.likes import Structure, TensorLike, TensorStructure
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
@@ -90,7 +91,7 @@ class Dataset(Described):
         thalweg.errors.OutOfRangeError: End of sequence...
     """
 
-    def __init__(self, variant: Tensor, spec: Any) -> None:
+    def __init__(self, variant: Tensor, spec: Structure) -> None:
         self.variant = variant
         self._spec = spec
         self._options: Any = None
@@ -107,7 +108,7 @@ class Dataset(Described):
     # Sources
 
     @staticmethod
-    def from_tensors(tensors: Any) -> Dataset:
+    def from_tensors(tensors: TensorStructure) -> Dataset:
         """A dataset of one element.
 
         Args:
@@ -116,7 +117,7 @@ class Dataset(Described):
         return _from_tensors(TensorDataset, tensors, lambda spec: spec)
 
     @staticmethod
-    def from_tensor_slices(tensors: Any) -> Dataset:
+    def from_tensor_slices(tensors: TensorStructure) -> Dataset:
         """The rows of tensors.
 
         Args:
@@ -132,8 +133,8 @@ class Dataset(Described):
     @staticmethod
     def from_generator(
         generator: Callable[..., Any],
-        output_types: Any,
-        output_shapes: Any = None,
+        output_types: Structure,
+        output_shapes: Structure = None,
         args: Sequence[Any] | None = None,
     ) -> Dataset:
         """What a Python generator yields; it is called again for each pass, in a thread beside.
@@ -160,7 +161,7 @@ class Dataset(Described):
         return Dataset(op(given, name=op.type_name), spec)
 
     @staticmethod
-    def range(*args: Any) -> Dataset:
+    def range(*args: TensorLike) -> Dataset:
         """Integers, as Python's `range` gives them.
 
         Args:
@@ -174,7 +175,7 @@ class Dataset(Described):
         return Dataset(op(*map(arguments.long, (start, stop, step)), name=op.type_name), spec)
 
     @staticmethod
-    def zip(datasets: Any) -> Dataset:
+    def zip(datasets: Structure) -> Dataset:
         """The elements of several datasets side by side, up to the end of the shortest.
 
         Args:
@@ -197,7 +198,9 @@ class Dataset(Described):
         return Dataset(op([dataset.variant for dataset in flat], name=op.type_name), spec)
 
     @staticmethod
-    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
+    def list_files(
+        file_pattern: Any, shuffle: bool | None = None, seed: TensorLike | None = None
+    ) -> Dataset:
         """The names of the files that match patterns.
 
         Args:
@@ -286,7 +289,7 @@ class Dataset(Described):
         rest.append(arguments.long(num_parallel_calls))
         return self._mapped(ParallelInterleaveDatasetV2, traced, _inner(traced), *rest)
 
-    def reduce(self, initial_state: Any, reduce_func: Callable[..., Any]) -> Any:
+    def reduce(self, initial_state: TensorStructure, reduce_func: Callable[..., Any]) -> Structure:
         """`state = reduce_func(state, element)` for all elements.
 
         Args:
@@ -391,7 +394,7 @@ class Dataset(Described):
         )
         return Dataset(made, self._spec)
 
-    def enumerate(self, start: Any = 0) -> Dataset:
+    def enumerate(self, start: TensorLike = 0) -> Dataset:
         """Each element with its number."""
         return Dataset.zip((Dataset.range(start, _MAX_INDEX), self))
 
@@ -419,8 +422,8 @@ class Dataset(Described):
     def padded_batch(
         self,
         batch_size: Any,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        padded_shapes: Structure = None,
+        padding_values: Structure = None,
         drop_remainder: Any = False,
     ) -> Dataset:
         """Batches of elements that are filled up to one shape.
@@ -581,19 +584,19 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
 
 
 @public("data.get_output_types")
-def get_output_types(dataset_or_iterator: Described) -> Any:
+def get_output_types(dataset_or_iterator: Described) -> Structure:
     """The dtypes of an element."""
     return dataset_or_iterator.output_types
 
 
 @public("data.get_output_shapes")
-def get_output_shapes(dataset_or_iterator: Described) -> Any:
+def get_output_shapes(dataset_or_iterator: Described) -> Structure:
     """The shapes of an element."""
     return dataset_or_iterator.output_shapes
 
 
 @public("data.get_output_classes")
-def get_output_classes(dataset_or_iterator: Described) -> Any:
+def get_output_classes(dataset_or_iterator: Described) -> Structure:
     """The classes of the parts of an element."""
     return dataset_or_iterator.output_classes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg import errors
 from thalweg.data import structure
@@ -14,28 +14,32 @@ from thalweg.data.iterator_state import Never, SessionIterator
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import resources
 from thalweg.functions.tensors import known
+from thalweg.graph.likes import Structure
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import scalar
 from thalweg.ops.core.context import VariableCell
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.data.dataset import Dataset
 
 
 @public("data.experimental.EagerIterator")
 class EagerIterator(Described):
     """A place in a dataset: `for element in dataset` in eager code."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self._spec = dataset.element_spec
         self._kinds = structure.all_kinds(self._spec)
         self._iterator = SessionIterator("eager iterator")
-        pipeline: Pipeline = dataset.variant.held()
+        pipeline: Pipeline = cast("Any", dataset.variant).held()
         self._has_variables = _reads_variables(pipeline)
         self._iterator.initialize(pipeline, resources, Never())
 
     def __iter__(self) -> EagerIterator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Structure:
         try:
             return self.get_next()
         except errors.OutOfRangeError:
@@ -43,7 +47,7 @@ class EagerIterator(Described):
 
     next = __next__
 
-    def get_next(self, name: str | None = None) -> Any:
+    def get_next(self, name: str | None = None) -> Structure:
         """The next element; an OutOfRangeError after the last."""
         if self._has_variables:
             EAGER.flush()  # what is recorded may change them

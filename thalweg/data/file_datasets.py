@@ -14,6 +14,7 @@ from thalweg.data.iterator import leaves
 from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.ops.core import shaping
@@ -60,10 +61,10 @@ class _Files(Dataset):
 
     def __init__(
         self,
-        filenames: Any,
+        filenames: TensorLike | Dataset,
         compression_type: Any = None,
         buffer_size: Any = None,
-        num_parallel_reads: Any = None,
+        num_parallel_reads: TensorLike | None = None,
     ) -> None:
         rest = (_text(compression_type), arguments.long(buffer_size or 0))
         made = _of_files(filenames, num_parallel_reads, lambda n: _opened(self._op, n, *rest))
@@ -132,13 +133,13 @@ class FixedLengthRecordDataset(Dataset):
 
     def __init__(
         self,
-        filenames: Any,
-        record_bytes: Any,
-        header_bytes: Any = None,
-        footer_bytes: Any = None,
-        buffer_size: Any = None,
+        filenames: TensorLike | Dataset,
+        record_bytes: TensorLike,
+        header_bytes: TensorLike | None = None,
+        footer_bytes: TensorLike | None = None,
+        buffer_size: TensorLike | None = None,
         compression_type: Any = None,
-        num_parallel_reads: Any = None,
+        num_parallel_reads: TensorLike | None = None,
     ) -> None:
         sizes = (header_bytes or 0, record_bytes, footer_bytes or 0, buffer_size or 0)
         rest = (*map(arguments.long, sizes), _text(compression_type))

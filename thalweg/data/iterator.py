@@ -7,7 +7,7 @@ structure take turns) or feedable (a text, fed, says which iterator).
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.data import structure
 from thalweg.data.iterator_ops import (
@@ -24,12 +24,16 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import resource, string
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.graphdef.functions import Lambda
+from thalweg.graph.likes import Structure, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
 from thalweg.ops.core.basic import Placeholder
 from thalweg.platform.described import described
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.data.dataset import Dataset
 
 
 class Described:
@@ -38,22 +42,22 @@ class Described:
     _spec: Any
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Structure:
         """The spec of an element: a structure of TensorSpecs and the like."""
         return self._spec
 
     @property
-    def output_types(self) -> Any:
+    def output_types(self) -> Structure:
         """The dtypes of an element."""
         return structure.mapped(attrgetter("dtype"), self._spec)
 
     @property
-    def output_shapes(self) -> Any:
+    def output_shapes(self) -> Structure:
         """The shapes of an element."""
         return structure.mapped(attrgetter("shape"), self._spec)
 
     @property
-    def output_classes(self) -> Any:
+    def output_classes(self) -> Structure:
         """The classes of the parts of an element: Tensor, SparseTensor or Dataset."""
         return structure.mapped(structure.class_of, self._spec)
 
@@ -79,7 +83,7 @@ class Iterator(Described):
         (np.int64(0), np.int64(1))
     """
 
-    def __init__(self, handle: Tensor, initializer: Node | None, spec: Any) -> None:
+    def __init__(self, handle: Tensor, initializer: Node | None, spec: Structure) -> None:
         self.handle = handle
         self._initializer = initializer
         self._spec = spec
@@ -89,10 +93,10 @@ class Iterator(Described):
 
     @staticmethod
     def from_structure(
-        output_types: Any,
-        output_shapes: Any = None,
+        output_types: Structure,
+        output_shapes: Structure = None,
         shared_name: str | None = None,
-        output_classes: Any = None,
+        output_classes: Structure = None,
     ) -> Iterator:
         """An iterator that is bound to a dataset by `make_initializer`, to one after the other.
 
@@ -116,9 +120,9 @@ class Iterator(Described):
     @staticmethod
     def from_string_handle(
         string_handle: Any,
-        output_types: Any,
-        output_shapes: Any = None,
-        output_classes: Any = None,
+        output_types: Structure,
+        output_shapes: Structure = None,
+        output_classes: Structure = None,
     ) -> Iterator:
         """The iterator that a text names: feed what `string_handle()` of one gave."""
         spec = structure.specs_from(output_types, output_shapes, output_classes)
@@ -133,7 +137,7 @@ class Iterator(Described):
             raise ValueError("Iterator does not have an initializer.")
         return self._initializer
 
-    def make_initializer(self, dataset: Any, name: str | None = None) -> Node:
+    def make_initializer(self, dataset: Dataset, name: str | None = None) -> Node:
         """A node that starts it at the first element of a dataset of its structure."""
         if not structure.are_compatible(self._spec, dataset.element_spec):
             raise TypeError(
@@ -142,7 +146,7 @@ class Iterator(Described):
             )
         return initializer_of(dataset, self.handle, name or "make_initializer")
 
-    def get_next(self, name: str | None = None) -> Any:
+    def get_next(self, name: str | None = None) -> Structure:
         """The next element, a new one in each step.
 
         Args:
@@ -169,7 +173,7 @@ class Iterator(Described):
         """Where it is, as bytes."""
         return IteratorSaveState()(self.handle, name=name)
 
-    def restore_state(self, state: Any, name: str | None = None) -> Node:
+    def restore_state(self, state: TensorLike, name: str | None = None) -> Node:
         """A node that lets it go on from where `state` says."""
         return node_of(IteratorRestoreState(), self.handle, state, name=name)
 

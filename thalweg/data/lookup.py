@@ -6,7 +6,9 @@ one is changed by steps, and a Saver saves and restores what it holds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
 
 from thalweg.functions.mode import executing_eagerly
@@ -15,6 +17,7 @@ from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, string
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
@@ -202,7 +205,7 @@ class TextFileInitializer(TableInitializerBase):
 
     def __init__(
         self,
-        filename: Any,
+        filename: TensorLike | PathLike[str],
         key_dtype: Any,
         key_index: int,
         value_dtype: Any,
@@ -229,10 +232,14 @@ class TextFileInitializer(TableInitializerBase):
 
     def _fill(self, handle: Tensor) -> Node:
         with name_scope(self._name, "text_file_init", [handle]) as scope:
-            filename = convert_to_tensor(self._filename, string, name="asset_filepath")
+            filename = convert_to_tensor(_path(self._filename), string, name="asset_filepath")
             if not executing_eagerly():
                 get_default_graph().add_to_collection(GraphKeys.ASSET_FILEPATHS, filename)
             return self._op(handle, filename, name=scope)
+
+
+def _path(filename: TensorLike | PathLike[str]) -> TensorLike:
+    return os.fspath(filename) if isinstance(filename, os.PathLike) else filename
 
 
 def _check_column(what: str, index: int, dtype: DType) -> None:
@@ -252,7 +259,7 @@ class TextFileStringTableInitializer(TextFileInitializer):
 
     def __init__(
         self,
-        filename: Any,
+        filename: TensorLike | PathLike[str],
         key_column_index: int = LINE_NUMBER,
         value_column_index: int = WHOLE_LINE,
         vocab_size: int | None = None,
@@ -269,13 +276,13 @@ class TextFileIdTableInitializer(TextFileInitializer):
 
     def __init__(
         self,
-        filename: Any,
+        filename: TensorLike | PathLike[str],
         key_column_index: int = WHOLE_LINE,
         value_column_index: int = LINE_NUMBER,
         vocab_size: int | None = None,
         delimiter: str = "\t",
         name: str = "text_file_id_table_init",
-        key_dtype: Any = string,
+        key_dtype: DTypeLike = string,
     ) -> None:
         columns = key_dtype, key_column_index, int64, value_column_index
         super().__init__(filename, *columns, vocab_size, delimiter, name)
@@ -288,7 +295,9 @@ class TextFileIdTableInitializer(TextFileInitializer):
 class InitializableLookupTableBase(_HandleTable):
     """A table that an initializer fills, once."""
 
-    def __init__(self, handle: Tensor, default_value: Any, initializer: Any) -> None:
+    def __init__(
+        self, handle: Tensor, default_value: Any, initializer: TableInitializerBase
+    ) -> None:
         kinds = initializer.key_dtype, initializer.value_dtype
         default = convert_to_tensor(default_value, initializer.value_dtype)
         default.shape.assert_is_compatible_with([])
@@ -312,7 +321,7 @@ class HashTable(InitializableLookupTableBase):
 
     def __init__(
         self,
-        initializer: Any,
+        initializer: TableInitializerBase,
         default_value: Any,
         shared_name: str | None = None,
         name: str | None = None,
@@ -332,7 +341,9 @@ class HashTable(InitializableLookupTableBase):
 class StaticHashTable(HashTable):
     """A table of fixed contents."""
 
-    def __init__(self, initializer: Any, default_value: Any, name: str | None = None) -> None:
+    def __init__(
+        self, initializer: TableInitializerBase, default_value: Any, name: str | None = None
+    ) -> None:
         super().__init__(initializer, default_value, name=name)
 
 
@@ -342,7 +353,9 @@ class StaticHashTable(HashTable):
 class _MutableTable(_HandleTable):
     """A table that steps change."""
 
-    def __init__(self, handle: Tensor, default: Tensor, key_dtype: Any, checkpoint: bool) -> None:
+    def __init__(
+        self, handle: Tensor, default: Tensor, key_dtype: DTypeLike, checkpoint: bool
+    ) -> None:
         super().__init__(key_dtype, default.dtype.base_dtype, handle, default)
         if checkpoint and not executing_eagerly():
             graph = get_default_graph()
@@ -383,7 +396,7 @@ class MutableHashTable(_MutableTable):
 
     def __init__(
         self,
-        key_dtype: Any,
+        key_dtype: DTypeLike,
         value_dtype: Any,
         default_value: Any,
         shared_name: str | None = None,
@@ -408,11 +421,11 @@ class MutableHashTable(_MutableTable):
 class _DenseTable(_MutableTable):
     def __init__(
         self,
-        key_dtype: Any,
+        key_dtype: DTypeLike,
         value_dtype: Any,
         default_value: Any,
-        empty_key: Any,
-        deleted_key: Any,
+        empty_key: TensorLike,
+        deleted_key: TensorLike,
         initial_num_buckets: int | None,
         shared_name: str | None,
         name: str,
@@ -450,11 +463,11 @@ class MutableDenseHashTable(_DenseTable):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
-        empty_key: Any,
-        deleted_key: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
+        empty_key: TensorLike,
+        deleted_key: TensorLike,
         initial_num_buckets: int | None = None,
         shared_name: str | None = None,
         name: str = "MutableDenseHashTable",
@@ -470,11 +483,11 @@ class DenseHashTable(_DenseTable):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
-        empty_key: Any,
-        deleted_key: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
+        empty_key: TensorLike,
+        deleted_key: TensorLike,
         initial_num_buckets: int | None = None,
         name: str = "MutableDenseHashTable",
         checkpoint: bool = True,

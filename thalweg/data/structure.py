@@ -16,6 +16,7 @@ from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.composite import SparseTensor, SparseTensorValue
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, variant
+from thalweg.graph.likes import Structure
 from thalweg.graph.nest import is_mapping, sorted_keys
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
@@ -49,7 +50,7 @@ class DatasetSpec:
     #: The class of datasets, which this module comes before.
     dataset: ClassVar[Any] = None
 
-    def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
+    def __init__(self, element_spec: Structure, dataset_shape: Any = ()) -> None:
         self.element_spec = element_spec
         self.shape = as_shape(dataset_shape)
         self.dtype = variant

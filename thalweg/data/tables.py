@@ -18,6 +18,7 @@ from thalweg.data.file_datasets import TextLineDataset, TFRecordDataset
 from thalweg.data.transformations.experimental import ignore_errors as errors_ignored
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, float32, float64, int32, int64, string
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import shaping
 from thalweg.ops.examples.parsing import parse_example
@@ -36,7 +37,7 @@ class CsvDataset(Dataset):
 
     def __init__(
         self,
-        filenames: Any,
+        filenames: TensorLike,
         record_defaults: Sequence[Any],
         compression_type: Any = None,
         buffer_size: Any = None,
@@ -81,8 +82,8 @@ def _each(filenames: Any) -> Dataset:
 
 @public("data.experimental.make_csv_dataset", "contrib.data.make_csv_dataset")
 def make_csv_dataset(
-    file_pattern: Any,
-    batch_size: Any,
+    file_pattern: str | Sequence[str],
+    batch_size: TensorLike,
     column_names: Sequence[str] | None = None,
     column_defaults: Sequence[Any] | None = None,
     label_name: str | None = None,
@@ -91,12 +92,12 @@ def make_csv_dataset(
     use_quote_delim: bool = True,
     na_value: str = "",
     header: bool = True,
-    num_epochs: Any = None,
+    num_epochs: TensorLike | None = None,
     shuffle: bool = True,
-    shuffle_buffer_size: Any = 10000,
-    shuffle_seed: Any = None,
-    prefetch_buffer_size: Any = None,
-    num_parallel_reads: Any = None,
+    shuffle_buffer_size: TensorLike = 10000,
+    shuffle_seed: TensorLike | None = None,
+    prefetch_buffer_size: TensorLike | None = None,
+    num_parallel_reads: TensorLike | None = None,
     sloppy: bool = False,
     num_rows_for_inference: int | None = 100,
     compression_type: Any = None,
@@ -241,19 +242,19 @@ class _Table:
     "contrib.data.read_batch_features",
 )
 def make_batched_features_dataset(
-    file_pattern: Any,
-    batch_size: Any,
+    file_pattern: str | Sequence[str],
+    batch_size: TensorLike,
     features: Mapping[str, Any],
     reader: Callable[..., Dataset] = TFRecordDataset,
     label_key: str | None = None,
     reader_args: Sequence[Any] | None = None,
-    num_epochs: Any = None,
+    num_epochs: TensorLike | None = None,
     shuffle: bool = True,
-    shuffle_buffer_size: Any = 10000,
-    shuffle_seed: Any = None,
-    prefetch_buffer_size: Any = None,
-    reader_num_threads: Any = None,
-    parser_num_threads: Any = None,
+    shuffle_buffer_size: TensorLike = 10000,
+    shuffle_seed: TensorLike | None = None,
+    prefetch_buffer_size: TensorLike | None = None,
+    reader_num_threads: TensorLike | None = None,
+    parser_num_threads: TensorLike | None = None,
     sloppy_ordering: bool = False,
     drop_final_batch: bool = False,
 ) -> Dataset:

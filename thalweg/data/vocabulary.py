@@ -6,7 +6,8 @@ Words outside the vocabulary give a default, or one of some buckets beyond it by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg.data.lookup import (
     HashTable,
@@ -18,6 +19,7 @@ from thalweg.data.lookup import (
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, string
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import basic, casting, choosing, filling, shaping
@@ -26,6 +28,9 @@ from thalweg.ops.rare import hashing
 from thalweg.ops.state.lookup import LINE_NUMBER, WHOLE_LINE
 from thalweg.ops.text import decoding
 from thalweg.public import public, publish_value
+
+if TYPE_CHECKING:
+    from thalweg.data.lookup import TableInitializerBase
 
 # How words beyond a vocabulary find their bucket
 
@@ -80,7 +85,7 @@ class IdTableWithHashBuckets(LookupInterface):
         self,
         table: Any,
         num_oov_buckets: int,
-        hasher_spec: Any = FastHashSpec,
+        hasher_spec: HasherSpec = FastHashSpec,
         name: str | None = None,
         key_dtype: Any = None,
     ) -> None:
@@ -172,7 +177,7 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
 
     def __init__(
         self,
-        initializer: Any,
+        initializer: TableInitializerBase | None,
         num_oov_buckets: int,
         lookup_key_dtype: Any = None,
         name: str | None = None,
@@ -206,11 +211,11 @@ def _table_dtype(kind: Any) -> DType:
 
 @public("contrib.lookup.index_table_from_file")
 def index_table_from_file(
-    vocabulary_file: Any = None,
+    vocabulary_file: TensorLike | PathLike[str] | None = None,
     num_oov_buckets: int = 0,
     vocab_size: int | None = None,
     default_value: int = -1,
-    hasher_spec: Any = FastHashSpec,
+    hasher_spec: HasherSpec = FastHashSpec,
     key_dtype: Any = string,
     name: str | None = None,
     key_column_index: int = WHOLE_LINE,
@@ -218,12 +223,12 @@ def index_table_from_file(
     delimiter: str = "\t",
 ) -> Any:
     """A table from the lines of a file to their numbers."""
-    _check_file(vocabulary_file, vocab_size)
+    filename = _checked_file(vocabulary_file, vocab_size)
     _check_buckets(num_oov_buckets)
     inner = _table_dtype(key_dtype)
     with name_scope(name, "string_to_index") as scope:
         initializer = TextFileIdTableInitializer(
-            vocabulary_file,
+            filename,
             key_column_index,
             value_column_index,
             vocab_size,
@@ -235,11 +240,14 @@ def index_table_from_file(
         return _with_buckets(table, num_oov_buckets, hasher_spec, key_dtype, scope.rstrip("/"))
 
 
-def _check_file(vocabulary_file: Any, vocab_size: int | None) -> None:
+def _checked_file(
+    vocabulary_file: TensorLike | PathLike[str] | None, vocab_size: int | None
+) -> TensorLike | PathLike[str]:
     if not isinstance(vocabulary_file, Tensor) and not vocabulary_file:
         raise ValueError("vocabulary_file must be specified and must not be empty.")
     if vocab_size is not None and vocab_size < 1:
         raise ValueError(f"vocab_size must be greater than 0, got {vocab_size}.")
+    return vocabulary_file
 
 
 @public("contrib.lookup.index_table_from_tensor")
@@ -247,7 +255,7 @@ def index_table_from_tensor(
     mapping: Any = None,
     num_oov_buckets: int = 0,
     default_value: int = -1,
-    hasher_spec: Any = FastHashSpec,
+    hasher_spec: HasherSpec = FastHashSpec,
     dtype: Any = string,
     name: str | None = None,
     vocabulary_list: Any = None,
@@ -298,7 +306,7 @@ def _positions(words: Tensor) -> Tensor:
 
 @public("contrib.lookup.index_to_string_table_from_file")
 def index_to_string_table_from_file(
-    vocabulary_file: Any,
+    vocabulary_file: TensorLike | PathLike[str],
     vocab_size: int | None = None,
     default_value: Any = "UNK",
     name: str | None = None,
@@ -307,10 +315,10 @@ def index_to_string_table_from_file(
     delimiter: str = "\t",
 ) -> HashTable:
     """A table from the numbers of a file's lines to the lines."""
-    _check_file(vocabulary_file, vocab_size)
+    filename = _checked_file(vocabulary_file, vocab_size)
     with name_scope(name, "index_to_string"):
         initializer = TextFileStringTableInitializer(
-            vocabulary_file, key_column_index, value_column_index, vocab_size, delimiter
+            filename, key_column_index, value_column_index, vocab_size, delimiter
         )
         return HashTable(initializer, default_value)
 
@@ -335,11 +343,11 @@ def index_to_string_table_from_tensor(
 
 @public("contrib.lookup.string_to_index_table_from_file")
 def string_to_index_table_from_file(
-    vocabulary_file: Any = None,
+    vocabulary_file: TensorLike | PathLike[str] | None = None,
     num_oov_buckets: int = 0,
     vocab_size: int | None = None,
     default_value: int = -1,
-    hasher_spec: Any = FastHashSpec,
+    hasher_spec: HasherSpec = FastHashSpec,
     name: str | None = None,
 ) -> Any:
     """A table from the lines of a file to their numbers."""
@@ -352,7 +360,7 @@ def string_to_index_table_from_tensor(
     mapping: Any,
     num_oov_buckets: int = 0,
     default_value: int = -1,
-    hasher_spec: Any = FastHashSpec,
+    hasher_spec: HasherSpec = FastHashSpec,
     name: str | None = None,
 ) -> Any:
     """A table from the elements of a list of strings to their positions."""
@@ -361,15 +369,15 @@ def string_to_index_table_from_tensor(
 
 @public("contrib.lookup.string_to_index")
 def string_to_index(
-    tensor: Any, mapping: Any, default_value: int = -1, name: str | None = None
-) -> Any:
+    tensor: TensorLike, mapping: Any, default_value: int = -1, name: str | None = None
+) -> Tensor:
     """The positions of strings in a list."""
     return index_table_from_tensor(mapping, 0, default_value, name=name).lookup(tensor)
 
 
 @public("contrib.lookup.index_to_string")
 def index_to_string(
-    tensor: Any, mapping: Any, default_value: Any = "UNK", name: str | None = None
-) -> Any:
+    tensor: TensorLike, mapping: Any, default_value: Any = "UNK", name: str | None = None
+) -> Tensor:
     """The strings at positions of a list."""
     return index_to_string_table_from_tensor(mapping, default_value, name).lookup(tensor)

@@ -9,6 +9,7 @@ from thalweg.distributions.divergence import RegisterKL
 from thalweg.distributions.parameters import after, choose, is_count, logits_and_probs
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph import dtypes
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import casting, checks, filling
@@ -26,9 +27,9 @@ class Bernoulli(ScalarDistribution):
 
     def __init__(
         self,
-        logits: Any = None,
-        probs: Any = None,
-        dtype: Any = dtypes.int32,
+        logits: TensorLike | None = None,
+        probs: TensorLike | None = None,
+        dtype: DTypeLike = dtypes.int32,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Bernoulli",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
 from thalweg.distributions.divergence import RegisterKL
 from thalweg.distributions.parameters import after, defined, floats, new_seed, together
 from thalweg.distributions.scalar import ScalarDistribution
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import checks
@@ -25,8 +26,8 @@ class Beta(ScalarDistribution):
 
     def __init__(
         self,
-        concentration1: Any = None,
-        concentration0: Any = None,
+        concentration1: TensorLike | None = None,
+        concentration0: TensorLike | None = None,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Beta",

@@ -10,6 +10,7 @@ from thalweg.distributions.parameters import after, is_integer, logits_and_probs
 from thalweg.distributions.vector import column, rows, total
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, scalar
@@ -41,8 +42,8 @@ class Categorical(Distribution):
 
     def __init__(
         self,
-        logits: Any = None,
-        probs: Any = None,
+        logits: TensorLike | None = None,
+        probs: TensorLike | None = None,
         dtype: Any = dtypes.int32,
         validate_args: bool = False,
         allow_nan_stats: bool = True,

@@ -21,6 +21,7 @@ from thalweg.distributions.multinomial import Multinomial
 from thalweg.distributions.normal import Normal
 from thalweg.distributions.student_t import StudentT
 from thalweg.distributions.uniform import Uniform
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.public import publish_value
@@ -55,7 +56,7 @@ class Earlier(Distribution):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return getattr(self, EARLIER[kinds[0]][name])
 
-    def sample_n(self, n: Any, seed: int | None = None, name: str = "sample_n") -> Tensor:
+    def sample_n(self, n: TensorLike, seed: int | None = None, name: str = "sample_n") -> Tensor:
         """`n` samples."""
         return self.sample([n], seed, name)
 

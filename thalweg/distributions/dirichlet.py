@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from thalweg.distributions import vector
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
 from thalweg.distributions.divergence import RegisterKL
 from thalweg.distributions.parameters import after, defined, floats
 from thalweg.distributions.vector import VectorDistribution, column
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import casting, checks, filling, shaping
@@ -34,7 +33,7 @@ class Dirichlet(VectorDistribution):
 
     def __init__(
         self,
-        concentration: Any,
+        concentration: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Dirichlet",

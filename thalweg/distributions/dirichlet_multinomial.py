@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from thalweg.distributions import vector
 from thalweg.distributions.base import NOT_REPARAMETERIZED
 from thalweg.distributions.dirichlet import concentration_checks
 from thalweg.distributions.parameters import after, floats, is_count, new_seed
 from thalweg.distributions.vector import VectorDistribution, column
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import filling, shaping
@@ -24,8 +23,8 @@ class DirichletMultinomial(VectorDistribution):
 
     def __init__(
         self,
-        total_count: Any,
-        concentration: Any,
+        total_count: TensorLike,
+        concentration: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "DirichletMultinomial",

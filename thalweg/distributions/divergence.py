@@ -6,13 +6,16 @@ A pair of subclasses finds the formula of the nearest pair of their base classes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import basic, checks
 from thalweg.ops.math import compare, reduce
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.distributions.base import Distribution
 
 Formula = Callable[..., Tensor]
 
@@ -79,7 +82,7 @@ def _without_nan(value: Tensor, a: Any, b: Any) -> Tensor:
 
 @public("distributions.cross_entropy", "contrib.distributions.cross_entropy")
 def cross_entropy(
-    ref: Any, other: Any, allow_nan_stats: bool = True, name: str | None = None
+    ref: Distribution, other: Distribution, allow_nan_stats: bool = True, name: str | None = None
 ) -> Tensor:
     """-E log other(X), X from `ref`."""
     with name_scope(name, "cross_entropy"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
 from thalweg.distributions.parameters import after, choose, floats
 from thalweg.distributions.scalar import ScalarDistribution
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import checks
@@ -26,8 +27,8 @@ class Laplace(ScalarDistribution):
 
     def __init__(
         self,
-        loc: Any,
-        scale: Any,
+        loc: TensorLike,
+        scale: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Laplace",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from thalweg.distributions import vector
 from thalweg.distributions.base import NOT_REPARAMETERIZED
 from thalweg.distributions.parameters import after, floats, is_count, logits_and_probs
 from thalweg.distributions.vector import VectorDistribution, column
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import transposing
@@ -23,9 +22,9 @@ class Multinomial(VectorDistribution):
 
     def __init__(
         self,
-        total_count: Any,
-        logits: Any = None,
-        probs: Any = None,
+        total_count: TensorLike,
+        logits: TensorLike | None = None,
+        probs: TensorLike | None = None,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Multinomial",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
 from thalweg.distributions.divergence import RegisterKL
 from thalweg.distributions.gaussian import LOG_SQRT_TWO_PI, log_ndtr, ndtr, ndtri
 from thalweg.distributions.parameters import after, floats
 from thalweg.distributions.scalar import ScalarDistribution
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import checks
@@ -38,8 +39,8 @@ class Normal(ScalarDistribution):
 
     def __init__(
         self,
-        loc: Any,
-        scale: Any,
+        loc: TensorLike,
+        scale: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "Normal",

@@ -9,6 +9,7 @@ from typing import Any
 from thalweg.distributions.base import Distribution, ReparameterizationType
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import DTypeLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, broadcast_shapes, scalar
 from thalweg.ops.arrays import joining
@@ -24,7 +25,7 @@ class ScalarDistribution(Distribution):
         reparameterization_type: ReparameterizationType,
         parameters: Mapping[str, Any],
         name: str,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(
             dtype=parts[0].dtype if dtype is None else dtype,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
 from thalweg.distributions.parameters import after, choose, defined, floats, new_seed, together
 from thalweg.distributions.scalar import ScalarDistribution
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import checks
@@ -25,9 +26,9 @@ class StudentT(ScalarDistribution):
 
     def __init__(
         self,
-        df: Any,
-        loc: Any,
-        scale: Any,
+        df: TensorLike,
+        loc: TensorLike,
+        scale: TensorLike,
         validate_args: bool = False,
         allow_nan_stats: bool = True,
         name: str = "StudentT",

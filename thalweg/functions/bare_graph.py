@@ -6,12 +6,13 @@ the program; of collections, what the library keeps for itself and the global st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import Graph
+from thalweg.graph.likes import UserObject
 from thalweg.graph.node import Node, Tensor
 
 
@@ -47,14 +48,14 @@ class BareGraph(Graph):
         """Everything is in one place."""
         return nullcontext()
 
-    def add_to_collection(self, name: Any, value: Any) -> None:
+    def add_to_collection(self, name: Hashable, value: UserObject) -> None:
         """Keep the global step; other things live as long as somebody holds them."""
         if name == GraphKeys.GLOBAL_STEP:
             super().add_to_collection(name, value)
 
-    def get_collection_ref(self, name: Any) -> list[Any]:
+    def get_collection_ref(self, name: Hashable) -> list[Any]:
         """The named list: that of the library's own for good, others for the caller alone."""
-        if not isinstance(name, tuple) and name != GraphKeys.GLOBAL_STEP:
+        if name != GraphKeys.GLOBAL_STEP and not isinstance(cast("Any", name), tuple):
             return []
         found = super().get_collection_ref(name)
         if not found and name in self.makers:

@@ -7,12 +7,13 @@ one returns, for higher orders. They work in eager code and in graphs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from thalweg.functions.tape import GradientTape
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorStructure
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import filling
 from thalweg.public import public, publish_value
@@ -88,7 +89,7 @@ def grad(f: Function, argnums: Chosen = 0, has_aux: bool = False) -> Function:
 
 
 @public("vjp")
-def vjp(f: Function, *primals: Any) -> tuple[Any, Function]:
+def vjp(f: Function, *primals: TensorStructure) -> tuple[Any, Function]:
     """`f(*primals)`, and a function from gradients of that to gradients of the primals."""
     sources = [_tensors(primal) for primal in primals]
     with GradientTape(persistent=True) as tape:
@@ -124,7 +125,7 @@ def jvp(f: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
 
 
 @public("contrib.eager.gradients_function")
-def gradients_function(f: Function, params: Any = None) -> Function:
+def gradients_function(f: Function, params: Iterable[int | str] | None = None) -> Function:
     """A function that gives the gradients of `f` for all parameters, or those chosen by number or
     name."""
     both = val_and_grad_function(f, params)
@@ -132,7 +133,7 @@ def gradients_function(f: Function, params: Any = None) -> Function:
 
 
 @public("contrib.eager.value_and_gradients_function")
-def val_and_grad_function(f: Function, params: Any = None) -> Function:
+def val_and_grad_function(f: Function, params: Iterable[int | str] | None = None) -> Function:
     """A function that gives `f`'s value, and its gradients for all or chosen parameters."""
     names = f.__code__.co_varnames
 
@@ -172,7 +173,9 @@ def implicit_value_and_gradients(f: Function) -> Function:
 
 
 @public("contrib.eager.make_vjp")
-def make_vjp(f: Function, params: Any = None, persistent: bool = True) -> Function:
+def make_vjp(
+    f: Function, params: Iterable[int | str] | None = None, persistent: bool = True
+) -> Function:
     """A function that gives `f`'s value and a function from its gradient to the arguments'."""
 
     def call(*args: Any) -> tuple[Any, Function]:

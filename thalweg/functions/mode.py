@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
+from thalweg import protos
 from thalweg.functions.eager import EAGER, EagerGraph
 from thalweg.functions.lazy_trace import fast_path_disabled
 from thalweg.graph import graph as graph_module
@@ -16,7 +16,9 @@ from thalweg.public import public
 
 @public("enable_eager_execution")
 def enable_eager_execution(
-    config: Any = None, device_policy: Any = None, execution_mode: Any = None
+    config: protos.ConfigProto | None = None,
+    device_policy: int | None = None,
+    execution_mode: int | None = None,
 ) -> None:
     """Run ops as they are written, in all threads from now on: call it first in a program."""
     if graph_module.default_graph[0] is _eager:

@@ -22,6 +22,7 @@ from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import Structure, TensorLike, TensorStructure
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
@@ -103,7 +104,7 @@ class GradientTape:
         if self._watches_variables and variable.trainable:
             self._variables[variable] = None
 
-    def watch(self, tensor: Any) -> None:
+    def watch(self, tensor: TensorStructure) -> None:
         """Have gradients of a tensor, a variable, or all in a structure of them."""
         for item in nest.flatten(tensor):
             if isinstance(item, Variable):
@@ -150,11 +151,11 @@ class GradientTape:
 
     def gradient(
         self,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
+        target: TensorStructure,
+        sources: TensorStructure,
+        output_gradients: TensorStructure | None = None,
         unconnected_gradients: str = "none",
-    ) -> Any:
+    ) -> Structure:
         """The derivatives of what was computed inside the block.
 
         Args:
@@ -223,11 +224,11 @@ class GradientTape:
     def jacobian(
         self,
         target: Any,
-        sources: Any,
+        sources: TensorStructure,
         unconnected_gradients: str = "none",
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
-    ) -> Any:
+    ) -> Structure:
         """The gradient of each element of `target`: of shape target.shape + source.shape."""
         self._check_repeatable("jacobian")
         tensor, wanted = convert_to_tensor(target), nest.flatten(sources)
@@ -243,8 +244,8 @@ class GradientTape:
 
     def batch_jacobian(
         self,
-        target: Any,
-        source: Any,
+        target: TensorLike,
+        source: Tensor | Variable,
         unconnected_gradients: str = "none",
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,

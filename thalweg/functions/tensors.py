@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.context import VariableCell
@@ -159,7 +160,7 @@ class EagerTensor(Tensor):
             self._lazy_trace.finish()  # whatever was recorded may change the variable
         return held.read()
 
-    def numpy(self) -> Any:
+    def numpy(self) -> MaybeNone:
         """The value as a NumPy array of its own, or a NumPy scalar."""
         value = self.value()
         if not isinstance(value, np.ndarray):

@@ -223,7 +223,7 @@ class EagerVariableStore:
     """Keeps the variables that `get_variable` makes inside `with store.as_default():`, to be found
     again there under their names."""
 
-    def __init__(self, store: Any = None) -> None:
+    def __init__(self, store: VariableStore | None = None) -> None:
         self._kept: dict[str, Variable] = {}
         self._store = EagerStore(self._kept)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.graph import get_default_graph
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import Collections, UserObject
 
 
 @public("GraphKeys")
@@ -53,7 +57,7 @@ class GraphKeys:
 
 
 @public("add_to_collection")
-def add_to_collection(name: Any, value: Any) -> None:
+def add_to_collection(name: Hashable, value: UserObject) -> None:
     """Append a value to a named list of the default graph.
 
     Args:
@@ -69,13 +73,13 @@ def add_to_collection(name: Any, value: Any) -> None:
 
 
 @public("add_to_collections")
-def add_to_collections(names: Any, value: Any) -> None:
+def add_to_collections(names: Collections, value: UserObject) -> None:
     """Append to several named lists of the default graph."""
     get_default_graph().add_to_collections(names, value)
 
 
 @public("get_collection")
-def get_collection(key: Any, scope: str | None = None) -> list[Any]:
+def get_collection(key: Hashable, scope: str | None = None) -> list[Any]:
     """A copy of a named list of the default graph.
 
     Args:
@@ -94,7 +98,7 @@ def get_collection(key: Any, scope: str | None = None) -> list[Any]:
 
 
 @public("get_collection_ref")
-def get_collection_ref(key: Any) -> list[Any]:
+def get_collection_ref(key: Hashable) -> list[Any]:
     """A named list of the default graph itself: what is done to it lasts.
 
     Args:

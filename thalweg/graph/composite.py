@@ -16,6 +16,7 @@ from thalweg.public import public
 
 if TYPE_CHECKING:
     from thalweg.graph.graph import Graph
+    from thalweg.graph.likes import SparseLike, TensorLike
 
 
 @public("IndexedSlices")
@@ -139,7 +140,7 @@ class SparseTensor:
                [6, 0]], dtype=int32)
     """
 
-    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+    def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         self._indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")
         self._values = convert_to_tensor(values, name="SparseTensor/values")
         self._dense_shape = convert_to_tensor(dense_shape, int64, name="SparseTensor/dense_shape")
@@ -150,11 +151,11 @@ class SparseTensor:
         indices_shape[1].merge_with(shape_shape[0])
 
     @classmethod
-    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+    def from_value(cls, sparse_tensor_value: SparseLike) -> SparseTensor:
         """A SparseTensor of a SparseTensorValue (or as it is)."""
         if isinstance(sparse_tensor_value, SparseTensor):
             return sparse_tensor_value
-        if not isinstance(sparse_tensor_value, SparseTensorValue):
+        if not isinstance(sparse_tensor_value, SparseTensorValue):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"Neither a SparseTensor nor SparseTensorValue: {sparse_tensor_value}.")
         return cls(*sparse_tensor_value)
 
@@ -207,13 +208,13 @@ class SparseTensor:
         """The value in a session (the default one if none is given)."""
         return context.runner_for(self.graph, session, "eval()").run(self, feed_dict)
 
-    def __truediv__(self, other: Any) -> SparseTensor:
+    def __truediv__(self, other: TensorLike) -> SparseTensor:
         return operators["sparse_truediv"](self, other)
 
-    def __div__(self, other: Any) -> SparseTensor:
+    def __div__(self, other: TensorLike) -> SparseTensor:
         return operators["sparse_div"](self, other)
 
-    def __mul__(self, other: Any) -> SparseTensor:
+    def __mul__(self, other: TensorLike) -> SparseTensor:
         return operators["sparse_mul"](self, other)
 
     def __repr__(self) -> str:

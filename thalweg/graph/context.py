@@ -6,9 +6,13 @@ The graph layer knows a session only as a `Runner`: something with a graph that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from thalweg.graph.graph import Graph
+    from thalweg.graph.likes import FetchLike, Structure
 
 Item = TypeVar("Item")
 
@@ -17,11 +21,11 @@ class Runner(Protocol):
     """A session, as far as graphs need to know one."""
 
     @property
-    def graph(self) -> Any:
+    def graph(self) -> Graph:
         """The graph this session runs."""
         ...
 
-    def run(self, fetches: Any, feed_dict: Any = None) -> Any:
+    def run(self, fetches: FetchLike, feed_dict: Mapping[Any, Any] | None = None) -> Structure:
         """Run a step."""
         ...
 

@@ -9,10 +9,19 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, contextmanager
 from types import CodeType
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
@@ -26,6 +35,17 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.platform.compat import as_text
 from thalweg.platform.described import described
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg import protos
+    from thalweg.graph.likes import (
+        Collections,
+        DeviceLike,
+        DTypeLike,
+        HoldsTensor,
+        NodeLike,
+        UserObject,
+    )
 
 #: Where the user's line is not: in this package, nor in what enters its generators.
 _SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
@@ -292,7 +312,7 @@ class Graph:
     # Other scopes
 
     @contextmanager
-    def device(self, device_name_or_function: Any) -> Generator[None]:
+    def device(self, device_name_or_function: DeviceLike) -> Generator[None]:
         """Ask for a device for new nodes: a string, a DeviceSpec, a function of a node, or None."""
         with self._having(_devices=[*self._devices, device_function(device_name_or_function)]):
             yield
@@ -335,7 +355,7 @@ class Graph:
         return list(dict.fromkeys(flatten_nodes(elements)))
 
     @contextmanager
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Generator[None]:
+    def colocate_with(self, op: NodeLike | None, ignore_existing: bool = False) -> Generator[None]:
         """New nodes share the device of `op`."""
         devices = self._devices if op is None else []
         peers = [] if ignore_existing or op is None else self._colocation
@@ -373,22 +393,22 @@ class Graph:
 
     # Collections
 
-    def add_to_collection(self, name: Any, value: Any) -> None:
+    def add_to_collection(self, name: Hashable, value: UserObject) -> None:
         """Append to a named list."""
         self._check_not_finalized()
         self._collections.setdefault(name, []).append(value)
 
-    def add_to_collections(self, names: Any, value: Any) -> None:
+    def add_to_collections(self, names: Collections, value: UserObject) -> None:
         """Append to several named lists, once each."""
         single = isinstance(names, str | bytes)
         for name in {names} if single else dict.fromkeys(cast("Iterable[Any]", names)):
             self.add_to_collection(name, value)
 
-    def get_collection_ref(self, name: Any) -> list[Any]:
+    def get_collection_ref(self, name: Hashable) -> list[Any]:
         """The named list itself: changes to it are changes to the graph."""
         return self._collections.setdefault(name, [])
 
-    def get_collection(self, name: Any, scope: str | None = None) -> list[Any]:
+    def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
         """A copy of the named list, or its items whose name matches the regex `scope`."""
         items = self._collections.get(name, [])
         if scope is None:
@@ -400,7 +420,7 @@ class Graph:
         """The names of all non-empty collections."""
         return [key for key, items in self._collections.items() if items]
 
-    def clear_collection(self, name: Any) -> None:
+    def clear_collection(self, name: Hashable) -> None:
         """Empty a collection."""
         self._check_not_finalized()
         self._collections.pop(name, None)
@@ -413,7 +433,10 @@ class Graph:
     # Looking things up
 
     def as_graph_element(
-        self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
+        self,
+        obj: Tensor | Node | HoldsTensor | str,
+        allow_tensor: bool = True,
+        allow_operation: bool = True,
     ) -> Any:
         """The tensor or node of this graph that `obj` is, names, or converts to."""
         if not (allow_tensor or allow_operation):
@@ -517,7 +540,9 @@ class Graph:
         """Whether a session may fetch this tensor or node."""
         return as_node(value) not in self._unfetchable
 
-    def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
+    def as_graph_def(
+        self, from_version: int | None = None, add_shapes: bool = False
+    ) -> protos.GraphDef:
         """The graph as a protocol buffer.
 
         Args:
@@ -533,11 +558,11 @@ class Graph:
         self,
         op_type: str,
         inputs: Sequence[Any],
-        dtypes: Any = None,
-        input_types: Any = None,
+        dtypes: Iterable[DTypeLike] | None = None,
+        input_types: Iterable[DTypeLike] | None = None,
         name: str | None = None,
         attrs: Mapping[str, Any] | None = None,
-        op_def: Any = None,
+        op_def: protos.OpDef | None = None,
         compute_shapes: bool = True,
         compute_device: bool = True,
     ) -> Node:

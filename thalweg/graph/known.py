@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import TensorLike
 
 Array = NDArray[Any]
 Elements = tuple[int | None, ...]
@@ -56,7 +59,7 @@ _inquiry = _Inquiry()
 
 
 @public("contrib.util.constant_value", "get_static_value")
-def constant_value(tensor: Any, partial: bool = False) -> Array | None:
+def constant_value(tensor: TensorLike, partial: bool = False) -> Array | None:
     """The value of a tensor if it follows from constants and static shapes, else None.
 
     With `partial`, a vector known in part is an array of objects, None where unknown.

@@ -1,19 +1,22 @@
-"""What callers may pass where a tensor, a dtype or a shape is meant.
+"""What callers may pass where a tensor, a dtype, a shape or a structure of them is meant.
 
 Public functions convert such arguments first thing; these names say in a signature that they do.
+Three names stand for `Any`, each for the reason that it gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.composite import IndexedSlices, SparseTensor, SparseTensorValue
+from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
-from thalweg.graph.node import Tensor
+from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import Dimension, TensorShape
 
 
@@ -35,7 +38,27 @@ class HoldsTensor(Protocol):
 
 #: Sizes that may be unknown stand in lists beside tensors, hence None there.
 TensorLike: TypeAlias = "Tensor | HoldsTensor | HoldsArray | complex | str | bytes | IndexedSlices | TensorShape | Dimension | Sequence[TensorLike | None]"  # fmt: skip # noqa: E501 - one string
-#: A result that is None only in cases that callers rule out: a check would be noise to them.
-MaybeNone: TypeAlias = Any
 DTypeLike: TypeAlias = DType | str | int | type[Any] | np.dtype[Any]
 ShapeLike: TypeAlias = TensorShape | SupportsIndex | Iterable[SupportsIndex | None] | None
+#: A whole number, or one for each axis.
+IntsLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
+SparseLike: TypeAlias = SparseTensor | SparseTensorValue
+#: Tensors in lists, tuples and dicts.
+TensorStructure: TypeAlias = "TensorLike | SparseLike | Sequence[TensorStructure] | Mapping[Any, TensorStructure]"  # fmt: skip # noqa: E501 - one string
+#: What a step can be asked for: tensors, operations, their names, and structures of them.
+FetchLike: TypeAlias = "Tensor | Node | HoldsTensor | SparseTensor | IndexedSlices | str | Sequence[FetchLike] | Mapping[Any, FetchLike]"  # fmt: skip # noqa: E501 - one string
+#: A device by its name, or a function that names one for each operation.
+DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Node], str | DeviceSpec | None] | None"
+#: What stands in brackets behind a tensor.
+IndexLike: TypeAlias = "SupportsIndex | slice[Any, Any, Any] | EllipsisType | Tensor | HoldsTensor | HoldsArray | Sequence[IndexLike] | None"  # fmt: skip # noqa: E501 - one string
+#: An operation, or what an operation makes.
+NodeLike: TypeAlias = Node | Tensor | HoldsTensor | SparseTensor | IndexedSlices
+#: The names of collections.
+Collections: TypeAlias = Iterable[Hashable] | None
+
+#: A result that is None only in cases that callers rule out: a check would be noise to them.
+MaybeNone: TypeAlias = Any
+#: Lists, tuples and dicts as the program made them, or what its own function returned.
+Structure: TypeAlias = Any
+#: An object of the program's own, which is kept and handed back as it is.
+UserObject: TypeAlias = Any

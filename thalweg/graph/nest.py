@@ -7,9 +7,12 @@ list goes back into the shape of a structure. Everything that is not a sequence 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import Structure
 
 
 def _names(name: str) -> tuple[str, ...]:
@@ -17,7 +20,7 @@ def _names(name: str) -> tuple[str, ...]:
 
 
 @public(*_names("is_sequence"), *_names("is_nested"))
-def is_sequence(seq: Any) -> bool:
+def is_sequence(seq: Structure) -> bool:
     """Whether a value has parts: lists, tuples and mappings have, strings and tensors have not."""
     if isinstance(seq, str | bytes):
         return False
@@ -76,7 +79,7 @@ def _rebuild(structure: Any, parts: Sequence[Any]) -> Any:
 
 
 @public(*_names("flatten"))
-def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
+def flatten(structure: Structure, expand_composites: bool = False) -> list[Any]:
     """The leaves of a structure: `flatten(((1, 2), [3]))` is `[1, 2, 3]`."""
     if not is_sequence(structure):
         return structure.components() if _expands(structure, expand_composites) else [structure]
@@ -89,8 +92,8 @@ def _expands(value: Any, expand_composites: bool) -> bool:
 
 @public(*_names("pack_sequence_as"))
 def pack_sequence_as(
-    structure: Any, flat_sequence: Sequence[Any], expand_composites: bool = False
-) -> Any:
+    structure: Structure, flat_sequence: Sequence[Any], expand_composites: bool = False
+) -> Structure:
     """The leaves `flat_sequence` in the form of `structure`."""
     if not is_sequence(flat_sequence):
         raise TypeError(f"flat_sequence must be a sequence, not {flat_sequence!r}")
@@ -117,7 +120,7 @@ def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any
 
 @public(*_names("assert_same_structure"))
 def assert_same_structure(
-    nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
+    nest1: Structure, nest2: Structure, check_types: bool = True, expand_composites: bool = False
 ) -> None:
     """Raise unless both structures nest the same way (with `check_types`, in the same types)."""
     counts = [len(flatten(nest, expand_composites)) for nest in (nest1, nest2)]
@@ -174,7 +177,7 @@ def _assert_same_keys(nest1: Any, nest2: Any) -> None:
 
 
 @public(*_names("map_structure"))
-def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> Any:
+def map_structure(func: Callable[..., Any], *structure: Structure, **kwargs: Any) -> Structure:
     """`func` of the corresponding leaves of equal structures, in the form of the first."""
     if not callable(func):
         raise TypeError(f"func must be callable, got: {func!r}")
@@ -217,7 +220,9 @@ def _leaf_pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
 
 
 @public(*_names("assert_shallow_structure"))
-def assert_shallow_structure(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> None:
+def assert_shallow_structure(
+    shallow_tree: Structure, input_tree: Structure, check_types: bool = True
+) -> None:
     """Raise unless `input_tree` nests like `shallow_tree` as deep as that one goes."""
     if not is_sequence(shallow_tree):
         return
@@ -236,7 +241,9 @@ def assert_shallow_structure(shallow_tree: Any, input_tree: Any, check_types: bo
 
 
 @public(*_names("flatten_up_to"))
-def flatten_up_to(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> list[Any]:
+def flatten_up_to(
+    shallow_tree: Structure, input_tree: Structure, check_types: bool = True
+) -> list[Any]:
     """The parts of `input_tree` that stand where `shallow_tree` has its leaves."""
     assert_shallow_structure(shallow_tree, input_tree, check_types)
     return _flatten_up_to(shallow_tree, input_tree)
@@ -251,8 +258,8 @@ def _flatten_up_to(shallow_tree: Any, input_tree: Any) -> list[Any]:
 
 @public(*_names("map_structure_up_to"))
 def map_structure_up_to(
-    shallow_tree: Any, func: Callable[..., Any], *inputs: Any, check_types: bool = True
-) -> Any:
+    shallow_tree: Structure, func: Callable[..., Any], *inputs: Structure, check_types: bool = True
+) -> Structure:
     """`func` of the parts of the inputs that stand at the leaves of `shallow_tree`."""
     if not inputs:
         raise ValueError("Cannot map over no sequences")

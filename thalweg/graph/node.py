@@ -20,7 +20,9 @@ from thalweg.platform.notebook import location
 from thalweg.public import public
 
 if TYPE_CHECKING:
+    from thalweg import protos
     from thalweg.graph.graph import Graph
+    from thalweg.graph.likes import IndexLike, MaybeNone, TensorLike
 
 #: What Python's operators do to tensors, filled by the op families that define them.
 operators: dict[str, Callable[..., Any]] = {}
@@ -162,12 +164,12 @@ class Node:
         return line_of(self._code, self._lasti)
 
     @property
-    def node_def(self) -> Any:
+    def node_def(self) -> protos.NodeDef:
         """This node as a NodeDef protobuf."""
         return operators["node_def"](self)
 
     @property
-    def op_def(self) -> Any:
+    def op_def(self) -> protos.OpDef:
         """The definition of this node's op as an OpDef protobuf."""
         return operators["op_def"](type(self.op))
 
@@ -321,7 +323,7 @@ class Tensor:
 
     def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
-    ) -> Any:
+    ) -> MaybeNone:
         """The value of the tensor in one step of a session.
 
         Args:
@@ -360,95 +362,95 @@ class Tensor:
             "fetch it with session.run or eval()"
         )
 
-    def assign(self, value: Any, name: str | None = None) -> Tensor:
+    def assign(self, value: TensorLike, name: str | None = None) -> Tensor:
         """Write to the slice of a variable that this is: `variable[1:3].assign(value)`."""
         return operators["slice_assign"](self, value, name)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: IndexLike) -> Tensor:
         return operators["getitem"](self, key)
 
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self, other: TensorLike) -> Tensor:
         return operators["add"](self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self, other: TensorLike) -> Tensor:
         return operators["add"](other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: TensorLike) -> Tensor:
         return operators["sub"](self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self, other: TensorLike) -> Tensor:
         return operators["sub"](other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: TensorLike) -> Tensor:
         return operators["mul"](self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self, other: TensorLike) -> Tensor:
         return operators["mul"](other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: TensorLike) -> Tensor:
         return operators["truediv"](self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
         return operators["truediv"](other, self)
 
-    def __div__(self, other: Any) -> Tensor:
+    def __div__(self, other: TensorLike) -> Tensor:
         return operators["div"](self, other)
 
-    def __rdiv__(self, other: Any) -> Tensor:
+    def __rdiv__(self, other: TensorLike) -> Tensor:
         return operators["div"](other, self)
 
-    def __floordiv__(self, other: Any) -> Tensor:
+    def __floordiv__(self, other: TensorLike) -> Tensor:
         return operators["floordiv"](self, other)
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
         return operators["floordiv"](other, self)
 
-    def __mod__(self, other: Any) -> Tensor:
+    def __mod__(self, other: TensorLike) -> Tensor:
         return operators["mod"](self, other)
 
-    def __rmod__(self, other: Any) -> Tensor:
+    def __rmod__(self, other: TensorLike) -> Tensor:
         return operators["mod"](other, self)
 
-    def __pow__(self, other: Any) -> Tensor:
+    def __pow__(self, other: TensorLike) -> Tensor:
         return operators["pow"](self, other)
 
-    def __rpow__(self, other: Any) -> Tensor:
+    def __rpow__(self, other: TensorLike) -> Tensor:
         return operators["pow"](other, self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: TensorLike) -> Tensor:
         return operators["matmul"](self, other)
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
         return operators["matmul"](other, self)
 
-    def __lt__(self, other: Any) -> Tensor:
+    def __lt__(self, other: TensorLike) -> Tensor:
         return operators["lt"](self, other)
 
-    def __le__(self, other: Any) -> Tensor:
+    def __le__(self, other: TensorLike) -> Tensor:
         return operators["le"](self, other)
 
-    def __gt__(self, other: Any) -> Tensor:
+    def __gt__(self, other: TensorLike) -> Tensor:
         return operators["gt"](self, other)
 
-    def __ge__(self, other: Any) -> Tensor:
+    def __ge__(self, other: TensorLike) -> Tensor:
         return operators["ge"](self, other)
 
-    def __and__(self, other: Any) -> Tensor:
+    def __and__(self, other: TensorLike) -> Tensor:
         return operators["and"](self, other)
 
-    def __rand__(self, other: Any) -> Tensor:
+    def __rand__(self, other: TensorLike) -> Tensor:
         return operators["and"](other, self)
 
-    def __or__(self, other: Any) -> Tensor:
+    def __or__(self, other: TensorLike) -> Tensor:
         return operators["or"](self, other)
 
-    def __ror__(self, other: Any) -> Tensor:
+    def __ror__(self, other: TensorLike) -> Tensor:
         return operators["or"](other, self)
 
-    def __xor__(self, other: Any) -> Tensor:
+    def __xor__(self, other: TensorLike) -> Tensor:
         return operators["xor"](self, other)
 
-    def __rxor__(self, other: Any) -> Tensor:
+    def __rxor__(self, other: TensorLike) -> Tensor:
         return operators["xor"](other, self)
 
     def __invert__(self) -> Tensor:

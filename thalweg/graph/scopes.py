@@ -5,12 +5,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ContextDecorator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.build import graph_of
 from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.platform.described import described
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import DeviceLike, NodeLike
 
 
 class NameScope(ContextDecorator):
@@ -92,7 +95,7 @@ def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContex
 
 
 @public("device")
-def device(device_name_or_function: Any) -> AbstractContextManager[None]:
+def device(device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
     """Ask for a device for the nodes that are made inside.
 
     Args:
@@ -112,7 +115,9 @@ def device(device_name_or_function: Any) -> AbstractContextManager[None]:
 
 
 @public("colocate_with")
-def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+def colocate_with(
+    op: NodeLike | None, ignore_existing: bool = False
+) -> AbstractContextManager[None]:
     """Let the nodes that are made inside share the device of another.
 
     Args:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 from thalweg.graph.dtypes import DType
 from thalweg.public import public
@@ -39,7 +39,7 @@ class Dimension:
 
     __slots__ = ("_value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Dimension | SupportsIndex | None) -> None:
         self._value = _checked_size(value)
 
     @property
@@ -47,62 +47,62 @@ class Dimension:
         """The size, or None if it is unknown."""
         return self._value
 
-    def is_compatible_with(self, other: Any) -> bool:
+    def is_compatible_with(self, other: Dimension | SupportsIndex | None) -> bool:
         """Whether both could be the same size."""
         other_value = as_dimension(other)._value
         return self._value is None or other_value is None or self._value == other_value
 
-    def assert_is_compatible_with(self, other: Any) -> None:
+    def assert_is_compatible_with(self, other: Dimension | SupportsIndex | None) -> None:
         """Raises ValueError unless both could be the same size."""
         if not self.is_compatible_with(other):
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
-    def merge_with(self, other: Any) -> Dimension:
+    def merge_with(self, other: Dimension | SupportsIndex | None) -> Dimension:
         """The dimension known as well as `self` and `other` together know it."""
         other = as_dimension(other)
         self.assert_is_compatible_with(other)
         return other if self._value is None else self
 
-    def __add__(self, other: Any) -> Dimension:
+    def __add__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__add__, self, other)
 
-    def __radd__(self, other: Any) -> Dimension:
+    def __radd__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__add__, other, self)
 
-    def __sub__(self, other: Any) -> Dimension:
+    def __sub__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__sub__, self, other)
 
-    def __rsub__(self, other: Any) -> Dimension:
+    def __rsub__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__sub__, other, self)
 
-    def __mul__(self, other: Any) -> Dimension:
+    def __mul__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__mul__, self, other)
 
-    def __rmul__(self, other: Any) -> Dimension:
+    def __rmul__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__mul__, other, self)
 
-    def __floordiv__(self, other: Any) -> Dimension:
+    def __floordiv__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__floordiv__, self, other)
 
-    def __rfloordiv__(self, other: Any) -> Dimension:
+    def __rfloordiv__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__floordiv__, other, self)
 
-    def __mod__(self, other: Any) -> Dimension:
+    def __mod__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__mod__, self, other)
 
-    def __rmod__(self, other: Any) -> Dimension:
+    def __rmod__(self, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(int.__mod__, other, self)
 
-    def __lt__(self, other: Any) -> bool | None:
+    def __lt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__lt__, self, other)
 
-    def __le__(self, other: Any) -> bool | None:
+    def __le__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__le__, self, other)
 
-    def __gt__(self, other: Any) -> bool | None:
+    def __gt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__gt__, self, other)
 
-    def __ge__(self, other: Any) -> bool | None:
+    def __ge__(self, other: Dimension | SupportsIndex | None) -> bool | None:
         return _comparison(int.__ge__, self, other)
 
     # Any, since an unknown size makes both answers None where object promises a bool.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import as_dtype, float32
+from thalweg.graph.dtypes import DType, as_dtype, float32
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.image.checks import after, require, require_image, sizes_of
@@ -51,20 +52,22 @@ def convert_image_dtype(
             return casting.cast(tensor, target, name=scope)
         if source.is_integer:
             return arithmetic.multiply(casting.cast(tensor, target), 1.0 / source.max, name=scope)
-        scaled = tensor * (target.max + 0.5)
-        convert = casting.saturate_cast if saturate else casting.cast
-        return convert(scaled, target, name=scope)
+        return _converted(tensor * (target.max + 0.5), target, saturate, scope)
 
 
-def _between_integers(tensor: Tensor, target: Any, saturate: bool, scope: str) -> Tensor:
+def _converted(x: Tensor, target: DType, saturate: bool, name: str | None = None) -> Tensor:
+    if saturate:
+        return casting.saturate_cast(x, target, name=name)
+    return casting.cast(x, target, name=name)
+
+
+def _between_integers(tensor: Tensor, target: DType, saturate: bool, scope: str) -> Tensor:
     source = tensor.dtype.base_dtype
     if source.max > target.max:
         scaled = tensor // ((source.max + 1) // (target.max + 1))
-        convert = casting.saturate_cast if saturate else casting.cast
-        return convert(scaled, target, name=scope)
-    convert = casting.saturate_cast if saturate else casting.cast
+        return _converted(scaled, target, saturate, scope)
     return arithmetic.multiply(
-        convert(tensor, target), (target.max + 1) // (source.max + 1), name=scope
+        _converted(tensor, target, saturate), (target.max + 1) // (source.max + 1), name=scope
     )
 
 
@@ -76,7 +79,7 @@ def _in_floats(image: Any, change: Callable[..., Tensor], *arguments: Any) -> Te
 
 
 @public("image.adjust_brightness")
-def adjust_brightness(image: Any, delta: Any) -> Tensor:
+def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
     """Images with a number added to all pixels.
 
     Args:
@@ -95,7 +98,7 @@ def adjust_brightness(image: Any, delta: Any) -> Tensor:
 
 
 @public("image.adjust_contrast")
-def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
+def adjust_contrast(images: Any, contrast_factor: TensorLike) -> Tensor:
     """Images whose distances from the mean are multiplied by a factor.
 
     Args:
@@ -114,7 +117,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
         return _in_floats(images, _contrasted, contrast_factor)
 
 
-def _contrasted(x: Tensor, factor: Any) -> Tensor:
+def _contrasted(x: Tensor, factor: TensorLike) -> Tensor:
     if x.shape.rank is not None and x.shape.rank < 3:
         raise ValueError(f"Shape must be at least rank 3, got {x.shape}")
     mean = reduce.reduce_mean(x, [-3, -2], keep_dims=True)
@@ -122,7 +125,7 @@ def _contrasted(x: Tensor, factor: Any) -> Tensor:
 
 
 @public("image.adjust_gamma")
-def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
+def adjust_gamma(image: TensorLike, gamma: Tensor | float = 1, gain: TensorLike = 1) -> Tensor:
     """out = gain · in ** gamma, on values scaled to [0, 1]."""
 
     def change(x: Tensor, power: Tensor) -> Tensor:
@@ -135,7 +138,7 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
 
 
 @public("image.adjust_hue")
-def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
+def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
     """RGB images whose hue is turned.
 
     The darkest and the brightest channel of a pixel keep their values, whatever their range.
@@ -168,7 +171,9 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
 
 
 @public("image.adjust_saturation")
-def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Tensor:
+def adjust_saturation(
+    image: TensorLike, saturation_factor: TensorLike, name: str | None = None
+) -> Tensor:
     """RGB images whose saturation is multiplied by a factor.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float64, int32
@@ -24,6 +24,9 @@ from thalweg.ops.image.rotation import TurnQuarters
 from thalweg.ops.math import arithmetic, compare
 from thalweg.ops.random import random
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    pass
 
 
 def as_image(image: Any) -> Tensor:
@@ -209,7 +212,11 @@ def _margin(size: Any, fraction: float) -> Any:
 
 @public("image.pad_to_bounding_box")
 def pad_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: Any,
+    offset_height: Tensor | int,
+    offset_width: Tensor | int,
+    target_height: Tensor | int,
+    target_width: Tensor | int,
 ) -> Tensor:
     """Images with zeros around them.
 
@@ -255,7 +262,11 @@ def _with_size(result: Tensor, source: Tensor, height: Any, width: Any) -> Tenso
 
 @public("image.crop_to_bounding_box")
 def crop_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: Any,
+    offset_height: Tensor | int,
+    offset_width: Tensor | int,
+    target_height: Tensor | int,
+    target_width: Tensor | int,
 ) -> Tensor:
     """A part of images.
 
@@ -293,7 +304,9 @@ def crop_to_bounding_box(
 
 
 @public("image.resize_image_with_crop_or_pad", "image.resize_with_crop_or_pad")
-def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Tensor:
+def resize_image_with_crop_or_pad(
+    image: Any, target_height: Tensor | int, target_width: Tensor | int
+) -> Tensor:
     """Images cut, or padded with zeros, evenly on both sides to a size.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -24,6 +24,9 @@ from thalweg.ops.image.resizing import (
 )
 from thalweg.ops.math import arithmetic, reduce, rounding
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    pass
 
 
 @public("image.ResizeMethod")
@@ -55,7 +58,7 @@ _METHODS: dict[Any, Any] = {
 def resize_images(
     images: Any,
     size: Any,
-    method: Any = ResizeMethod.BILINEAR,
+    method: int | str = ResizeMethod.BILINEAR,
     align_corners: bool = False,
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
@@ -123,9 +126,9 @@ def _proportional(batch: Tensor, target: Tensor) -> Tensor:
 @public("image.resize_image_with_pad")
 def resize_image_with_pad(
     image: Any,
-    target_height: Any,
-    target_width: Any,
-    method: Any = ResizeMethod.BILINEAR,
+    target_height: Tensor | int,
+    target_width: Tensor | int,
+    method: int | str = ResizeMethod.BILINEAR,
     align_corners: bool = False,
 ) -> Tensor:
     """Resize within the target keeping the aspect ratio, and pad the rest evenly with zeros."""
@@ -144,7 +147,8 @@ def resize_image_with_pad(
 
 
 def _whole(x: Tensor) -> Tensor:
-    return casting.cast(rounding.floor(x), dtypes.int32)
+    whole: Tensor = rounding.floor(x)
+    return casting.cast(whole, dtypes.int32)
 
 
 @public("image.decode_image", "io.decode_image")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, graphs
+from thalweg.graph.likes import FetchLike
 from thalweg.inspect import trace
 from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
@@ -23,7 +26,7 @@ from thalweg.runtime.stats import RunMetadata, store_stats
 class InspectedSession(BaseSession):
     """A session whose steps can be explained and traced."""
 
-    def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
+    def plan(self, fetches: FetchLike, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
         """How a step would run: an object to print and to measure. No state changes.
 
         Args:
@@ -80,7 +83,9 @@ class Session(InspectedSession):
         [array([2., 3.], dtype=float32), np.float32(3.0)]
     """
 
-    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: protos.ConfigProto | None = None
+    ) -> None:
         super().__init__(target, graph, config)
         self._entered = False
 
@@ -95,7 +100,12 @@ class Session(InspectedSession):
         context.sessions.items.append(self)
         return self
 
-    def __exit__(self, exec_type: Any, exec_value: Any, exec_tb: Any) -> None:
+    def __exit__(
+        self,
+        exec_type: type[BaseException] | None,
+        exec_value: BaseException | None,
+        exec_tb: TracebackType | None,
+    ) -> None:
         context.sessions.items.pop()
         graphs.items.pop()
         self.close()
@@ -104,7 +114,7 @@ class Session(InspectedSession):
     def reset(
         target: str = "",
         containers: Sequence[str] | None = None,
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
     ) -> None:
         """Clear the state in some containers (all if None) and close the sessions that use them."""
         for session in list(live):
@@ -131,7 +141,9 @@ class InteractiveSession(InspectedSession):
         >>> session.close()
     """
 
-    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: protos.ConfigProto | None = None
+    ) -> None:
         super().__init__(target, graph, config)
         self._explicit_graph = graph
         if graph is not None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from thalweg.graph.graph import Graph
 from thalweg.public import public
 from thalweg.runtime.stats import NodeExecStats, StepStats
 
@@ -115,7 +116,7 @@ class _Value:
 class Timeline:
     """The timeline of a traced step: `Timeline(run_metadata.step_stats)`."""
 
-    def __init__(self, step_stats: StepStats, graph: Any = None) -> None:
+    def __init__(self, step_stats: StepStats, graph: Graph | None = None) -> None:
         self._step_stats = step_stats
         self._trace = ChromeTrace()
 

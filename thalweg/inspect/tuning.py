@@ -13,6 +13,7 @@ from typing import Any
 
 from thalweg.codegen.contraction.kernel import Schedule
 from thalweg.device.cpu.tuner import BUDGET, Subject, Tuned, tune_kernels
+from thalweg.graph.likes import FetchLike
 from thalweg.inspect.explain import StepPlan
 from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text import clipped, table
@@ -42,7 +43,7 @@ class TuneReport:
 @public("tune")
 def tune(
     session: InspectedSession,
-    fetches: Any,
+    fetches: FetchLike,
     feed_dict: Mapping[Any, Any] | None = None,
     budget_seconds: float = BUDGET,
 ) -> TuneReport:

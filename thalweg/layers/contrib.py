@@ -6,13 +6,13 @@ the variables to the collection of model variables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.likes import TensorLike
+from thalweg.graph.likes import Collections, IntsLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.layers import convolutional, core, normalization, pooling
@@ -21,6 +21,11 @@ from thalweg.ops.nn import activation
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros, xavier_initializer
 from thalweg.variables.scope import variable_scope
+
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
+    from thalweg.variables.scope import VariableScope
+    from thalweg.variables.store import ReuseMode
 
 Function = Callable[..., Any]
 _OLD_NAMES = {"kernel": "weights", "bias": "biases"}
@@ -72,15 +77,15 @@ def fully_connected(
     activation_fn: Function | None = activation.relu,
     normalizer_fn: Function | None = None,
     normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = xavier_initializer(),  # noqa: B008 - holds no state
+    weights_initializer: InitializerLike = xavier_initializer(),  # noqa: B008 - holds no state
     weights_regularizer: Function | None = None,
-    biases_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+    biases_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
     biases_regularizer: Function | None = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
+    reuse: bool | ReuseMode | None = None,
+    variables_collections: Collections | Mapping[str, Collections] = None,
+    outputs_collections: Hashable = None,
     trainable: bool = True,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> Tensor:
     """A dense layer; with a normalizer it has no biases.
 
@@ -160,23 +165,23 @@ def _layer_format(data_format: str | None) -> str:
 def conv2d(
     inputs: Any,
     num_outputs: int,
-    kernel_size: Any,
-    stride: Any = 1,
+    kernel_size: IntsLike,
+    stride: IntsLike = 1,
     padding: str = "SAME",
     data_format: str | None = None,
-    rate: Any = 1,
+    rate: IntsLike = 1,
     activation_fn: Function | None = activation.relu,
     normalizer_fn: Function | None = None,
     normalizer_params: dict[str, Any] | None = None,
-    weights_initializer: Any = xavier_initializer(),  # noqa: B008 - holds no state
+    weights_initializer: InitializerLike = xavier_initializer(),  # noqa: B008 - holds no state
     weights_regularizer: Function | None = None,
-    biases_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+    biases_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
     biases_regularizer: Function | None = None,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
+    reuse: bool | ReuseMode | None = None,
+    variables_collections: Collections | Mapping[str, Collections] = None,
+    outputs_collections: Hashable = None,
     trainable: bool = True,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> Tensor:
     """A convolution over images; with a normalizer it has no biases.
 
@@ -232,12 +237,12 @@ def conv2d(
 
 @public("contrib.layers.max_pool2d")
 def max_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
+    inputs: TensorLike,
+    kernel_size: IntsLike,
+    stride: IntsLike = 2,
     padding: str = "VALID",
     data_format: str = "NHWC",
-    outputs_collections: Any = None,
+    outputs_collections: Hashable = None,
     scope: Any = None,
 ) -> Tensor:
     """The maximum of windows of images.
@@ -266,12 +271,12 @@ def max_pool2d(
 
 @public("contrib.layers.avg_pool2d")
 def avg_pool2d(
-    inputs: Any,
-    kernel_size: Any,
-    stride: Any = 2,
+    inputs: TensorLike,
+    kernel_size: IntsLike,
+    stride: IntsLike = 2,
     padding: str = "VALID",
     data_format: str = "NHWC",
-    outputs_collections: Any = None,
+    outputs_collections: Hashable = None,
     scope: Any = None,
 ) -> Tensor:
     """The mean of windows of images."""
@@ -281,7 +286,7 @@ def avg_pool2d(
 
 
 @public("contrib.layers.flatten")
-def flatten(inputs: TensorLike, outputs_collections: Any = None, scope: Any = None) -> Tensor:
+def flatten(inputs: TensorLike, outputs_collections: Hashable = None, scope: Any = None) -> Tensor:
     """All axes but the first as one.
 
     Args:
@@ -304,10 +309,10 @@ def flatten(inputs: TensorLike, outputs_collections: Any = None, scope: Any = No
 @public("contrib.layers.dropout")
 def dropout(
     inputs: TensorLike,
-    keep_prob: Any = 0.5,
+    keep_prob: Tensor | float = 0.5,
     noise_shape: Any = None,
-    is_training: Any = True,
-    outputs_collections: Any = None,
+    is_training: TensorLike = True,
+    outputs_collections: Hashable = None,
     scope: Any = None,
     seed: int | None = None,
 ) -> Tensor:
@@ -344,15 +349,15 @@ def batch_norm(
     activation_fn: Function | None = None,
     param_initializers: dict[str, Any] | None = None,
     param_regularizers: dict[str, Any] | None = None,
-    updates_collections: Any = GraphKeys.UPDATE_OPS,
-    is_training: Any = True,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
+    updates_collections: Hashable = GraphKeys.UPDATE_OPS,
+    is_training: TensorLike = True,
+    reuse: bool | ReuseMode | None = None,
+    variables_collections: Collections | Mapping[str, Collections] = None,
+    outputs_collections: Hashable = None,
     trainable: bool = True,
     fused: bool | None = None,
     data_format: str = "NHWC",
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> Tensor:
     """Batch normalization: by the batch in training, by moving averages otherwise.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import IntsLike, Structure
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers import sizes
@@ -18,6 +19,9 @@ from thalweg.ops.nn import bias as bias_ops
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros
 
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
+
 Regularizer = Callable[[Any], Any]
 
 
@@ -29,15 +33,15 @@ class Conv(Layer):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: IntsLike,
+        strides: IntsLike = 1,
         padding: str = "valid",
         data_format: str = "channels_last",
-        dilation_rate: Any = 1,
-        activation: Any = None,
+        dilation_rate: IntsLike = 1,
+        activation: Callable[[Tensor], Structure] | str | None = None,
         use_bias: bool = True,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+        kernel_initializer: InitializerLike = None,
+        bias_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
         kernel_regularizer: Regularizer | None = None,
         bias_regularizer: Regularizer | None = None,
         activity_regularizer: Regularizer | None = None,
@@ -187,14 +191,14 @@ class ConvTranspose(Conv):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: IntsLike,
+        strides: IntsLike = 1,
         padding: str = "valid",
         data_format: str = "channels_last",
-        activation: Any = None,
+        activation: Callable[[Tensor], Structure] | str | None = None,
         use_bias: bool = True,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+        kernel_initializer: InitializerLike = None,
+        bias_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
         kernel_regularizer: Regularizer | None = None,
         bias_regularizer: Regularizer | None = None,
         activity_regularizer: Regularizer | None = None,

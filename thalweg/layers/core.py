@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
+from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
 from thalweg.graph.known import constant_value
-from thalweg.graph.likes import TensorLike
+from thalweg.graph.likes import DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.functional import functional
@@ -21,6 +22,9 @@ from thalweg.ops.nn import dropout as dropout_ops
 from thalweg.ops.sparse import sparse as sparse_ops
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros
+
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
 
 Regularizer = Callable[[Any], Any]
 
@@ -47,10 +51,10 @@ class Dense(Layer):
     def __init__(
         self,
         units: int,
-        activation: Any = None,
+        activation: Callable[[Tensor], Structure] | str | None = None,
         use_bias: bool = True,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+        kernel_initializer: InitializerLike = None,
+        bias_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
         kernel_regularizer: Regularizer | None = None,
         bias_regularizer: Regularizer | None = None,
         activity_regularizer: Regularizer | None = None,
@@ -136,7 +140,7 @@ class Dropout(Layer):
         self.noise_shape = noise_shape
         self.seed = seed
 
-    def call(self, inputs: Any, training: Any = False) -> Tensor:
+    def call(self, inputs: Any, training: TensorLike = False) -> Tensor:
         inputs = convert_to_tensor(inputs)
         static = static_bool(training)
         if static is False:
@@ -156,7 +160,7 @@ def dropout(
     rate: Any = 0.5,
     noise_shape: Any = None,
     seed: int | None = None,
-    training: Any = False,
+    training: TensorLike = False,
     name: str | None = None,
 ) -> Tensor:
     """In training, set a share `rate` of the inputs to 0 and scale the others up by 1 / (1 - rate).
@@ -237,15 +241,34 @@ def flatten(
     return Flatten(name=name, data_format=data_format)(inputs)
 
 
-@public("layers.Input")
-def make_input(
-    shape: Any = None,
+@overload
+def make_input(  # pyright: ignore[reportOverlappingOverload] - the second is for a value not known
+    shape: Iterable[SupportsIndex | None] | TensorShape | None = None,
     batch_size: int | None = None,
     name: str | None = None,
-    dtype: Any = float32,
+    dtype: DTypeLike = float32,
+    *,
+    sparse: Literal[True],
+    tensor: TensorLike | None = None,
+) -> SparseTensor: ...
+@overload
+def make_input(
+    shape: Iterable[SupportsIndex | None] | TensorShape | None = None,
+    batch_size: int | None = None,
+    name: str | None = None,
+    dtype: DTypeLike = float32,
     sparse: bool = False,
-    tensor: Any = None,
-) -> Any:
+    tensor: TensorLike | None = None,
+) -> Tensor: ...
+@public("layers.Input")
+def make_input(
+    shape: Iterable[SupportsIndex | None] | TensorShape | None = None,
+    batch_size: int | None = None,
+    name: str | None = None,
+    dtype: DTypeLike = float32,
+    sparse: bool = False,
+    tensor: TensorLike | None = None,
+) -> Tensor | SparseTensor:
     """A placeholder for a batch of examples of a shape (or the tensor given)."""
     if tensor is not None:
         return convert_to_tensor(tensor)

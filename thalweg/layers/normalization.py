@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
-from thalweg.graph.likes import TensorLike
+from thalweg.graph.likes import IntsLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
@@ -22,6 +22,10 @@ from thalweg.ops.nn import normalisation as fused_ops
 from thalweg.ops.state import state
 from thalweg.public import public
 from thalweg.variables.initializers import Ones, Zeros
+
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
+    from thalweg.variables.store import ReuseMode
 
 Function = Callable[[Any], Any]
 
@@ -40,21 +44,21 @@ class BatchNormalization(Layer):
 
     def __init__(
         self,
-        axis: Any = -1,
+        axis: IntsLike = -1,
         momentum: float = 0.99,
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = Zeros(),  # noqa: B008 - holds no state
-        gamma_initializer: Any = Ones(),  # noqa: B008 - holds no state
-        moving_mean_initializer: Any = Zeros(),  # noqa: B008 - holds no state
-        moving_variance_initializer: Any = Ones(),  # noqa: B008 - holds no state
+        beta_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
+        gamma_initializer: InitializerLike = Ones(),  # noqa: B008 - holds no state
+        moving_mean_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
+        moving_variance_initializer: InitializerLike = Ones(),  # noqa: B008 - holds no state
         beta_regularizer: Function | None = None,
         gamma_regularizer: Function | None = None,
         beta_constraint: Function | None = None,
         gamma_constraint: Function | None = None,
         renorm: bool = False,
-        renorm_clipping: Any = None,
+        renorm_clipping: Mapping[str, TensorLike] | None = None,
         renorm_momentum: float = 0.99,
         fused: bool | None = None,
         trainable: bool = True,
@@ -145,7 +149,7 @@ class BatchNormalization(Layer):
                 "renorm_stddev", shape, dtype, start, trainable=False
             )
 
-    def call(self, inputs: Any, training: Any = False) -> Tensor:
+    def call(self, inputs: Any, training: TensorLike = False) -> Tensor:
         inputs = convert_to_tensor(inputs)
         if self.virtual_batch_size is not None:
             return self._in_virtual_batches(inputs, training)
@@ -253,8 +257,10 @@ class BatchNormalization(Layer):
         self._move_one(self.moving_mean, statistics.mean, self.momentum, training)
         self._move_one(self.moving_variance, statistics.variance, self.momentum, training)
 
-    def _move_one(self, variable: Any, value: Tensor, momentum: float, training: Any) -> None:
-        share: Any = 1 - momentum
+    def _move_one(
+        self, variable: Any, value: Tensor, momentum: float, training: TensorLike
+    ) -> None:
+        share: Tensor | float = 1 - momentum
         if static_bool(training) is None:
             share = share * casting.cast(training, variable.dtype.base_dtype)
         with colocate_with(variable.op):
@@ -347,25 +353,25 @@ def _choose(training: Any, batch: _Statistics, moving: _Statistics) -> _Statisti
 @public("layers.batch_normalization")
 def batch_normalization(
     inputs: TensorLike,
-    axis: Any = -1,
+    axis: IntsLike = -1,
     momentum: float = 0.99,
     epsilon: float = 1e-3,
     center: bool = True,
     scale: bool = True,
-    beta_initializer: Any = Zeros(),  # noqa: B008 - holds no state
-    gamma_initializer: Any = Ones(),  # noqa: B008 - holds no state
-    moving_mean_initializer: Any = Zeros(),  # noqa: B008 - holds no state
-    moving_variance_initializer: Any = Ones(),  # noqa: B008 - holds no state
+    beta_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
+    gamma_initializer: InitializerLike = Ones(),  # noqa: B008 - holds no state
+    moving_mean_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
+    moving_variance_initializer: InitializerLike = Ones(),  # noqa: B008 - holds no state
     beta_regularizer: Function | None = None,
     gamma_regularizer: Function | None = None,
     beta_constraint: Function | None = None,
     gamma_constraint: Function | None = None,
-    training: Any = False,
+    training: TensorLike = False,
     trainable: bool = True,
     name: str | None = None,
-    reuse: Any = None,
+    reuse: bool | ReuseMode | None = None,
     renorm: bool = False,
-    renorm_clipping: Any = None,
+    renorm_clipping: Mapping[str, TensorLike] | None = None,
     renorm_momentum: float = 0.99,
     fused: bool | None = None,
     virtual_batch_size: int | None = None,

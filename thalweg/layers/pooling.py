@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import IntsLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers import sizes
@@ -22,8 +23,8 @@ class Pooling(Layer):
 
     def __init__(
         self,
-        pool_size: Any,
-        strides: Any,
+        pool_size: IntsLike,
+        strides: IntsLike,
         padding: str = "valid",
         data_format: str = "channels_last",
         name: str | None = None,

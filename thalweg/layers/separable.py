@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import IntsLike, Structure
 from thalweg.graph.node import Tensor
 from thalweg.layers import sizes
 from thalweg.layers.convolutional import Conv
@@ -14,6 +15,9 @@ from thalweg.nn import convolutions
 from thalweg.ops.core import shaping
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros
+
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
 
 Regularizer = Callable[[Any], Any]
 
@@ -24,17 +28,17 @@ class SeparableConv(Conv):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
+        kernel_size: IntsLike,
+        strides: IntsLike = 1,
         padding: str = "valid",
         data_format: str = "channels_last",
-        dilation_rate: Any = 1,
+        dilation_rate: IntsLike = 1,
         depth_multiplier: int = 1,
-        activation: Any = None,
+        activation: Callable[[Tensor], Structure] | str | None = None,
         use_bias: bool = True,
-        depthwise_initializer: Any = None,
-        pointwise_initializer: Any = None,
-        bias_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+        depthwise_initializer: InitializerLike = None,
+        pointwise_initializer: InitializerLike = None,
+        bias_initializer: InitializerLike = Zeros(),  # noqa: B008 - holds no state
         depthwise_regularizer: Regularizer | None = None,
         pointwise_regularizer: Regularizer | None = None,
         bias_regularizer: Regularizer | None = None,

@@ -12,7 +12,7 @@ from thalweg.public import public
 
 
 @public("losses.add_loss", "contrib.losses.add_loss")
-def add_loss(loss: Any, loss_collection: str | None = GraphKeys.LOSSES) -> None:
+def add_loss(loss: Tensor, loss_collection: str | None = GraphKeys.LOSSES) -> None:
     """Add a loss to a collection of losses.
 
     Args:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
@@ -21,7 +22,10 @@ from thalweg.public import public
 
 @public("contrib.metrics.remove_squeezable_dimensions")
 def remove_squeezable_dimensions(
-    labels: Any, predictions: Any, expected_rank_diff: int = 0, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    expected_rank_diff: int = 0,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Squeeze the last dimension of the one whose rank is one higher than it should be."""
     with name_scope(name, "remove_squeezable_dimensions", [labels, predictions]):
@@ -61,6 +65,7 @@ def predictions_first(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(**dict(zip(order, args, strict=False)), **kwargs)
 
     swapped.__name__ = swapped.__qualname__ = function.__name__
+    swapped.__module__ = function.__module__  # where the names in annotations are known
     _, _, rest_of_doc = (function.__doc__ or "").partition("\n")
     about = f"`{function.__name__}`, with {predictions} before {labels}."
     swapped.__doc__ = f"{about}\n{rest_of_doc}" if rest_of_doc else about
@@ -69,7 +74,9 @@ def predictions_first(function: Callable[..., Any]) -> Callable[..., Any]:
     return swapped
 
 
-def match(labels: Any, predictions: Any, weights: Any = None) -> tuple[Tensor, Tensor, Any]:
+def match(
+    labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Labels, predictions and (if given) weights, each squeezed where the others ask for it."""
     labels, predictions = remove_squeezable_dimensions(labels, predictions)
     predictions.shape.assert_is_compatible_with(labels.shape)
@@ -93,7 +100,7 @@ def assert_broadcastable(weights: TensorShape, values: TensorShape) -> None:
         )
 
 
-def align_weights(weights: Any, values: Tensor, dtype: Any) -> Tensor:
+def align_weights(weights: TensorLike | None, values: Tensor, dtype: DTypeLike) -> Tensor:
     """Weights of `dtype` that broadcast to `values`; fewer dimensions weigh the leading ones."""
     if weights is None:
         raise ValueError("`weights` cannot be None: use 1.0 to weigh all values equally")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.collection import add_loss
@@ -49,7 +48,7 @@ class Reduction:
         )
 
     @classmethod
-    def validate(cls, key: Any) -> None:
+    def validate(cls, key: str) -> None:
         """Raise unless `key` is one of `all()`."""
         if key not in cls.all():
             known = ", ".join(dict.fromkeys(cls.all()))
@@ -58,8 +57,8 @@ class Reduction:
 
 @public("losses.compute_weighted_loss", "contrib.losses.compute_weighted_loss")
 def compute_weighted_loss(
-    losses: Any,
-    weights: Any = 1.0,
+    losses: TensorLike,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = GraphKeys.LOSSES,
     reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,

@@ -9,6 +9,7 @@ import numpy as np
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value_as_shape
+from thalweg.graph.likes import IntsLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.nn import dilation
@@ -27,7 +28,7 @@ def conv1d(
     value: Any = None,
     filters: Any = None,
     stride: Any = None,
-    padding: Any = None,
+    padding: str | Sequence[Any] | None = None,
     use_cudnn_on_gpu: bool | None = None,
     data_format: str | None = None,
     name: str | None = None,
@@ -99,7 +100,7 @@ def _image_padding(padding: Any, axis: int) -> Any:
 def convolution(
     input: Any,
     filter: Any = None,
-    padding: Any = None,
+    padding: str | Sequence[Any] | None = None,
     strides: Sequence[int] | None = None,
     dilation_rate: Sequence[int] | None = None,
     name: str | None = None,
@@ -172,7 +173,7 @@ def conv2d_transpose(
     filter: Any = None,
     output_shape: Any = None,
     strides: Any = None,
-    padding: Any = "SAME",
+    padding: str | Sequence[Any] = "SAME",
     data_format: str = "NHWC",
     name: str | None = None,
     input: Any = None,
@@ -217,7 +218,7 @@ def conv3d_transpose(
     filter: Any = None,
     output_shape: Any = None,
     strides: Any = None,
-    padding: Any = "SAME",
+    padding: str | Sequence[Any] = "SAME",
     data_format: str = "NDHWC",
     name: str | None = None,
     input: Any = None,
@@ -240,7 +241,7 @@ def conv1d_transpose(
     filters: Any,
     output_shape: Any,
     strides: Any,
-    padding: Any = "SAME",
+    padding: str | Sequence[Any] = "SAME",
     data_format: str = "NWC",
     dilations: Any = None,
     name: str | None = None,
@@ -269,11 +270,11 @@ def _with_one(sizes: Tensor, axis: int) -> Tensor:
 def conv_transpose(
     input: Any,
     filters: Any,
-    output_shape: Any,
-    strides: Any,
-    padding: Any = "SAME",
+    output_shape: TensorLike,
+    strides: IntsLike,
+    padding: str | Sequence[Any] = "SAME",
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: IntsLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """The transpose of a convolution over one, two or three spatial axes."""
@@ -317,7 +318,7 @@ def _transposed(
 
 @public("nn.atrous_conv2d")
 def atrous_conv2d(
-    value: Any, filters: Any, rate: int, padding: Any, name: str | None = None
+    value: Any, filters: Any, rate: int, padding: str, name: str | None = None
 ) -> Tensor:
     """The convolution of images with a filter that has holes.
 
@@ -359,7 +360,7 @@ def atrous_conv2d_transpose(
     filters: Any,
     output_shape: Any,
     rate: int,
-    padding: Any,
+    padding: str,
     name: str | None = None,
 ) -> Tensor:
     """The transpose (gradient) of `atrous_conv2d`."""
@@ -379,7 +380,7 @@ def depthwise_conv2d(
     input: Any,
     filter: Any,
     strides: Any,
-    padding: Any,
+    padding: str | Sequence[Any],
     rate: Any = None,
     name: str | None = None,
     data_format: str | None = None,
@@ -423,7 +424,7 @@ def separable_conv2d(
     depthwise_filter: Any,
     pointwise_filter: Any,
     strides: Any,
-    padding: Any,
+    padding: str | Sequence[Any],
     rate: Any = None,
     name: str | None = None,
     data_format: str | None = None,

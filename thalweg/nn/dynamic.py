@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg.control.list_ops import TensorArrayStack
 from thalweg.control.loops import while_loop
@@ -16,6 +16,7 @@ from thalweg.control.tensor_array import TensorArray
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32
+from thalweg.graph.likes import DTypeLike, TensorLike, TensorStructure
 from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import control_dependencies
@@ -28,18 +29,22 @@ from thalweg.ops.math import arithmetic, compare, reduce
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 
+if TYPE_CHECKING:
+    from thalweg.nn.rnn_cell import CellLike
+    from thalweg.variables.scope import VariableScope
+
 
 @public("nn.dynamic_rnn")
 def dynamic_rnn(
-    cell: Any,
-    inputs: Any,
+    cell: CellLike,
+    inputs: TensorStructure,
     sequence_length: Any = None,
-    initial_state: Any = None,
-    dtype: Any = None,
+    initial_state: TensorStructure | None = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     swap_memory: bool = False,
     time_major: bool = False,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> tuple[Any, Any]:
     """Apply a recurrent cell along the time axis, in a loop that runs in the graph.
 
@@ -248,17 +253,17 @@ def _common_dtype(state: Any) -> DType:
 
 @public("nn.bidirectional_dynamic_rnn")
 def bidirectional_dynamic_rnn(
-    cell_fw: Any,
-    cell_bw: Any,
-    inputs: Any,
+    cell_fw: CellLike,
+    cell_bw: CellLike,
+    inputs: TensorStructure,
     sequence_length: Any = None,
-    initial_state_fw: Any = None,
-    initial_state_bw: Any = None,
-    dtype: Any = None,
+    initial_state_fw: TensorStructure | None = None,
+    initial_state_bw: TensorStructure | None = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     swap_memory: bool = False,
     time_major: bool = False,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Two recurrent cells: one forwards, one from the end of each sequence.
 
@@ -324,14 +329,14 @@ def _reversed(values: Any, lengths: Any, time_major: bool) -> Any:
 def stack_bidirectional_dynamic_rnn(
     cells_fw: Sequence[Any],
     cells_bw: Sequence[Any],
-    inputs: Any,
+    inputs: TensorLike,
     initial_states_fw: Sequence[Any] | None = None,
     initial_states_bw: Sequence[Any] | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sequence_length: Any = None,
     parallel_iterations: int | None = None,
     time_major: bool = False,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
     swap_memory: bool = False,
 ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
     """Layers of bidirectional networks, each over both outputs of the one below, side by side:
@@ -372,11 +377,11 @@ def _starts(name: str, states: Sequence[Any] | None, count: int) -> Sequence[Any
 
 @public("nn.raw_rnn")
 def raw_rnn(
-    cell: Any,
+    cell: CellLike,
     loop_fn: Callable[..., Any],
     parallel_iterations: int | None = None,
     swap_memory: bool = False,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> tuple[Any, Any, Any]:
     """A network that decides as it goes: (lists of what it emitted, final state, loop state).
 

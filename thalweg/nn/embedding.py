@@ -8,6 +8,7 @@ from typing import Any
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int32
+from thalweg.graph.likes import SparseLike, TensorLike
 from thalweg.graph.nest import as_list
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, name_scope
@@ -150,7 +151,7 @@ def _assign(flat: Tensor, shards: list[Any], partition_strategy: str) -> tuple[T
     return shard_of, rows
 
 
-def _total_rows(shards: list[Any]) -> Any:
+def _total_rows(shards: list[Any]) -> TensorLike:
     sizes = [shard.shape[0].value for shard in shards]
     if None not in sizes:
         return convert_to_tensor(sum(sizes))
@@ -178,8 +179,8 @@ _COMBINERS = ("mean", "sqrtn", "sum")
 @public("nn.embedding_lookup_sparse")
 def embedding_lookup_sparse(
     params: Any,
-    sp_ids: Any,
-    sp_weights: Any,
+    sp_ids: SparseLike,
+    sp_weights: SparseLike | None,
     partition_strategy: str = "mod",
     name: str | None = None,
     combiner: str | None = None,
@@ -268,8 +269,8 @@ def _column_shape(embeddings: Tensor) -> Any:
 @public("nn.safe_embedding_lookup_sparse", "contrib.layers.safe_embedding_lookup_sparse")
 def safe_embedding_lookup_sparse(
     embedding_weights: Any,
-    sparse_ids: Any,
-    sparse_weights: Any = None,
+    sparse_ids: SparseLike,
+    sparse_weights: SparseLike | None = None,
     combiner: str = "mean",
     default_id: int | None = None,
     name: str | None = None,
@@ -282,8 +283,9 @@ def safe_embedding_lookup_sparse(
     are combined along the last one.
     """
     with name_scope(name, "embedding_lookup", [sparse_ids]) as scope:
-        outer = sparse_ids.dense_shape[:-1]
-        ids = _as_matrix(sparse_ids)
+        given = SparseTensor.from_value(sparse_ids)
+        outer = given.dense_shape[:-1]
+        ids = _as_matrix(given)
         weights = None
         if sparse_weights is not None:
             weights = SparseTensor(ids.indices, sparse_weights.values, ids.dense_shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype, float32
-from thalweg.graph.graph import get_default_graph
-from thalweg.graph.node import as_node
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import MaybeNone, Structure
+from thalweg.graph.node import Tensor, as_node
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform.described import described
@@ -27,6 +28,9 @@ from thalweg.public import namespace, public
 from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.scope import VariableScope, get_variable, variable_scope
 from thalweg.variables.variable import VariableAggregation, VariableSynchronization
+
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
 
 _NAMES_KEY = ("__layer_names",)
 
@@ -51,7 +55,7 @@ class InputSpec:
         self.min_ndim = min_ndim
         self.axes = axes or {}
 
-    def check(self, tensor: Any, layer: str) -> None:
+    def check(self, tensor: Tensor | None, layer: str) -> None:
         """Raise ValueError unless `tensor` is as demanded."""
         if tensor is None:
             raise _mismatch(layer, "it is None")
@@ -187,12 +191,12 @@ class Layer:
         return self._name
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> str | MaybeNone:
         """The dtype of the variables; the first input decides where none was given."""
         return None if self._dtype is None else self._dtype.name
 
     @property
-    def graph(self) -> Any:
+    def graph(self) -> Graph:
         """The graph the layer was made in."""
         return self._graph
 
@@ -270,22 +274,22 @@ class Layer:
     # What a layer was called on
 
     @property
-    def input(self) -> Any:
+    def input(self) -> Structure:
         """The input of the only call."""
         return self._only_call("input")[0]
 
     @property
-    def output(self) -> Any:
+    def output(self) -> Structure:
         """The output of the only call."""
         return self._only_call("output")[1]
 
     @property
-    def input_shape(self) -> Any:
+    def input_shape(self) -> Structure:
         """The shape of the input of the only call, as a tuple."""
         return nest.map_structure(_sizes, self._only_call("input_shape")[0])
 
     @property
-    def output_shape(self) -> Any:
+    def output_shape(self) -> Structure:
         """The shape of the output of the only call, as a tuple."""
         return nest.map_structure(_sizes, self._only_call("output_shape")[1])
 
@@ -299,19 +303,19 @@ class Layer:
 
     # What a subclass gives
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Structure) -> None:
         """Make the variables. Called once, before the first `call`."""
         self.built = True
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, inputs: Structure, *args: Any, **kwargs: Any) -> Structure:
         """The maths of the layer."""
         return inputs
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+    def compute_output_shape(self, input_shape: Structure) -> TensorShape:
         """The shape of the output for an input shape."""
         raise NotImplementedError(f"{type(self).__name__} does not tell its output shape")
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Structure, mask: Structure = None) -> Structure:
         """The mask of the output: layers pass none on."""
         return mask
 
@@ -322,13 +326,13 @@ class Layer:
         name: str,
         shape: Any,
         dtype: Any = None,
-        initializer: Any = None,
+        initializer: InitializerLike = None,
         regularizer: Callable[[Any], Any] | None = None,
         trainable: bool | None = None,
         constraint: Callable[[Any], Any] | None = None,
         use_resource: bool | None = None,
-        synchronization: Any = VariableSynchronization.AUTO,
-        aggregation: Any = VariableAggregation.NONE,
+        synchronization: int = VariableSynchronization.AUTO,
+        aggregation: int = VariableAggregation.NONE,
         partitioner: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -372,13 +376,13 @@ class Layer:
             if loss is not None:
                 self.add_loss(loss)
 
-    def add_loss(self, losses: Any, inputs: Any = None) -> None:
+    def add_loss(self, losses: Structure, inputs: Structure = None) -> None:
         """Add losses that the model's total should contain."""
         for loss in nest.flatten(losses):
             self._losses.append(loss)
             add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
 
-    def add_update(self, updates: Any, inputs: Any = None) -> None:
+    def add_update(self, updates: Structure, inputs: Structure = None) -> None:
         """Add ops that training steps should run, such as those of moving averages."""
         for update in nest.flatten(updates):
             self._updates.append(update)
@@ -386,16 +390,16 @@ class Layer:
                 add_to_collection(GraphKeys.UPDATE_OPS, update)
 
     def add_metric(
-        self, value: Any, aggregation: str | None = None, name: str | None = None
+        self, value: Structure, aggregation: str | None = None, name: str | None = None
     ) -> None:
         """Add a value worth watching."""
         self._metrics.append(value)
 
-    def get_losses_for(self, inputs: Any) -> list[Any]:
+    def get_losses_for(self, inputs: Structure) -> list[Any]:
         """The losses that depend on `inputs`; those that depend on no input if that is None."""
         return self._depending(self._losses, inputs)
 
-    def get_updates_for(self, inputs: Any) -> list[Any]:
+    def get_updates_for(self, inputs: Structure) -> list[Any]:
         """The updates that depend on `inputs`; those that depend on no input if that is None."""
         return self._depending(self.updates, inputs)
 
@@ -407,7 +411,7 @@ class Layer:
 
     # Calls
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Structure, *args: Any, **kwargs: Any) -> Structure:
         """Build if need be, then call, in the layer's scope."""
         self._open_scope(kwargs.pop("scope", None))
         inputs = nest.map_structure(_tensor_of_number, inputs)
@@ -426,7 +430,7 @@ class Layer:
         self._calls.append((inputs, outputs))
         return outputs
 
-    def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, inputs: Structure, *args: Any, **kwargs: Any) -> Structure:
         """The same as calling the layer."""
         return self(inputs, *args, **kwargs)
 

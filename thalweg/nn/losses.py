@@ -18,7 +18,7 @@ from thalweg.public import public
 
 @public("nn.sigmoid_cross_entropy_with_logits")
 def sigmoid_cross_entropy_with_logits(
-    _sentinel: Any = None,
+    _sentinel: None = None,
     labels: TensorLike | None = None,
     logits: TensorLike | None = None,
     name: str | None = None,
@@ -66,9 +66,9 @@ def _same_shape(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
 
 @public("nn.weighted_cross_entropy_with_logits")
 def weighted_cross_entropy_with_logits(
-    labels: Any = None,
-    logits: Any = None,
-    pos_weight: Any = None,
+    labels: TensorLike | None = None,
+    logits: TensorLike | None = None,
+    pos_weight: Tensor | float | None = None,
     name: str | None = None,
     targets: Any = None,
 ) -> Tensor:
@@ -91,6 +91,8 @@ def weighted_cross_entropy_with_logits(
         >>> sess.run(loss)
         array([1.3862944, 0.6931472], dtype=float32)
     """
+    if pos_weight is None:
+        raise ValueError("pos_weight must be given.")
     wanted = labels if targets is None else targets
     with name_scope(name, "logistic_loss", [logits, wanted]) as scope:
         x, z = _same_shape(logits, wanted)

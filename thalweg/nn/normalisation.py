@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import indexing
@@ -22,7 +23,7 @@ from thalweg.public import public
 def moments(
     x: Any,
     axes: Any,
-    shift: Any = None,
+    shift: TensorLike | None = None,
     name: str | None = None,
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
@@ -158,7 +159,7 @@ def batch_normalization(
     variance: Any,
     offset: Any,
     scale: Any,
-    variance_epsilon: Any,
+    variance_epsilon: TensorLike,
     name: str | None = None,
 ) -> Tensor:
     """Normalize by given moments: (x - mean) / sqrt(variance + variance_epsilon) · scale + offset.
@@ -185,8 +186,8 @@ def batch_normalization(
         tensor = convert_to_tensor(x)
         kind = tensor.dtype.base_dtype
         inverse = transcendental.rsqrt(convert_to_tensor(variance) + variance_epsilon)
-        factor = inverse if scale is None else inverse * scale
-        start = -mean * factor if offset is None else offset - mean * factor
+        factor: Tensor = inverse if scale is None else inverse * scale
+        start: Tensor = -mean * factor if offset is None else offset - mean * factor
         return tensor * casting.cast(factor, kind) + casting.cast(start, kind)
 
 
@@ -197,7 +198,7 @@ def batch_norm_with_global_normalization(
     v: Any = None,
     beta: Any = None,
     gamma: Any = None,
-    variance_epsilon: Any = None,
+    variance_epsilon: TensorLike | None = None,
     scale_after_normalization: bool | None = None,
     name: str | None = None,
     input: Any = None,
@@ -211,6 +212,6 @@ def batch_norm_with_global_normalization(
         one_of("v", v, "variance", variance),
         beta,
         gamma if scale_after_normalization else None,
-        variance_epsilon,
+        0.0 if variance_epsilon is None else variance_epsilon,
         name,
     )

@@ -6,12 +6,13 @@ With `sequence_length`, an example that has ended gives zeros and keeps the stat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.control.tensor_array import TensorArray
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int32
+from thalweg.graph.likes import DTypeLike, TensorLike, TensorStructure, UserObject
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies
 from thalweg.graph.shapes import TensorShape
@@ -22,17 +23,21 @@ from thalweg.ops.math import compare
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 
+if TYPE_CHECKING:
+    from thalweg.nn.rnn_cell import CellLike
+    from thalweg.variables.scope import VariableScope
+
 Outputs = list[Any]
 
 
 @public("nn.static_rnn", "contrib.rnn.static_rnn", "nn.rnn")
 def static_rnn(
-    cell: Any,
-    inputs: Any,
-    initial_state: Any = None,
-    dtype: Any = None,
+    cell: CellLike,
+    inputs: Sequence[TensorStructure],
+    initial_state: TensorStructure | None = None,
+    dtype: DTypeLike | None = None,
     sequence_length: Any = None,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> tuple[Outputs, Any]:
     """Apply a recurrent cell to a list of inputs, unrolled in the graph.
 
@@ -143,10 +148,10 @@ def frozen(ended: Tensor, old: Any, new: Any) -> Any:
 @public("contrib.legacy_seq2seq.rnn_decoder", "nn.seq2seq.rnn_decoder")
 def rnn_decoder(
     decoder_inputs: Sequence[Any],
-    initial_state: Any,
-    cell: Any,
+    initial_state: TensorStructure,
+    cell: CellLike,
     loop_function: Callable[[Any, int], Any] | None = None,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> tuple[Outputs, Any]:
     """As `static_rnn`, but `loop_function(output, step)` may make the next input of an output."""
     with variable_scope("rnn_decoder" if scope is None else scope) as opened:
@@ -165,12 +170,12 @@ def rnn_decoder(
 
 @public("nn.static_state_saving_rnn", "contrib.rnn.static_state_saving_rnn", "nn.state_saving_rnn")
 def static_state_saving_rnn(
-    cell: Any,
-    inputs: Any,
-    state_saver: Any,
-    state_name: Any,
+    cell: CellLike,
+    inputs: Sequence[TensorStructure],
+    state_saver: UserObject,
+    state_name: str | Sequence[str],
     sequence_length: Any = None,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> tuple[Outputs, Any]:
     """As `static_rnn`, from the state a saver holds under a name (or nest of names), and back."""
     state_size = cell.state_size
@@ -197,14 +202,14 @@ def static_state_saving_rnn(
     "nn.static_bidirectional_rnn", "contrib.rnn.static_bidirectional_rnn", "nn.bidirectional_rnn"
 )
 def static_bidirectional_rnn(
-    cell_fw: Any,
-    cell_bw: Any,
-    inputs: Any,
-    initial_state_fw: Any = None,
-    initial_state_bw: Any = None,
-    dtype: Any = None,
+    cell_fw: CellLike,
+    cell_bw: CellLike,
+    inputs: Sequence[TensorLike],
+    initial_state_fw: TensorStructure | None = None,
+    initial_state_bw: TensorStructure | None = None,
+    dtype: DTypeLike | None = None,
     sequence_length: Any = None,
-    scope: Any = None,
+    scope: str | VariableScope | None = None,
 ) -> tuple[Outputs, Any, Any]:
     """Two recurrent cells over a list of inputs: one forwards, one backwards.
 

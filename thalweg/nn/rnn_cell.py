@@ -7,11 +7,12 @@ A cell is a layer, so its variables are made on the first call and shared by all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import float32, int32
+from thalweg.graph.dtypes import DType, float32, int32
+from thalweg.graph.likes import DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
@@ -26,9 +27,36 @@ from thalweg.variables.initializers import Constant, Zeros
 from thalweg.variables.partitions import fixed_size_partitioner
 from thalweg.variables.scope import get_variable_scope, variable_scope
 
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
+    from thalweg.variables.scope import VariableScope
+    from thalweg.variables.store import ReuseMode
+
 
 def _names(name: str) -> tuple[str, ...]:
     return (f"nn.rnn_cell.{name}", f"contrib.rnn.{name}")
+
+
+class CellLike(Protocol):
+    """What recurrent networks ask of a cell: `RNNCell` has it, and so may other classes."""
+
+    @property
+    def state_size(self) -> Structure:
+        """The size (or shape) of the state, or a nest of them."""
+        ...
+
+    @property
+    def output_size(self) -> Structure:
+        """The size (or shape) of the output."""
+        ...
+
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Structure:
+        """A state of zeros."""
+        ...
+
+    def __call__(self, inputs: Structure, state: Structure) -> Structure:
+        """One step: (output, next state)."""
+        ...
 
 
 def assert_like_rnncell(cell_name: str, cell: Any) -> None:
@@ -57,7 +85,7 @@ class LSTMStateTuple(NamedTuple):
     h: Any
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         """The dtype of both."""
         if self.c.dtype != self.h.dtype:
             raise TypeError(f"Inconsistent internal state: {self.c.dtype} vs {self.h.dtype}")
@@ -84,7 +112,9 @@ class RNNCell(Layer):
         array([1., 2., 3.], dtype=float32)
     """
 
-    def __call__(self, inputs: Any, state: Any, scope: Any = None) -> Any:
+    def __call__(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None = None
+    ) -> Structure:
         """One step: (output, next state)."""
         base = get_variable_scope() if scope is None else scope
         with variable_scope(base, custom_getter=self._get_variable) as opened:
@@ -99,18 +129,21 @@ class RNNCell(Layer):
         return variable
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> Structure:
         """The size (or shape) of the state, or a nest of them."""
         raise NotImplementedError("A cell must define state_size")
 
     @property
-    def output_size(self) -> Any:
+    def output_size(self) -> Structure:
         """The size (or shape) of the output."""
         raise NotImplementedError("A cell must define output_size")
 
     def get_initial_state(
-        self, inputs: Any = None, batch_size: Any = None, dtype: Any = None
-    ) -> Any:
+        self,
+        inputs: TensorLike | None = None,
+        batch_size: TensorLike | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> Structure:
         """The zero state for a batch like that of `inputs`, or of a size and dtype."""
         if inputs is not None:
             inputs = convert_to_tensor(inputs)
@@ -122,7 +155,7 @@ class RNNCell(Layer):
             )
         return self.zero_state(batch_size, dtype)
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Structure:
         """A state of zeros."""
         with name_scope(f"{type(self).__name__}ZeroState", values=[batch_size]):
             return zero_states(self.state_size, batch_size, dtype)
@@ -152,12 +185,24 @@ def _size_list(size: Any) -> list[int]:
 class LayerRNNCell(RNNCell):
     """A cell that makes its variables in `build`, in the scope of a layer."""
 
-    def __init__(self, activation: Any, reuse: Any, name: str | None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        activation: Callable[[Tensor], Structure] | str | None,
+        reuse: bool | ReuseMode | None,
+        name: str | None,
+        **kwargs: Any,
+    ) -> None:
         kwargs.pop("input_size", None)  # what cells were once told, and now see for themselves
         super().__init__(name=name, _reuse=reuse, **kwargs)
         self._activation: Callable[..., Any] = resolve_activation(activation) or transcendental.tanh
 
-    def __call__(self, inputs: Any, state: Any, scope: Any = None, *args: Any) -> Any:
+    def __call__(
+        self,
+        inputs: Structure,
+        state: Structure,
+        scope: str | VariableScope | None = None,
+        *args: Any,
+    ) -> Structure:
         """One step: (output, next state)."""
         return Layer.__call__(self, inputs, state, *args, scope=scope)
 
@@ -198,10 +243,10 @@ class BasicRNNCell(LayerRNNCell):
     def __init__(
         self,
         num_units: int,
-        activation: Any = None,
-        reuse: Any = None,
+        activation: Callable[[Tensor], Structure] | str | None = None,
+        reuse: bool | ReuseMode | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
@@ -223,7 +268,7 @@ class BasicRNNCell(LayerRNNCell):
         self._kernel = self.add_weight("kernel", [depth + self._num_units, self._num_units])
         self._bias = self.add_weight("bias", [self._num_units], initializer=Zeros())
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: TensorLike) -> Any:
         output = self._activation(_affine([inputs, state], self._kernel, self._bias))
         return output, output
 
@@ -251,12 +296,12 @@ class GRUCell(LayerRNNCell):
     def __init__(
         self,
         num_units: int,
-        activation: Any = None,
-        reuse: Any = None,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = None,
+        activation: Callable[[Tensor], Structure] | str | None = None,
+        reuse: bool | ReuseMode | None = None,
+        kernel_initializer: InitializerLike = None,
+        bias_initializer: InitializerLike = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
@@ -291,7 +336,7 @@ class GRUCell(LayerRNNCell):
             "candidate/bias", [units], initializer=offset or Zeros(dtype=dtype)
         )
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: TensorLike) -> Any:
         gates = transcendental.sigmoid(_affine([inputs, state], self._gate_kernel, self._gate_bias))
         reset, update = splitting.split(gates, 2, 1)
         candidate = self._activation(
@@ -330,10 +375,10 @@ class BasicLSTMCell(LayerRNNCell):
         num_units: int,
         forget_bias: float = 1.0,
         state_is_tuple: bool = True,
-        activation: Any = None,
-        reuse: Any = None,
+        activation: Callable[[Tensor], Structure] | str | None = None,
+        reuse: bool | ReuseMode | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
@@ -343,7 +388,7 @@ class BasicLSTMCell(LayerRNNCell):
         self._state_is_tuple = state_is_tuple
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> Structure:
         """The sizes of c and h, or their sum."""
         units = self._num_units
         return LSTMStateTuple(units, units) if self._state_is_tuple else 2 * units
@@ -359,7 +404,7 @@ class BasicLSTMCell(LayerRNNCell):
         zeros = Zeros(dtype=self._dtype or float32)
         self._bias = self.add_weight("bias", [4 * units], initializer=zeros)
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Structure) -> Any:
         memory, shown = state if self._state_is_tuple else splitting.split(state, 2, 1)
         gates = _affine([inputs, shown], self._kernel, self._bias)
         add, new, keep, show = splitting.split(gates, 4, 1)
@@ -405,17 +450,17 @@ class LSTMCell(LayerRNNCell):
         num_units: int,
         use_peepholes: bool = False,
         cell_clip: float | None = None,
-        initializer: Any = None,
+        initializer: InitializerLike = None,
         num_proj: int | None = None,
         proj_clip: float | None = None,
         num_unit_shards: int | None = None,
         num_proj_shards: int | None = None,
         forget_bias: float = 1.0,
         state_is_tuple: bool = True,
-        activation: Any = None,
-        reuse: Any = None,
+        activation: Callable[[Tensor], Structure] | str | None = None,
+        reuse: bool | ReuseMode | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
@@ -432,7 +477,7 @@ class LSTMCell(LayerRNNCell):
         self._state_is_tuple = state_is_tuple
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> Structure:
         """The sizes of c and h, or their sum."""
         sizes = LSTMStateTuple(self._num_units, self.output_size)
         return sizes if self._state_is_tuple else sum(sizes)
@@ -459,7 +504,7 @@ class LSTMCell(LayerRNNCell):
         partitioner = fixed_size_partitioner(shards) if shards and shards > 1 else None
         return self.add_weight(name, shape, initializer=self._initializer, partitioner=partitioner)
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: TensorLike, state: Structure) -> Any:
         memory, shown = self._split_state(state)
         gates = _affine([inputs, shown], self._kernel, self._bias)
         add, new, keep, show = splitting.split(gates, 4, 1)
@@ -519,13 +564,13 @@ class MultiRNNCell(RNNCell):
             )
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> Structure:
         """The tuple of the cells' state sizes, or their sum."""
         sizes = tuple(cell.state_size for cell in self._cells)
         return sizes if self._state_is_tuple else sum(sizes)
 
     @property
-    def output_size(self) -> Any:
+    def output_size(self) -> Structure:
         """The output size of the last cell."""
         return self._cells[-1].output_size
 
@@ -539,14 +584,14 @@ class MultiRNNCell(RNNCell):
         """The other variables of all cells."""
         return [v for cell in self._cells for v in getattr(cell, "non_trainable_variables", ())]
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Structure:
         """A state of zeros, made by each cell."""
         if not self._state_is_tuple:
             return super().zero_state(batch_size, dtype)
         with name_scope(f"{type(self).__name__}ZeroState", values=[batch_size]):
             return tuple(cell.zero_state(batch_size, dtype) for cell in self._cells)
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: Structure, state: Structure) -> Any:
         self._check_state(state)
         states: list[Any] = []
         start = 0

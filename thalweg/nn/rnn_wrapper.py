@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph import nest
 from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.likes import DeviceLike, DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import device as on_device
 from thalweg.graph.scopes import name_scope
@@ -27,6 +28,11 @@ from thalweg.public import public
 from thalweg.variables.initializers import Constant, RandomUniform
 from thalweg.variables.scope import get_variable, get_variable_scope, variable_scope
 
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
+    from thalweg.variables.scope import VariableScope
+    from thalweg.variables.store import ReuseMode
+
 
 def _names(name: str) -> tuple[str, ...]:
     return (f"nn.rnn_cell.{name}", f"contrib.rnn.{name}")
@@ -35,31 +41,35 @@ def _names(name: str) -> tuple[str, ...]:
 class Wrapper(RNNCell):
     """A cell that adds to what another one does, without a scope of its own."""
 
-    def __init__(self, cell: Any) -> None:
+    def __init__(self, cell: RNNCell) -> None:
         super().__init__()
         assert_like_rnncell("cell", cell)
         self._cell = cell
 
-    def __call__(self, inputs: Any, state: Any, scope: Any = None) -> Any:
+    def __call__(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None = None
+    ) -> Structure:
         """One step: (output, next state)."""
         return self.step(inputs, state, scope)
 
-    def step(self, inputs: Any, state: Any, scope: Any) -> Any:
+    def step(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None
+    ) -> Structure:
         """One step of the wrapped cell, with what the wrapper adds."""
         return self._cell(inputs, state, scope)
 
     @property
-    def wrapped_cell(self) -> Any:
+    def wrapped_cell(self) -> RNNCell:
         """The cell inside."""
         return self._cell
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> Structure:
         """The wrapped cell's."""
         return self._cell.state_size
 
     @property
-    def output_size(self) -> Any:
+    def output_size(self) -> Structure:
         """The wrapped cell's."""
         return self._cell.output_size
 
@@ -73,7 +83,7 @@ class Wrapper(RNNCell):
         """The wrapped cell's."""
         return self._cell.non_trainable_variables
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Structure:
         """The wrapped cell's zero state."""
         with name_scope(f"{type(self).__name__}ZeroState", values=[batch_size]):
             return self._cell.zero_state(batch_size, dtype)
@@ -106,13 +116,13 @@ class DropoutWrapper(Wrapper):
 
     def __init__(
         self,
-        cell: Any,
+        cell: RNNCell,
         input_keep_prob: Any = 1.0,
         output_keep_prob: Any = 1.0,
         state_keep_prob: Any = 1.0,
         variational_recurrent: bool = False,
-        input_size: Any = None,
-        dtype: Any = None,
+        input_size: Structure = None,
+        dtype: DTypeLike | None = None,
         seed: int | None = None,
         dropout_state_filter_visitor: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -165,7 +175,9 @@ class DropoutWrapper(Wrapper):
         keep = self._keep_probs[what]
         return not isinstance(keep, float) or keep < 1.0
 
-    def step(self, inputs: Any, state: Any, scope: Any) -> Any:
+    def step(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None
+    ) -> Structure:
         if self._drops("input"):
             inputs = self._dropped("input", inputs)
         output, new_state = self._cell(inputs, state, scope)
@@ -229,11 +241,13 @@ def _add_all(inputs: Any, outputs: Any) -> Any:
 class ResidualWrapper(Wrapper):
     """Adds the inputs to the outputs, or does what `residual_fn(inputs, outputs)` says."""
 
-    def __init__(self, cell: Any, residual_fn: Callable[[Any, Any], Any] | None = None) -> None:
+    def __init__(self, cell: RNNCell, residual_fn: Callable[[Any, Any], Any] | None = None) -> None:
         super().__init__(cell)
         self._residual = residual_fn or _add_all
 
-    def step(self, inputs: Any, state: Any, scope: Any) -> Any:
+    def step(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None
+    ) -> Structure:
         outputs, new_state = self._cell(inputs, state, scope)
         return self._residual(inputs, outputs), new_state
 
@@ -242,15 +256,17 @@ class ResidualWrapper(Wrapper):
 class DeviceWrapper(Wrapper):
     """Puts a cell on a device."""
 
-    def __init__(self, cell: Any, device: Any) -> None:
+    def __init__(self, cell: RNNCell, device: DeviceLike) -> None:
         super().__init__(cell)
         self._device = device
 
-    def step(self, inputs: Any, state: Any, scope: Any) -> Any:
+    def step(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None
+    ) -> Structure:
         with on_device(self._device):
             return self._cell(inputs, state, scope)
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: TensorLike, dtype: DTypeLike) -> Structure:
         """The wrapped cell's zero state, on the device."""
         with on_device(self._device):
             return super().zero_state(batch_size, dtype)
@@ -258,7 +274,11 @@ class DeviceWrapper(Wrapper):
 
 @public("nn.rnn_cell.linear", "nn.rnn_cell._linear")
 def linear(
-    args: Any, output_size: int, bias: bool, bias_start: float = 0.0, scope: Any = None
+    args: TensorLike | Sequence[TensorLike],
+    output_size: int,
+    bias: bool,
+    bias_start: float = 0.0,
+    scope: str | VariableScope | None = None,
 ) -> Tensor:
     """Σ args[i] W[i] + b, with the variables `kernel` and `bias` of the open scope."""
     inputs = nest.as_list(args)
@@ -289,11 +309,13 @@ def _depth(tensor: Tensor) -> int:
 class _ScopedWrapper(Wrapper):
     """A wrapper with variables, and so a scope, of its own."""
 
-    def __init__(self, cell: Any, reuse: Any) -> None:
+    def __init__(self, cell: RNNCell, reuse: bool | ReuseMode | None) -> None:
         super().__init__(cell)
         self._reuse = reuse
 
-    def __call__(self, inputs: Any, state: Any, scope: Any = None) -> Any:
+    def __call__(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None = None
+    ) -> Structure:
         """One step: (output, next state)."""
         return RNNCell.__call__(self, inputs, state, scope)
 
@@ -303,7 +325,7 @@ class _ScopedWrapper(Wrapper):
         own = RNNCell.trainable_variables.fget(self)  # pyright: ignore[reportOptionalCall] - a property has a getter
         return _distinct([*own, *self._cell.trainable_variables])
 
-    def call(self, inputs: Any, state: Any) -> Any:
+    def call(self, inputs: Structure, state: Structure) -> Structure:
         return self.step(inputs, state, None)
 
 
@@ -317,17 +339,19 @@ class InputProjectionWrapper(_ScopedWrapper):
 
     def __init__(
         self,
-        cell: Any,
+        cell: RNNCell,
         num_proj: int,
-        activation: Any = None,
-        input_size: Any = None,
-        reuse: Any = None,
+        activation: Callable[[Tensor], Structure] | None = None,
+        input_size: int | None = None,
+        reuse: bool | ReuseMode | None = None,
     ) -> None:
         super().__init__(cell, reuse)
         self._num_proj = num_proj
         self._activation = resolve_activation(activation)
 
-    def step(self, inputs: Any, state: Any, scope: Any) -> Any:
+    def step(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None
+    ) -> Structure:
         projected = linear(inputs, self._num_proj, bias=True)
         if self._activation is not None:
             projected = self._activation(projected)
@@ -339,7 +363,11 @@ class OutputProjectionWrapper(_ScopedWrapper):
     """Projects the outputs to `output_size` sizes."""
 
     def __init__(
-        self, cell: Any, output_size: int, activation: Any = None, reuse: Any = None
+        self,
+        cell: RNNCell,
+        output_size: int,
+        activation: Callable[[Tensor], Structure] | None = None,
+        reuse: bool | ReuseMode | None = None,
     ) -> None:
         super().__init__(cell, reuse)
         if output_size < 1:
@@ -352,7 +380,9 @@ class OutputProjectionWrapper(_ScopedWrapper):
         """The size projected to."""
         return self._output_size
 
-    def step(self, inputs: Any, state: Any, scope: Any) -> Any:
+    def step(
+        self, inputs: Structure, state: Structure, scope: str | VariableScope | None
+    ) -> Structure:
         output, new_state = self._cell(inputs, state)
         projected = linear(output, self._output_size, bias=True)
         if self._activation is not None:
@@ -366,11 +396,11 @@ class EmbeddingWrapper(_ScopedWrapper):
 
     def __init__(
         self,
-        cell: Any,
+        cell: RNNCell,
         embedding_classes: int,
         embedding_size: int,
-        initializer: Any = None,
-        reuse: Any = None,
+        initializer: InitializerLike = None,
+        reuse: bool | ReuseMode | None = None,
     ) -> None:
         super().__init__(cell, reuse)
         if embedding_classes <= 0 or embedding_size <= 0:
@@ -381,7 +411,9 @@ class EmbeddingWrapper(_ScopedWrapper):
         self._shape = [embedding_classes, embedding_size]
         self._initializer = initializer
 
-    def step(self, inputs: Any, state: Any, scope: Any) -> Any:
+    def step(
+        self, inputs: TensorLike, state: Structure, scope: str | VariableScope | None
+    ) -> Structure:
         first = nest.flatten(state)[0]
         bound = math.sqrt(3)  # a variance of 1
         start = self._initializer or get_variable_scope().initializer

@@ -6,10 +6,12 @@ the sampled classes are computed alone, so a step's cost does not grow with the 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.nest import as_list
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
@@ -23,17 +25,20 @@ from thalweg.ops.nn import candidate_sampling, softmax
 from thalweg.ops.sparse import sparse
 from thalweg.public import public
 
+if TYPE_CHECKING:
+    from thalweg.variables.partitioned import PartitionedVariable
+
 
 @public("nn.nce_loss")
 def nce_loss(
-    weights: Any,
+    weights: TensorLike | Sequence[TensorLike] | PartitionedVariable,
     biases: Any,
     labels: Any,
     inputs: Any,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: Any = None,
+    sampled_values: Sequence[TensorLike] | None = None,
     remove_accidental_hits: bool = False,
     partition_strategy: str = "mod",
     name: str = "nce_loss",
@@ -87,14 +92,14 @@ def nce_loss(
 
 @public("nn.sampled_softmax_loss")
 def sampled_softmax_loss(
-    weights: Any,
+    weights: TensorLike | Sequence[TensorLike] | PartitionedVariable,
     biases: Any,
     labels: Any,
     inputs: Any,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: Any = None,
+    sampled_values: Sequence[TensorLike] | None = None,
     remove_accidental_hits: bool = True,
     partition_strategy: str = "mod",
     name: str = "sampled_softmax_loss",
@@ -156,12 +161,12 @@ def _in_order(labels: Any, inputs: Any) -> tuple[Tensor, Tensor]:
 def _compute_sampled_logits(
     weights: Any,
     biases: Any,
-    labels: Any,
-    inputs: Any,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: Any = None,
+    sampled_values: Sequence[TensorLike] | None = None,
     subtract_log_q: bool = True,
     remove_accidental_hits: bool = False,
     partition_strategy: str = "mod",
@@ -206,7 +211,7 @@ def _samples(
     )
 
 
-def _true_logits(weights: Tensor, inputs: Tensor, num_true: int) -> Tensor:
+def _true_logits(weights: Tensor, inputs: TensorLike, num_true: int) -> Tensor:
     """The products of each input with the weights of its true classes: [batch, num_true]."""
     depth = shaping.shape(weights)[1]
     by_example = shaping.reshape(weights, joining.stack([-1, num_true, depth]))
@@ -222,7 +227,7 @@ def _without_hits(
     places = joining.stack([casting.cast(rows, int64), casting.cast(columns, int64)], 1)
     batch = shaping.shape(labels, out_type=int64)[:1]
     shape = joining.concat([batch, convert_to_tensor([num_sampled], int64)], 0)
-    penalties = casting.cast(penalties, logits.dtype)
+    penalties = casting.cast(convert_to_tensor(penalties), logits.dtype)
     return logits + sparse.sparse_to_dense(
         places, shape, penalties, default_value=0.0, validate_indices=False
     )

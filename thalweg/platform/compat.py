@@ -4,6 +4,7 @@ Comes in: `bytes`, `str`, paths, or any value. Goes out: the same content in the
 """
 
 import numbers
+from os import PathLike
 from typing import Any, Final
 
 import numpy as np
@@ -72,9 +73,9 @@ def as_str_any(value: object) -> str:
 
 
 @public("compat.path_to_str")
-def path_to_str(path: Any) -> Any:
+def path_to_str(path: str | PathLike[str]) -> str:
     """The string of a path-like object; anything else is returned as it is."""
-    return as_str_any(path.__fspath__()) if hasattr(path, "__fspath__") else path
+    return as_str_any(path.__fspath__()) if isinstance(path, PathLike) else path
 
 
 publish_value("compat.integral_types", integral_types)

@@ -349,7 +349,7 @@ def _define(parse: Parse, names: tuple[Any, ...], options: dict[str, Any], **kin
 
 
 @public("flags.DEFINE_string", "app.flags.DEFINE_string")
-def DEFINE_string(*args: Any, **options: Any) -> None:
+def DEFINE_string(*args: str | None, **options: Any) -> None:
     """Define a text flag of the command line: `DEFINE_string(name, default, help)`.
 
     Args:
@@ -367,7 +367,10 @@ def DEFINE_string(*args: Any, **options: Any) -> None:
 
 @public("flags.DEFINE_integer", "app.flags.DEFINE_integer")
 def DEFINE_integer(
-    *args: Any, lower_bound: int | None = None, upper_bound: int | None = None, **options: Any
+    *args: str | int | None,
+    lower_bound: int | None = None,
+    upper_bound: int | None = None,
+    **options: Any,
 ) -> None:
     """Define a whole-number flag: `DEFINE_integer(name, default, help)`.
 
@@ -387,7 +390,10 @@ def DEFINE_integer(
 
 @public("flags.DEFINE_float", "app.flags.DEFINE_float")
 def DEFINE_float(
-    *args: Any, lower_bound: float | None = None, upper_bound: float | None = None, **options: Any
+    *args: str | float | None,
+    lower_bound: float | None = None,
+    upper_bound: float | None = None,
+    **options: Any,
 ) -> None:
     """Define a number flag: `DEFINE_float(name, default, help)`.
 
@@ -411,7 +417,7 @@ def DEFINE_float(
     "app.flags.DEFINE_boolean",
     "app.flags.DEFINE_bool",
 )
-def DEFINE_boolean(*args: Any, **options: Any) -> None:
+def DEFINE_boolean(*args: str | bool | None, **options: Any) -> None:
     """Define a yes-or-no flag: `DEFINE_boolean(name, default, help)`.
 
     Args:
@@ -431,13 +437,15 @@ DEFINE_bool = DEFINE_boolean
 
 
 @public("flags.DEFINE_list", "app.flags.DEFINE_list")
-def DEFINE_list(*args: Any, **options: Any) -> None:
+def DEFINE_list(*args: str | Sequence[str] | None, **options: Any) -> None:
     """Define a flag whose value is a list, written with commas."""
     _define(_list, args, options)
 
 
 @public("flags.DEFINE_spaceseplist", "app.flags.DEFINE_spaceseplist")
-def DEFINE_spaceseplist(*args: Any, comma_compat: bool = False, **options: Any) -> None:
+def DEFINE_spaceseplist(
+    *args: str | Sequence[str] | None, comma_compat: bool = False, **options: Any
+) -> None:
     """Define a flag whose value is a list, written with spaces (and commas if `comma_compat`)."""
     separator = r"[\s,]+" if comma_compat else r"\s+"
     _define(lambda text: [part for part in re.split(separator, text) if part], args, options)
@@ -458,7 +466,11 @@ def DEFINE_enum(
 
 @public("flags.DEFINE_enum_class", "app.flags.DEFINE_enum_class")
 def DEFINE_enum_class(
-    name: str, default: Any, enum_class: type[enum.Enum], help: str | None = None, **options: Any
+    name: str,
+    default: enum.Enum | str | None,
+    enum_class: type[enum.Enum],
+    help: str | None = None,
+    **options: Any,
 ) -> None:
     """Define a flag that takes the name of a member of `enum_class`."""
     parse = _one_of(enum_class.__members__)
@@ -466,14 +478,17 @@ def DEFINE_enum_class(
 
 
 @public("flags.DEFINE_multi_string", "app.flags.DEFINE_multi_string")
-def DEFINE_multi_string(*args: Any, **options: Any) -> None:
+def DEFINE_multi_string(*args: str | Sequence[str] | None, **options: Any) -> None:
     """Define a text flag that may be given many times; its value is a list."""
     _define(str, args, options, many=True)
 
 
 @public("flags.DEFINE_multi_integer", "app.flags.DEFINE_multi_integer")
 def DEFINE_multi_integer(
-    *args: Any, lower_bound: int | None = None, upper_bound: int | None = None, **options: Any
+    *args: str | int | Sequence[int] | None,
+    lower_bound: int | None = None,
+    upper_bound: int | None = None,
+    **options: Any,
 ) -> None:
     """Define a whole-number flag that may be given many times; its value is a list."""
     _define(_within(_integer, lower_bound, upper_bound), args, options, many=True)
@@ -481,7 +496,10 @@ def DEFINE_multi_integer(
 
 @public("flags.DEFINE_multi_float", "app.flags.DEFINE_multi_float")
 def DEFINE_multi_float(
-    *args: Any, lower_bound: float | None = None, upper_bound: float | None = None, **options: Any
+    *args: str | float | Sequence[float] | None,
+    lower_bound: float | None = None,
+    upper_bound: float | None = None,
+    **options: Any,
 ) -> None:
     """Define a number flag that may be given many times; its value is a list."""
     _define(_within(float, lower_bound, upper_bound), args, options, many=True)
@@ -490,7 +508,7 @@ def DEFINE_multi_float(
 @public("flags.DEFINE_multi_enum", "app.flags.DEFINE_multi_enum")
 def DEFINE_multi_enum(
     name: str,
-    default: Any,
+    default: str | Sequence[str] | None,
     enum_values: Sequence[str],
     help: str | None = None,
     case_sensitive: bool = True,

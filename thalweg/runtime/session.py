@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef.util import extract_sub_graph
+from thalweg.graph.likes import FetchLike, MaybeNone, Structure
 from thalweg.graph.node import Node, Tensor
 from thalweg.place.placer import Placer
 from thalweg.platform import spans
@@ -47,7 +48,9 @@ live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 class BaseSession:
     """Plans and runs steps: what Session and InteractiveSession share."""
 
-    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: protos.ConfigProto | None = None
+    ) -> None:
         if graph is not None and not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"graph must be a tf.Graph, but got {type(graph)}")
         if not isinstance(target, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
@@ -92,7 +95,7 @@ class BaseSession:
         return self._graph
 
     @property
-    def graph_def(self) -> Any:
+    def graph_def(self) -> protos.GraphDef:
         """The graph in GraphDef form."""
         return self._graph.as_graph_def()
 
@@ -110,11 +113,11 @@ class BaseSession:
 
     def run(
         self,
-        fetches: Any,
+        fetches: FetchLike,
         feed_dict: Mapping[Any, Any] | None = None,
-        options: Any = None,
+        options: protos.RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
-    ) -> Any:
+    ) -> Structure:
         """Run one step: compute `fetches` from the values in `feed_dict`.
 
         Everything that several fetches need is computed once. The first step with some fetches and
@@ -219,7 +222,7 @@ class BaseSession:
 
     def make_callable(
         self,
-        fetches: Any,
+        fetches: FetchLike,
         feed_list: Sequence[Any] | None = None,
         accept_options: bool = False,
     ) -> Callable[..., Any]:
@@ -271,7 +274,7 @@ class BaseSession:
 
         return call
 
-    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
+    def partial_run_setup(self, fetches: FetchLike, feeds: Sequence[Any] | None = None) -> str:
         """Declare a step that will be fed and fetched in parts; returns its handle."""
         self._check_open()
         parsed = Fetches(self._graph, fetches)
@@ -283,8 +286,8 @@ class BaseSession:
         return handle
 
     def partial_run(
-        self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
-    ) -> Any:
+        self, handle: str, fetches: FetchLike, feed_dict: Mapping[Any, Any] | None = None
+    ) -> Structure:
         """Run on with more feeds, as far as `fetches` need."""
         self._check_open()
         if handle not in self._partial_runs:
@@ -331,7 +334,7 @@ class BaseSession:
 
 
 @public("get_default_session")
-def get_default_session() -> Any:
+def get_default_session() -> BaseSession | MaybeNone:
     """The session that `Tensor.eval()` and `Operation.run()` use in this thread.
 
     Returns:

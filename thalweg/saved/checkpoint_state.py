@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from thalweg import protos
+from thalweg.graph.likes import MaybeNone
 from thalweg.platform import tf_logging
 from thalweg.platform.files import checkpoint_files, gfile
 from thalweg.platform.files.durable import replace_file
@@ -145,7 +146,9 @@ def _state_path(folder: str, latest_filename: str | None) -> str:
 
 
 @public("train.get_checkpoint_state")
-def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> Any:
+def get_checkpoint_state(
+    checkpoint_dir: str, latest_filename: str | None = None
+) -> protos.CheckpointState | MaybeNone:
     """What the file `checkpoint` of a folder says.
 
     Args:

@@ -40,7 +40,7 @@ class CheckpointReader:
         """Whether there is a tensor of that name."""
         return as_str(tensor_str) in self._checkpoint.entries
 
-    def get_tensor(self, tensor_str: str) -> Any:
+    def get_tensor(self, tensor_str: str) -> NDArray[Any]:
         """The value of a tensor, as an array of its own."""
         return np.array(self._checkpoint.read(as_str(tensor_str)))[()]
 
@@ -99,7 +99,7 @@ def _checkpoint_path(folder_or_prefix: Any) -> str:
 
 
 @public("train.load_variable", "contrib.framework.load_variable")
-def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
+def load_variable(ckpt_dir_or_file: str, name: str) -> NDArray[Any]:
     """The value of a variable in a checkpoint; its name may end in `:0`."""
     return load_checkpoint(ckpt_dir_or_file).get_tensor(name.removesuffix(":0"))
 

@@ -29,7 +29,7 @@ def freeze(
     output_graph: str | None = None,
     tags: Collection[str] = (SERVING,),
     keep_training_nodes: bool = False,
-) -> Any:
+) -> protos.GraphDef:
     """The GraphDef of a saved model's folder or of a checkpoint with its `.meta`, frozen.
 
     `tf.graph_util.freeze("/tmp/model-100", ["logits"])`

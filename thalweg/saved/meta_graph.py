@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg import protos
 from thalweg.graph.collections import GraphKeys
@@ -27,6 +27,9 @@ from thalweg.saved.collection_protos import Conversion, conversion_of
 from thalweg.variables.save_slice import strip_scope, with_scope
 from thalweg.version import __version__
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
 _UNBOUND = "$unbound_inputs_"
 _UNBOUND_COLLECTION = "unbound_inputs"
 # Ops of function bodies: they have no definition of their own.
@@ -42,7 +45,7 @@ def in_scope(name: str, scope: str | None) -> bool:
 
 
 @public("contrib.util.ops_used_by_graph_def")
-def ops_used_by_graph_def(graph_def: Any) -> list[str]:
+def ops_used_by_graph_def(graph_def: protos.GraphDef) -> list[str]:
     """The ops that a GraphDef uses, also inside the functions that it calls."""
     functions = {function.signature.name: function for function in graph_def.library.function}
     used: set[str] = set()
@@ -63,7 +66,7 @@ def _called(node: Any) -> Iterator[str]:
 
 
 @public("contrib.util.stripped_op_list_for_graph")
-def stripped_op_list_for_graph(graph_def: Any) -> Any:
+def stripped_op_list_for_graph(graph_def: protos.GraphDef) -> Any:
     """The definitions of the ops that a GraphDef uses, by name."""
     used = sorted(ops_used_by_graph_def(graph_def))
     for name in used:
@@ -92,9 +95,9 @@ def strip_graph_default_valued_attrs(meta_graph_def: Any) -> None:
 @public("train.export_meta_graph")
 def export_meta_graph(
     filename: str | None = None,
-    meta_info_def: Any = None,
-    graph_def: Any = None,
-    saver_def: Any = None,
+    meta_info_def: Message | None = None,
+    graph_def: protos.GraphDef | None = None,
+    saver_def: protos.SaverDef | None = None,
     collection_list: Sequence[Any] | None = None,
     as_text: bool = False,
     graph: Graph | None = None,
@@ -104,7 +107,7 @@ def export_meta_graph(
     strip_default_attrs: bool = False,
     save_debug_info: bool = False,
     **kwargs: Any,
-) -> Any:
+) -> protos.MetaGraphDef:
     """The MetaGraphDef of a graph, or of what is below a scope; written to a file if named."""
     exported, _ = export_scoped_meta_graph(
         filename=filename,

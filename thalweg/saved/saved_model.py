@@ -13,6 +13,7 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.graph.collections import GraphKeys
+from thalweg.graph.context import Runner
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
@@ -96,7 +97,7 @@ class SavedModelBuilder:
 
     def add_meta_graph_and_variables(
         self,
-        sess: Any,
+        sess: Runner,
         tags: Iterable[str],
         signature_def_map: Mapping[str, Any] | None = None,
         assets_collection: Sequence[Tensor] | None = None,
@@ -107,7 +108,7 @@ class SavedModelBuilder:
         saver: Saver | None = None,
         assets_list: Sequence[Tensor] | None = None,
         init_op: Node | None = None,
-        train_op: Any = None,
+        train_op: Node | Tensor | None = None,
     ) -> None:
         """Add the default graph under some tags, and save the variables of a session."""
         if self._has_saved_variables:
@@ -139,7 +140,7 @@ class SavedModelBuilder:
         saver: Saver | None = None,
         assets_list: Sequence[Tensor] | None = None,
         init_op: Node | None = None,
-        train_op: Any = None,
+        train_op: Node | Tensor | None = None,
     ) -> None:
         """Add the default graph under other tags; it shares the variables saved before."""
         if not self._has_saved_variables:
@@ -253,7 +254,7 @@ def _add_asset(filename: str, tensor: Tensor) -> None:
 
 @public("saved_model.simple_save")
 def simple_save(
-    session: Any,
+    session: Runner,
     export_dir: str,
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
@@ -322,12 +323,12 @@ def saved_model_file(export_dir: str) -> str:
 
 @public("saved_model.loader.load", "saved_model.load")
 def load(
-    sess: Any,
+    sess: Runner,
     tags: Iterable[str],
     export_dir: str,
     import_scope: str | None = None,
     **saver_kwargs: Any,
-) -> Any:
+) -> protos.MetaGraphDef:
     """Add the graph with just these tags to a session's graph, and restore it there.
 
     Args:
@@ -409,7 +410,7 @@ def main_op() -> Node:
 
 
 @public("saved_model.main_op.main_op_with_restore", "saved_model.main_op_with_restore")
-def main_op_with_restore(restore_op_name: Any) -> Node:
+def main_op_with_restore(restore_op_name: str) -> Node:
     """A node that initialises all variables and tables, then restores them."""
     graph = get_default_graph()
     with graph.control_dependencies([main_op()]):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,9 @@ import numpy as np
 
 from thalweg import errors, protos
 from thalweg.graph.collections import GraphKeys
+from thalweg.graph.context import Runner
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.likes import MaybeNone
+from thalweg.graph.likes import MaybeNone, TensorLike, UserObject
 from thalweg.ops.io import saving
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_str
@@ -78,15 +79,15 @@ class Saver:
 
     def __init__(
         self,
-        var_list: Any = None,
+        var_list: Mapping[str, Any] | Collection[Any] | None = None,
         reshape: bool = False,
         sharded: bool = False,
         max_to_keep: int | None = 5,
         keep_checkpoint_every_n_hours: float = 10000.0,
         name: str | None = None,
         restore_sequentially: bool = False,
-        saver_def: Any = None,
-        builder: Any = None,
+        saver_def: protos.SaverDef | None = None,
+        builder: UserObject = None,
         defer_build: bool = False,
         allow_empty: bool = False,
         write_version: int = V2,
@@ -180,11 +181,11 @@ class Saver:
             if not getattr(self.saver_def, name):
                 raise ValueError(f"saver_def must specify the {name}: {self.saver_def}")
 
-    def as_saver_def(self) -> Any:
+    def as_saver_def(self) -> protos.SaverDef:
         """The SaverDef of this saver."""
         return self.saver_def
 
-    def to_proto(self, export_scope: str | None = None) -> Any:
+    def to_proto(self, export_scope: str | None = None) -> protos.SaverDef:
         """The SaverDef of this saver, or None if its nodes are outside `export_scope`."""
         if export_scope is None:
             return self.saver_def
@@ -194,7 +195,7 @@ class Saver:
         return _renamed(self.saver_def, lambda name: name.removeprefix(prefix))
 
     @staticmethod
-    def from_proto(saver_def: Any, import_scope: str | None = None) -> Saver:
+    def from_proto(saver_def: protos.SaverDef, import_scope: str | None = None) -> Saver:
         """The saver of a SaverDef, its nodes inside a scope of the default graph."""
         return Saver(saver_def=saver_def, name=import_scope)
 
@@ -243,9 +244,9 @@ class Saver:
 
     def save(
         self,
-        sess: Any,
+        sess: Runner,
         save_path: str,
-        global_step: Any = None,
+        global_step: TensorLike | None = None,
         latest_filename: str | None = None,
         meta_graph_suffix: str = "meta",
         write_meta_graph: bool = True,
@@ -389,7 +390,7 @@ class Saver:
         clear_extraneous_savers: bool = False,
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
-    ) -> Any:
+    ) -> protos.MetaGraphDef:
         """The MetaGraphDef of the default graph with this saver; written to a file if named."""
         return export_meta_graph(
             filename=filename,
@@ -413,7 +414,7 @@ class Saver:
 
     # Restoring
 
-    def restore(self, sess: Any, save_path: str | None) -> None:
+    def restore(self, sess: Runner, save_path: str | None) -> None:
         """Give the variables the values of a checkpoint; they need no initializer then.
 
         Args:
@@ -569,7 +570,7 @@ def _renamed(definition: Any, rename: Callable[[str], str]) -> Any:
 
 @public("train.import_meta_graph")
 def import_meta_graph(
-    meta_graph_or_file: Any,
+    meta_graph_or_file: str | protos.MetaGraphDef,
     clear_devices: bool = False,
     import_scope: str | None = None,
     **kwargs: Any,

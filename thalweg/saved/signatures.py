@@ -13,6 +13,7 @@ from thalweg.graph.composite import SparseTensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef.attributes import shape_proto
+from thalweg.graph.node import Tensor
 from thalweg.public import public, publish_value
 from thalweg.variables.save_slice import with_scope
 
@@ -56,7 +57,7 @@ publish_value("saved_model.tag_constants.EVAL", EVAL)
 
 
 @public("saved_model.utils.build_tensor_info", "saved_model.build_tensor_info")
-def build_tensor_info(tensor: Any) -> Any:
+def build_tensor_info(tensor: Tensor | SparseTensor) -> Any:
     """The TensorInfo of a tensor or sparse tensor: its names, dtype and shape."""
     info = protos.TensorInfo(dtype=as_dtype(tensor.dtype).as_datatype_enum)
     info.tensor_shape.CopyFrom(shape_proto(tensor.get_shape()))
@@ -71,8 +72,8 @@ def build_tensor_info(tensor: Any) -> Any:
 
 @public("saved_model.utils.get_tensor_from_tensor_info", "saved_model.get_tensor_from_tensor_info")
 def get_tensor_from_tensor_info(
-    tensor_info: Any, graph: Graph | None = None, import_scope: str | None = None
-) -> Any:
+    tensor_info: protos.TensorInfo, graph: Graph | None = None, import_scope: str | None = None
+) -> Tensor | SparseTensor:
     """The tensor or sparse tensor of a TensorInfo."""
     found = graph or get_default_graph()
 
@@ -110,7 +111,7 @@ def build_signature_def(
     "saved_model.signature_def_utils.regression_signature_def",
     "saved_model.regression_signature_def",
 )
-def regression_signature_def(examples: Any, predictions: Any) -> Any:
+def regression_signature_def(examples: Tensor, predictions: Tensor) -> Any:
     """The signature of a regression: serialised examples in, numbers out."""
     _require("Regression input", examples)
     _require("Regression output", predictions)
@@ -123,7 +124,9 @@ def regression_signature_def(examples: Any, predictions: Any) -> Any:
     "saved_model.signature_def_utils.classification_signature_def",
     "saved_model.classification_signature_def",
 )
-def classification_signature_def(examples: Any, classes: Any, scores: Any) -> Any:
+def classification_signature_def(
+    examples: Tensor, classes: Tensor | None, scores: Tensor | None
+) -> Any:
     """The signature of a classification: serialised examples in, classes or scores out."""
     _require("Classification input", examples)
     if classes is None and scores is None:
@@ -154,7 +157,7 @@ def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any])
 
 
 @public("saved_model.signature_def_utils.is_valid_signature", "saved_model.is_valid_signature")
-def is_valid_signature(signature_def: Any) -> bool:
+def is_valid_signature(signature_def: protos.SignatureDef) -> bool:
     """Whether a signature has what its method needs."""
     method = signature_def.method_name
     inputs, outputs = dict(signature_def.inputs), dict(signature_def.outputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.io import summaries
@@ -212,9 +213,9 @@ def text(name: str, tensor: Any, collections: Iterable[Any] | None = None) -> Te
 def tensor_summary(
     name: str,
     tensor: Any,
-    summary_description: Any = None,
+    summary_description: protos.SummaryDescription | None = None,
     collections: Iterable[Any] | None = None,
-    summary_metadata: Any = None,
+    summary_metadata: protos.SummaryMetadata | None = None,
     family: str | None = None,
     display_name: str | None = None,
 ) -> Tensor:
@@ -261,7 +262,7 @@ def _json_format() -> Any:
 
 
 @public("summary.get_summary_description")
-def get_summary_description(node_def: Any) -> Any:
+def get_summary_description(node_def: protos.NodeDef) -> protos.SummaryDescription:
     """The SummaryDescription that the NodeDef of a TensorSummary holds."""
     if node_def.op != "TensorSummary":
         raise ValueError(f"Can't get_summary_description on {node_def.op}")
@@ -299,8 +300,8 @@ def merge(
 
 @public("summary.merge_all")
 def merge_all(
-    key: Any = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None
-) -> Tensor | None:
+    key: Hashable = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None
+) -> Tensor | MaybeNone:
     """One summary with all values of those collected in the default graph.
 
     Args:

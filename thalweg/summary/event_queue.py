@@ -10,8 +10,9 @@ import os
 import threading
 import time
 import weakref
-from typing import Any
+from os import PathLike
 
+from thalweg import protos
 from thalweg.platform.compat import as_str_any, path_to_str
 from thalweg.platform.files import gfile
 from thalweg.platform.forks import renewed_after_fork
@@ -126,7 +127,7 @@ class EventFileWriter:
 
     def __init__(
         self,
-        logdir: Any,
+        logdir: str | PathLike[str],
         max_queue: int = 10,
         flush_secs: float = 120,
         filename_suffix: str | bytes | None = None,
@@ -144,7 +145,7 @@ class EventFileWriter:
         """The folder of the event file."""
         return self._logdir
 
-    def add_event(self, event: Any) -> None:
+    def add_event(self, event: protos.Event) -> None:
         """Add an Event message; nothing happens if the writer is closed."""
         self.add_bytes(event.SerializeToString())
 

@@ -5,12 +5,13 @@ They make the same nodes as `tf.summary`, but several nodes may share one tag.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.io import summaries
@@ -129,7 +130,7 @@ def merge_summary(
 
 
 @public("merge_all_summaries", "contrib.deprecated.merge_all_summaries")
-def merge_all_summaries(key: Any = GraphKeys.SUMMARIES) -> Tensor | None:
+def merge_all_summaries(key: Hashable = GraphKeys.SUMMARIES) -> Tensor | MaybeNone:
     """One summary with all values of those collected; `tf.summary.merge_all` is the newer name.
 
     Args:

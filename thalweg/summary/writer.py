@@ -10,10 +10,11 @@ import os
 import threading
 import warnings
 from contextlib import ExitStack
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
 from thalweg import protos
+from thalweg.graph.context import Runner
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.ops.io.summaries import METADATA, value_tag
 from thalweg.platform import tf_logging
@@ -25,13 +26,21 @@ from thalweg.summary import events
 from thalweg.summary.event_queue import EventFileWriter
 from thalweg.summary.meta_graphs import meta_graph_of
 
+if TYPE_CHECKING:
+    from thalweg.runtime.stats import RunMetadata
+
 _METADATA_KEY = bytes((METADATA << 3 | 2,))  # what metadata begin with, if there are any
 
 
 class SummaryToEventTransformer:
     """Makes an event of whatever is added, for anything that has `add_event`."""
 
-    def __init__(self, event_writer: Any, graph: Any = None, graph_def: Any = None) -> None:
+    def __init__(
+        self,
+        event_writer: Any,
+        graph: Graph | None = None,
+        graph_def: protos.GraphDef | None = None,
+    ) -> None:
         self.event_writer = event_writer
         self._session_run_tags: set[str] = set()
         self._seen_summary_tags: set[bytes] = set()
@@ -40,7 +49,7 @@ class SummaryToEventTransformer:
         self.add_graph(graph=graph, graph_def=graph_def)
         self.add_meta_graph(meta_graph_of(_graph_def(graph_def if graph is None else graph)))
 
-    def add_summary(self, summary: Any, global_step: Any = None) -> None:
+    def add_summary(self, summary: bytes | protos.Summary, global_step: Any = None) -> None:
         """Write a summary to the event file.
 
         Args:
@@ -52,11 +61,13 @@ class SummaryToEventTransformer:
         content = summary if isinstance(summary, bytes) else summary.SerializeToString()
         self._add(events.SUMMARY, self._without_known_metadata(content), global_step)
 
-    def add_session_log(self, session_log: Any, global_step: Any = None) -> None:
+    def add_session_log(self, session_log: protos.SessionLog, global_step: Any = None) -> None:
         """Add a SessionLog message."""
         self._add(events.SESSION_LOG, session_log.SerializeToString(), global_step)
 
-    def add_graph(self, graph: Any, global_step: Any = None, graph_def: Any = None) -> None:
+    def add_graph(
+        self, graph: Graph | None, global_step: Any = None, graph_def: protos.GraphDef | None = None
+    ) -> None:
         """Add a graph, which TensorBoard shows with its name scopes and shapes."""
         if graph is not None and graph_def is not None:
             raise ValueError("Please pass only graph, or graph_def (deprecated), but not both.")
@@ -65,7 +76,7 @@ class SummaryToEventTransformer:
         proto = _graph_def(graph_def if graph is None else graph)
         self._add(events.GRAPH, proto.SerializeToString(), global_step)
 
-    def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
+    def add_meta_graph(self, meta_graph_def: protos.MetaGraphDef, global_step: Any = None) -> None:
         """Add a MetaGraphDef message."""
         if not protos.is_message(meta_graph_def, protos.MetaGraphDef):
             raise TypeError(
@@ -73,7 +84,9 @@ class SummaryToEventTransformer:
             )
         self._add(events.META_GRAPH, meta_graph_def.SerializeToString(), global_step)
 
-    def add_run_metadata(self, run_metadata: Any, tag: str, global_step: Any = None) -> None:
+    def add_run_metadata(
+        self, run_metadata: RunMetadata, tag: str, global_step: Any = None
+    ) -> None:
         """Add the RunMetadata of one step under a tag, which may be used only once."""
         if tag in self._session_run_tags:
             raise ValueError("The provided tag was already used for this event type")
@@ -143,12 +156,12 @@ class FileWriter(SummaryToEventTransformer):
     def __init__(
         self,
         logdir: str | os.PathLike[str],
-        graph: Any = None,
+        graph: Graph | None = None,
         max_queue: int = 10,
         flush_secs: float = 120,
-        graph_def: Any = None,
+        graph_def: protos.GraphDef | None = None,
         filename_suffix: str | None = None,
-        session: Any = None,
+        session: Runner | None = None,
     ) -> None:
         self._closed = False
         options = (logdir, max_queue, flush_secs, filename_suffix)
@@ -168,7 +181,7 @@ class FileWriter(SummaryToEventTransformer):
         """The folder of the event file."""
         return self.event_writer.get_logdir()
 
-    def add_event(self, event: Any) -> None:
+    def add_event(self, event: protos.Event) -> None:
         """Add an Event message."""
         self._add_bytes(event.SerializeToString())
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import unittest
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from thalweg.graph.likes import Structure
 from thalweg.graph.node import Tensor
 from thalweg.platform.dtype_traits import widened
 
@@ -23,7 +24,7 @@ Array = NDArray[Any]
 class ArrayAssertions(unittest.TestCase):
     """Closeness, order, range and shape of arrays."""
 
-    def evaluate(self, tensors: Any) -> Any:
+    def evaluate(self, tensors: Structure) -> Structure:
         """The values of tensors; test cases with a session say how."""
         raise ValueError(f"{tensors!r} has no value outside a session")
 
@@ -57,7 +58,12 @@ class ArrayAssertions(unittest.TestCase):
         self.assertTrue(distance < err, f"the arrays are {distance} apart{_note(msg)}")
 
     def assertAllClose(
-        self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
+        self,
+        a: Structure,
+        b: Structure,
+        rtol: float = 1e-6,
+        atol: float = 1e-6,
+        msg: str | None = None,
     ) -> None:
         """|a - b| <= atol + rtol |b| everywhere, through dicts, lists and tuples of arrays."""
         if isinstance(a, Mapping) or isinstance(b, Mapping):
@@ -90,8 +96,8 @@ class ArrayAssertions(unittest.TestCase):
 
     def assertAllCloseAccordingToType(
         self,
-        a: Any,
-        b: Any,
+        a: Structure,
+        b: Structure,
         rtol: float = 1e-6,
         atol: float = 1e-6,
         float_rtol: float = 1e-6,
@@ -118,7 +124,7 @@ class ArrayAssertions(unittest.TestCase):
         dtype = value.dtype if hasattr(value, "dtype") else self.array(value).dtype
         return str(getattr(dtype, "name", dtype)).removesuffix("_ref")
 
-    def assertNotAllClose(self, a: Any, b: Any, **tolerances: Any) -> None:
+    def assertNotAllClose(self, a: Structure, b: Structure, **tolerances: Any) -> None:
         """Some element is not close."""
         try:
             self.assertAllClose(a, b, **tolerances)
@@ -153,22 +159,22 @@ class ArrayAssertions(unittest.TestCase):
 
     # Order and range
 
-    def assertAllGreater(self, a: Any, comparison_target: Any) -> None:
+    def assertAllGreater(self, a: Any, comparison_target: ArrayLike) -> None:
         """Every element is greater than the target."""
         a = self.array(a)
         self._assert_where(a > comparison_target, a, f"> {comparison_target!r}")
 
-    def assertAllGreaterEqual(self, a: Any, comparison_target: Any) -> None:
+    def assertAllGreaterEqual(self, a: Any, comparison_target: ArrayLike) -> None:
         """No element is less than the target."""
         a = self.array(a)
         self._assert_where(a >= comparison_target, a, f">= {comparison_target!r}")
 
-    def assertAllLess(self, a: Any, comparison_target: Any) -> None:
+    def assertAllLess(self, a: Any, comparison_target: ArrayLike) -> None:
         """Every element is less than the target."""
         a = self.array(a)
         self._assert_where(a < comparison_target, a, f"< {comparison_target!r}")
 
-    def assertAllLessEqual(self, a: Any, comparison_target: Any) -> None:
+    def assertAllLessEqual(self, a: Any, comparison_target: ArrayLike) -> None:
         """No element is greater than the target."""
         a = self.array(a)
         self._assert_where(a <= comparison_target, a, f"<= {comparison_target!r}")
@@ -176,8 +182,8 @@ class ArrayAssertions(unittest.TestCase):
     def assertAllInRange(
         self,
         target: Any,
-        lower_bound: Any,
-        upper_bound: Any,
+        lower_bound: ArrayLike,
+        upper_bound: ArrayLike,
         open_lower_bound: bool = False,
         open_upper_bound: bool = False,
     ) -> None:
@@ -188,13 +194,13 @@ class ArrayAssertions(unittest.TestCase):
         left, right = "(["[not open_lower_bound], ")]"[not open_upper_bound]
         self._assert_where(above & below, a, f"in {left}{lower_bound}, {upper_bound}{right}")
 
-    def assertAllInSet(self, target: Any, expected_set: Any) -> None:
+    def assertAllInSet(self, target: Any, expected_set: Iterable[Any]) -> None:
         """Every element is one of the set."""
         found = set(self.array(target).ravel().tolist())
         foreign = found - set(expected_set)
         self.assertFalse(foreign, f"{foreign!r} is not in {expected_set!r}")
 
-    def assertAllInRangeInclusive(self, target: Any, lower: Any, upper: Any) -> None:
+    def assertAllInRangeInclusive(self, target: Any, lower: ArrayLike, upper: ArrayLike) -> None:
         """Every element lies between the bounds, which belong to the range."""
         self.assertAllInRange(target, lower, upper)
 
@@ -215,11 +221,13 @@ class ArrayAssertions(unittest.TestCase):
 
     # Shapes, lengths and text
 
-    def assertShapeEqual(self, np_array: Any, tf_tensor: Any, msg: str | None = None) -> None:
+    def assertShapeEqual(
+        self, np_array: ArrayLike, tf_tensor: Tensor, msg: str | None = None
+    ) -> None:
         """The static shape of a tensor is the shape of an array."""
         if not isinstance(np_array, np.ndarray | np.generic):
             raise TypeError("np_array must be a Numpy ndarray or Numpy scalar")
-        if not isinstance(tf_tensor, Tensor):
+        if not isinstance(tf_tensor, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("tf_tensor must be a Tensor")
         shape = list(cast("Array", np_array).shape)
         self.assertEqual(shape, tf_tensor.shape.as_list(), msg)
@@ -229,15 +237,15 @@ class ArrayAssertions(unittest.TestCase):
         if not actual.startswith(expected_start):
             self.fail(f"{actual!r} does not start with {expected_start!r}{_note(msg)}")
 
-    def assertEmpty(self, container: Any, msg: str | None = None) -> None:
+    def assertEmpty(self, container: Sized, msg: str | None = None) -> None:
         """Nothing is inside."""
         self.assertEqual(len(container), 0, f"{container!r} has {len(container)} items{_note(msg)}")
 
-    def assertNotEmpty(self, container: Any, msg: str | None = None) -> None:
+    def assertNotEmpty(self, container: Sized, msg: str | None = None) -> None:
         """Something is inside."""
         self.assertTrue(len(container), f"{container!r} is empty{_note(msg)}")
 
-    def assertLen(self, container: Any, expected_len: int, msg: str | None = None) -> None:
+    def assertLen(self, container: Sized, expected_len: int, msg: str | None = None) -> None:
         """The number of items."""
         self.assertEqual(
             len(container), expected_len, f"{container!r} has {len(container)} items{_note(msg)}"

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thalweg import protos
+from thalweg.graph.context import Runner
+from thalweg.graph.likes import FetchLike, Structure
 from thalweg.inspect.timeline import Timeline
 from thalweg.public import public
 from thalweg.runtime.stats import RunMetadata
@@ -63,8 +65,8 @@ class Benchmark:
 
     def run_op_benchmark(
         self,
-        sess: Any,
-        op_or_tensor: Any,
+        sess: Runner,
+        op_or_tensor: FetchLike,
         feed_dict: Mapping[Any, Any] | None = None,
         burn_iters: int = 2,
         min_iters: int = 10,
@@ -92,7 +94,7 @@ class Benchmark:
         self.report_benchmark(**result)
         return result
 
-    def evaluate(self, tensors: Any) -> Any:
+    def evaluate(self, tensors: Structure) -> Structure:
         """The value of a tensor in the default session."""
         return tensors.eval()
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from thalweg import errors, protos
 from thalweg.graph import context
-from thalweg.graph.device import canonical_name
+from thalweg.graph.device import DeviceSpec, canonical_name
 from thalweg.graph.graph import Graph, get_default_graph, reset_default_graph
+from thalweg.graph.likes import Structure
 from thalweg.graph.scopes import DEFAULT_GRAPH_SEED
 from thalweg.inspect.session import Session
 from thalweg.public import public
@@ -83,7 +84,7 @@ class TestCase(ArrayAssertions, GraphAssertions):
     def test_session(
         self,
         graph: Graph | None = None,
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> AbstractContextManager[Session]:
@@ -97,7 +98,7 @@ class TestCase(ArrayAssertions, GraphAssertions):
     def cached_session(
         self,
         graph: Graph | None = None,
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> Generator[Session]:
@@ -116,7 +117,7 @@ class TestCase(ArrayAssertions, GraphAssertions):
     def session(
         self,
         graph: Graph | None = None,
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> Generator[Session]:
@@ -127,7 +128,7 @@ class TestCase(ArrayAssertions, GraphAssertions):
         ):
             yield session
 
-    def evaluate(self, tensors: Any) -> Any:
+    def evaluate(self, tensors: Structure) -> Structure:
         """The values of (nested) tensors in the default session, or in this test's."""
         session = context.sessions.top
         if session is not None:
@@ -162,7 +163,12 @@ class TestCase(ArrayAssertions, GraphAssertions):
 
     # Devices and threads
 
-    def assertDeviceEqual(self, device1: Any, device2: Any, msg: str | None = None) -> None:
+    def assertDeviceEqual(
+        self,
+        device1: str | DeviceSpec | None,
+        device2: str | DeviceSpec | None,
+        msg: str | None = None,
+    ) -> None:
         """Two device names or specs mean the same device."""
         one, other = canonical_name(device1), canonical_name(device2)
         self.assertEqual(one, other, msg or f"Devices {one} and {other} are not equal")

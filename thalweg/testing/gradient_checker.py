@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from thalweg.autodiff.gradients import gradients
 from thalweg.graph import context
 from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.likes import HoldsTensor, Structure
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import basic
 from thalweg.public import public
@@ -26,32 +27,33 @@ Jacobians = tuple[Array, Array]
 
 @public("test.compute_gradient")
 def compute_gradient(
-    x: Any,
-    x_shape: Any,
+    x: Tensor | HoldsTensor | Sequence[Tensor | HoldsTensor],
+    x_shape: Sequence[Any],
     y: Tensor,
-    y_shape: Any,
-    x_init_value: Any = None,
+    y_shape: Sequence[Any],
+    x_init_value: ArrayLike | None = None,
     delta: float = 1e-3,
     init_targets: Sequence[Any] | None = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
-) -> Any:
+) -> Structure:
     """The Jacobian of y by x twice: from the gradients, and from differences of size `delta`."""
     if not isinstance(x, list):
+        source = cast("Tensor", x)
         return _compute(
-            [x], [x_shape], y, y_shape, [x_init_value], delta, init_targets, extra_feed_dict
+            [source], [x_shape], y, y_shape, [x_init_value], delta, init_targets, extra_feed_dict
         )[0]
     sources = cast("list[Tensor]", x)
-    values = [None] * len(sources) if x_init_value is None else x_init_value
+    values = [None] * len(sources) if x_init_value is None else cast("Sequence[Any]", x_init_value)
     return _compute(sources, x_shape, y, y_shape, values, delta, init_targets, extra_feed_dict)
 
 
 @public("test.compute_gradient_error")
 def compute_gradient_error(
-    x: Any,
-    x_shape: Any,
+    x: Tensor | HoldsTensor | Sequence[Tensor | HoldsTensor],
+    x_shape: Sequence[Any],
     y: Tensor,
-    y_shape: Any,
-    x_init_value: Any = None,
+    y_shape: Sequence[Any],
+    x_init_value: ArrayLike | None = None,
     delta: float = 1e-3,
     init_targets: Sequence[Any] | None = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,

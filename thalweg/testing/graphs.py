@@ -6,6 +6,8 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
+from thalweg import protos
+from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef.versions import GRAPH_DEF_VERSION, GRAPH_DEF_VERSION_MIN_CONSUMER
 from thalweg.public import public
 
@@ -71,7 +73,10 @@ def _parsed(text: str | bytes, like: Any) -> Any:
 
 @public("test.assert_equal_graph_def")
 def assert_equal_graph_def(
-    actual: Any, expected: Any, checkpoint_v2: bool = False, hash_table_shared_name: bool = False
+    actual: protos.GraphDef,
+    expected: protos.GraphDef,
+    checkpoint_v2: bool = False,
+    hash_table_shared_name: bool = False,
 ) -> None:
     """Two GraphDefs have the same nodes; the order of nodes and control inputs does not matter."""
     for given, role in ((actual, "actual"), (expected, "expected")):
@@ -103,7 +108,7 @@ def _canonical(graph_def: Any) -> dict[str, Any]:
 
 
 @public("test.assert_ops_in_graph")
-def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: Any) -> dict[str, Any]:
+def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: Graph) -> dict[str, Any]:
     """The graph has these nodes with these op types; returns their NodeDefs by name."""
     found = {node.name: node for node in graph.as_graph_def().node if node.name in expected_ops}
     missing = sorted(expected_ops.keys() - found.keys())

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import unittest
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from thalweg.graph.graph import Graph
 from thalweg.inspect.session import Session
@@ -90,7 +90,9 @@ def gpu_device_name() -> str:
 
 
 @public("test.is_gpu_available")
-def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
+def is_gpu_available(
+    cuda_only: bool = False, min_cuda_compute_capability: tuple[int, int] | None = None
+) -> bool:
     """Whether a session sees a GPU.
 
     Args:

@@ -6,13 +6,14 @@ that bias (`zero_debias`) by keeping the biased one and the number of steps besi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import Collections, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import basic, casting, filling
@@ -35,7 +36,7 @@ from thalweg.variables.variable import Variable
 
 @public("train.assign_moving_average")
 def assign_moving_average(
-    variable: Any, value: Any, decay: Any, zero_debias: bool = True, name: str | None = None
+    variable: Variable, value: Any, decay: Any, zero_debias: bool = True, name: str | None = None
 ) -> Tensor:
     """Move an average towards a value; the result reads the new average."""
     with name_scope(name, "AssignMovingAvg", [variable, value, decay]) as scope:
@@ -90,7 +91,7 @@ def weighted_moving_average(
     decay: Any,
     weight: Any,
     truediv: bool = True,
-    collections: Any = None,
+    collections: Collections = None,
     name: str | None = None,
 ) -> Tensor:
     """The moving average of value·weight over that of weight."""
@@ -142,7 +143,7 @@ class ExponentialMovingAverage:
     def __init__(
         self,
         decay: Any,
-        num_updates: Any = None,
+        num_updates: TensorLike | None = None,
         zero_debias: bool = False,
         name: str = "ExponentialMovingAverage",
     ) -> None:
@@ -197,18 +198,20 @@ class ExponentialMovingAverage:
         updates = casting.cast(self._num_updates, dtypes.float32, name="num_updates")
         return minimum(decay, (1.0 + updates) / (10.0 + updates))
 
-    def average(self, var: Any) -> Variable | None:
+    def average(self, var: Variable | Tensor) -> Variable | None:
         """The average of a variable, if it was made."""
         return self._averages.get(var)
 
-    def average_name(self, var: Any) -> str:
+    def average_name(self, var: Variable | Tensor) -> str:
         """The name of the average of a variable, made or not."""
         if var in self._averages:
             return self._averages[var].op.name
         name = f"{var.op.name}/{self._name}"
         return get_default_graph().unique_name(name, mark_as_used=False)
 
-    def variables_to_restore(self, moving_avg_variables: Any = None) -> dict[str, Any]:
+    def variables_to_restore(
+        self, moving_avg_variables: Iterable[Variable] | None = None
+    ) -> dict[str, Any]:
         """What a Saver restores to use averages for the variables that have them, by name."""
         if moving_avg_variables is None:
             moving_avg_variables = trainable_variables() + moving_average_variables()

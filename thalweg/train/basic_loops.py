@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg import errors
 from thalweg.platform import tf_logging
 from thalweg.public import public
 
+if TYPE_CHECKING:
+    from thalweg.train.supervisor import Supervisor
+
 
 @public("train.basic_train_loop")
 def basic_train_loop(
-    supervisor: Any,
+    supervisor: Supervisor,
     train_step_fn: Callable[..., Any],
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,

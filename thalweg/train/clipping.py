@@ -28,7 +28,9 @@ def _with_values(t: Any, values: Tensor) -> Any:
 
 
 @public("clip_by_norm")
-def clip_by_norm(t: TensorLike, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+def clip_by_norm(
+    t: TensorLike, clip_norm: Any, axes: Any = None, name: str | None = None
+) -> Tensor:
     """`t` scaled so that its L2 norm is at most `clip_norm`.
 
     Args:

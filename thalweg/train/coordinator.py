@@ -62,7 +62,7 @@ class Coordinator:
         """Whether the threads were joined since the last `clear_stop`."""
         return self._joined
 
-    def request_stop(self, ex: Any = None) -> None:
+    def request_stop(self, ex: BaseException | tuple[Any, Any, Any] | None = None) -> None:
         """Ask all threads to stop. The first error (or `sys.exc_info()`) given is kept for `join`.
 
         Once everything was joined an error has no other way out, and is raised at once.

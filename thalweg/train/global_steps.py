@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.context import Runner
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Tensor
 from thalweg.platform import tf_logging
 from thalweg.public import public
@@ -19,7 +18,7 @@ from thalweg.variables.variable import Variable
 
 
 @public("train.global_step")
-def global_step(sess: Runner, global_step_tensor: Any) -> int:
+def global_step(sess: Runner, global_step_tensor: Tensor | Variable) -> int:
     """The value of the global step in a session.
 
     Args:
@@ -41,7 +40,7 @@ def global_step(sess: Runner, global_step_tensor: Any) -> int:
 @public(
     "train.get_global_step", "contrib.framework.get_global_step", "contrib.slim.get_global_step"
 )
-def get_global_step(graph: Graph | None = None) -> Any:
+def get_global_step(graph: Graph | None = None) -> Variable | MaybeNone:
     """The global step of a graph, which counts training steps.
 
     Args:
@@ -115,7 +114,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     "contrib.framework.get_or_create_global_step",
     "contrib.slim.get_or_create_global_step",
 )
-def get_or_create_global_step(graph: Graph | None = None) -> Any:
+def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     """The global step of a graph, made if there is none.
 
     Args:
@@ -139,9 +138,9 @@ def get_or_create_global_step(graph: Graph | None = None) -> Any:
     "contrib.framework.assert_global_step",
     "contrib.slim.assert_global_step",
 )
-def assert_global_step(global_step_tensor: Any) -> None:
+def assert_global_step(global_step_tensor: Tensor | Variable) -> None:
     """Raise TypeError unless this can be a global step: an integer scalar."""
-    if not isinstance(global_step_tensor, Variable | Tensor):
+    if not isinstance(global_step_tensor, Variable | Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
         raise TypeError(
             f'Existing "global_step" must be a Variable or Tensor: {global_step_tensor}.'
         )

@@ -11,7 +11,8 @@ from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.node import Tensor
+from thalweg.graph.likes import ShapeLike
+from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic, casting, checks, filling, shaping
@@ -53,7 +54,7 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Variable:
 
 
 @public("train.limit_epochs")
-def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Any:
+def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
     """`tensor`, which can be had `num_epochs` times; then comes an OutOfRangeError.
 
     The count is a local variable: run `tf.local_variables_initializer()`.
@@ -75,7 +76,7 @@ def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = 
 @public("train.input_producer")
 def input_producer(
     input_tensor: Any,
-    element_shape: Any = None,
+    element_shape: ShapeLike = None,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,
@@ -83,7 +84,7 @@ def input_producer(
     shared_name: str | None = None,
     summary_name: str | None = None,
     name: str | None = None,
-    cancel_op: Any = None,
+    cancel_op: Node | None = None,
 ) -> FIFOQueue:
     """A queue of the rows of a tensor, in each epoch in another order; a queue runner fills it."""
     with name_scope(name, "input_producer", [input_tensor]):
@@ -120,7 +121,7 @@ def string_input_producer(
     capacity: int = 32,
     shared_name: str | None = None,
     name: str | None = None,
-    cancel_op: Any = None,
+    cancel_op: Node | None = None,
 ) -> FIFOQueue:
     """A queue that gives strings, such as the names of files, over and over.
 

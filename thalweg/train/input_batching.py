@@ -15,6 +15,7 @@ from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import ShapeLike, Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape
@@ -215,17 +216,17 @@ def _shuffling(
 
 @public("train.batch")
 def batch(
-    tensors: Any,
-    batch_size: Any,
+    tensors: Sequence[TensorLike] | Mapping[str, TensorLike] | Tensor,
+    batch_size: TensorLike,
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """Batches of examples that come one per step.
 
     Args:
@@ -270,18 +271,18 @@ def batch(
 
 @public("train.maybe_batch")
 def maybe_batch(
-    tensors: Any,
-    keep_input: Any,
-    batch_size: Any,
+    tensors: Sequence[TensorLike] | Mapping[str, TensorLike] | Tensor,
+    keep_input: TensorLike,
+    batch_size: TensorLike,
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """As `batch`, of the examples for which `keep_input` is true."""
     batching = _Batching(
         "batch", batch_size, keep_input, enqueue_many, shapes, allow_smaller_final_batch, name
@@ -293,15 +294,15 @@ def maybe_batch(
 @public("train.batch_join")
 def batch_join(
     tensors_list: Sequence[Any],
-    batch_size: Any,
+    batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """Batches of examples from several sources, each read by a thread of its own.
 
     Args:
@@ -341,16 +342,16 @@ def batch_join(
 @public("train.maybe_batch_join")
 def maybe_batch_join(
     tensors_list: Sequence[Any],
-    keep_input: Any,
-    batch_size: Any,
+    keep_input: TensorLike,
+    batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """As `batch_join`, of the examples for which `keep_input` is true."""
     batching = _Batching(
         "batch_join", batch_size, keep_input, enqueue_many, shapes, allow_smaller_final_batch, name
@@ -361,18 +362,18 @@ def maybe_batch_join(
 
 @public("train.shuffle_batch")
 def shuffle_batch(
-    tensors: Any,
-    batch_size: Any,
+    tensors: Sequence[TensorLike] | Mapping[str, TensorLike] | Tensor,
+    batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """Batches of examples that come one per step, in a random order.
 
     Args:
@@ -420,19 +421,19 @@ def shuffle_batch(
 
 @public("train.maybe_shuffle_batch")
 def maybe_shuffle_batch(
-    tensors: Any,
-    batch_size: Any,
+    tensors: Sequence[TensorLike] | Mapping[str, TensorLike] | Tensor,
+    batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
-    keep_input: Any,
+    keep_input: TensorLike,
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """As `shuffle_batch`, of the examples for which `keep_input` is true."""
     batching = _Batching(
         "shuffle_batch",
@@ -450,16 +451,16 @@ def maybe_shuffle_batch(
 @public("train.shuffle_batch_join")
 def shuffle_batch_join(
     tensors_list: Sequence[Any],
-    batch_size: Any,
+    batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """As `shuffle_batch`, from several lists of tensors, each run by a thread of its own."""
     return maybe_shuffle_batch_join(
         tensors_list,
@@ -479,17 +480,17 @@ def shuffle_batch_join(
 @public("train.maybe_shuffle_batch_join")
 def maybe_shuffle_batch_join(
     tensors_list: Sequence[Any],
-    batch_size: Any,
+    batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
-    keep_input: Any,
+    keep_input: TensorLike,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """As `shuffle_batch_join`, of the examples for which `keep_input` is true."""
     batching = _Batching(
         "shuffle_batch_join",

@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph.collections import GraphKeys
-from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import FetchLike, MaybeNone, Structure, UserObject
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train.coordinator import Coordinator
@@ -30,6 +31,10 @@ from thalweg.train.wrapped_sessions import (
 )
 from thalweg.train.wrapped_sessions import StepContext as _StepContext
 
+if TYPE_CHECKING:
+    from thalweg.inspect.session import Session
+    from thalweg.runtime.stats import RunMetadata
+
 #: Stands for "the caller gave nothing", where None means "never".
 USE_DEFAULT: Any = object()
 
@@ -41,7 +46,7 @@ _CHECKPOINT_SECONDS = 600
 class SessionCreator:
     """Makes the plain session inside a monitored one."""
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """A new session, ready to train."""
         raise TypeError(f"{type(self).__name__} does not say how to create a session.")
 
@@ -69,7 +74,7 @@ class ChiefSessionCreator(SessionCreator):
         self,
         scaffold: Scaffold | None = None,
         master: str = "",
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
     ) -> None:
@@ -79,7 +84,7 @@ class ChiefSessionCreator(SessionCreator):
         self._checkpoint_dir = checkpoint_dir
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """A new session."""
         scaffold = self._scaffold.finalize()
         return _manager(scaffold).prepare_session(
@@ -102,7 +107,7 @@ class WorkerSessionCreator(SessionCreator):
         self,
         scaffold: Scaffold | None = None,
         master: str = "",
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         max_wait_secs: float = 1800,
     ) -> None:
         self._scaffold = scaffold or Scaffold()
@@ -110,7 +115,7 @@ class WorkerSessionCreator(SessionCreator):
         self._config = config
         self._max_wait_secs = max_wait_secs
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """A new session, as soon as the model is ready."""
         manager = _manager(self._scaffold.finalize())
         return manager.wait_for_session(self._master, self._config, self._max_wait_secs)
@@ -166,7 +171,7 @@ class _MonitoredSession:
 
     def __init__(
         self,
-        session_creator: Any,
+        session_creator: SessionCreator | None,
         hooks: Sequence[SessionRunHook] | None,
         should_recover: bool,
         stop_grace_period_secs: float,
@@ -188,18 +193,18 @@ class _MonitoredSession:
         return described(self, hooks=len(self._hooks), state=state)
 
     @property
-    def graph(self) -> Any:
+    def graph(self) -> Graph | MaybeNone:
         """The graph of the session, None once it is closed."""
         session = self._tf_sess()
         return None if session is None else session.graph
 
     def run(
         self,
-        fetches: Any,
+        fetches: FetchLike,
         feed_dict: Mapping[Any, Any] | None = None,
-        options: Any = None,
-        run_metadata: Any = None,
-    ) -> Any:
+        options: protos.RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Structure:
         """Run a step, with the hooks around it."""
         return self._open_session().run(
             fetches, feed_dict=feed_dict, options=options, run_metadata=run_metadata
@@ -210,7 +215,7 @@ class _MonitoredSession:
             raise RuntimeError("The monitored session is closed.")
         return self._sess
 
-    def run_step_fn(self, step_fn: Callable[[Any], Any]) -> Any:
+    def run_step_fn(self, step_fn: Callable[[Any], Any]) -> UserObject:
         """Call `step_fn(step_context)`, which may run steps with hooks and without."""
         names = tuple(inspect.signature(step_fn).parameters)
         if len(names) != 1:
@@ -292,7 +297,7 @@ class MonitoredSession(_MonitoredSession):
 
     def __init__(
         self,
-        session_creator: Any = None,
+        session_creator: SessionCreator | None = None,
         hooks: Sequence[SessionRunHook] | None = None,
         stop_grace_period_secs: float = 120,
     ) -> None:
@@ -308,7 +313,7 @@ class SingularMonitoredSession(_MonitoredSession):
         hooks: Sequence[SessionRunHook] | None = None,
         scaffold: Scaffold | None = None,
         master: str = "",
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         checkpoint_dir: str | None = None,
         stop_grace_period_secs: float = 120,
         checkpoint_filename_with_path: str | None = None,
@@ -318,7 +323,7 @@ class SingularMonitoredSession(_MonitoredSession):
         )
         super().__init__(creator, hooks, False, stop_grace_period_secs)
 
-    def raw_session(self) -> Any:
+    def raw_session(self) -> Session | MaybeNone:
         """The plain session, None once it is closed."""
         return self._tf_sess()
 
@@ -334,7 +339,7 @@ def MonitoredTrainingSession(
     save_checkpoint_secs: float | None = USE_DEFAULT,
     save_summaries_steps: int | None = USE_DEFAULT,
     save_summaries_secs: float | None = USE_DEFAULT,
-    config: Any = None,
+    config: protos.ConfigProto | None = None,
     stop_grace_period_secs: float = 120,
     log_step_count_steps: int | None = 100,
     max_wait_secs: float = 7200,

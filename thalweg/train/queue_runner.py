@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from thalweg import errors, protos
 from thalweg.graph import context
 from thalweg.graph.collections import GraphKeys
+from thalweg.graph.context import Runner
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import MaybeNone
+from thalweg.graph.node import Node
 from thalweg.platform import tf_logging
 from thalweg.platform.described import described
 from thalweg.public import public
@@ -23,6 +26,9 @@ from thalweg.runtime.session import BaseSession
 from thalweg.saved.collection_protos import register_proto_function
 from thalweg.train.coordinator import Coordinator
 from thalweg.variables.save_slice import strip_scope, with_scope
+
+if TYPE_CHECKING:
+    from thalweg.ops.state.queues import QueueBase
 
 Kinds = tuple[type[errors.OpError], ...]
 
@@ -53,12 +59,12 @@ class QueueRunner:
 
     def __init__(
         self,
-        queue: Any = None,
+        queue: QueueBase | None = None,
         enqueue_ops: Sequence[Any] | None = None,
-        close_op: Any = None,
-        cancel_op: Any = None,
+        close_op: Node | None = None,
+        cancel_op: Node | None = None,
         queue_closed_exception_types: Kinds | None = None,
-        queue_runner_def: Any = None,
+        queue_runner_def: protos.QueueRunnerDef | None = None,
         import_scope: str | None = None,
     ) -> None:
         if queue_runner_def is not None:
@@ -84,7 +90,7 @@ class QueueRunner:
         return described(self, self._queue.name, enqueue_ops=len(self._enqueue_ops))
 
     @property
-    def queue(self) -> Any:
+    def queue(self) -> QueueBase | MaybeNone:
         """The queue; the node of its reference, if the runner was made from a QueueRunnerDef."""
         return self._queue
 
@@ -94,12 +100,12 @@ class QueueRunner:
         return self._enqueue_ops
 
     @property
-    def close_op(self) -> Any:
+    def close_op(self) -> Node | MaybeNone:
         """The op that closes the queue behind what still waits."""
         return self._close_op
 
     @property
-    def cancel_op(self) -> Any:
+    def cancel_op(self) -> Node | MaybeNone:
         """The op that closes the queue and cancels what waits."""
         return self._cancel_op
 
@@ -120,7 +126,7 @@ class QueueRunner:
 
     def create_threads(
         self,
-        sess: Any,
+        sess: Runner,
         coord: Coordinator | None = None,
         daemon: bool = False,
         start: bool = False,
@@ -193,7 +199,7 @@ class QueueRunner:
 
     # As protocol buffers
 
-    def to_proto(self, export_scope: str | None = None) -> Any:
+    def to_proto(self, export_scope: str | None = None) -> protos.QueueRunnerDef:
         """A QueueRunnerDef, or None if the queue is outside `export_scope`."""
         if export_scope is not None and not self.name.startswith(export_scope):
             return None
@@ -208,7 +214,9 @@ class QueueRunner:
         )
 
     @staticmethod
-    def from_proto(queue_runner_def: Any, import_scope: str | None = None) -> QueueRunner:
+    def from_proto(
+        queue_runner_def: protos.QueueRunnerDef, import_scope: str | None = None
+    ) -> QueueRunner:
         """The runner a QueueRunnerDef describes, in the default graph."""
         return QueueRunner(queue_runner_def=queue_runner_def, import_scope=import_scope)
 
@@ -267,7 +275,7 @@ def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS)
 
 @public("train.start_queue_runners", "train.queue_runner.start_queue_runners")
 def start_queue_runners(
-    sess: Any = None,
+    sess: Runner | None = None,
     coord: Coordinator | None = None,
     daemon: bool = True,
     start: bool = True,

@@ -5,11 +5,13 @@ What a program does not give is taken from the graph's collections, or made and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import MaybeNone, UserObject
+from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import group
 from thalweg.platform import tf_logging
 from thalweg.public import public
@@ -51,16 +53,16 @@ class Scaffold:
 
     def __init__(
         self,
-        init_op: Any = None,
-        init_feed_dict: Any = None,
+        init_op: Node | Tensor | None = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Scaffold, Any], Any] | None = None,
-        ready_op: Any = None,
-        ready_for_local_init_op: Any = None,
-        local_init_op: Any = None,
-        summary_op: Any = None,
-        saver: Any = None,
+        ready_op: Tensor | None = None,
+        ready_for_local_init_op: Tensor | None = None,
+        local_init_op: Node | Tensor | None = None,
+        summary_op: Tensor | None = None,
+        saver: Saver | None = None,
         copy_from_scaffold: Scaffold | None = None,
-        local_init_feed_dict: Any = None,
+        local_init_feed_dict: Mapping[Any, Any] | None = None,
     ) -> None:
         self._init_op = init_op
         self._init_feed_dict = init_feed_dict
@@ -82,12 +84,12 @@ class Scaffold:
                 setattr(self, name, value)
 
     @property
-    def init_op(self) -> Any:
+    def init_op(self) -> Node | Tensor | MaybeNone:
         """Initialises what a checkpoint would restore."""
         return self._init_op
 
     @property
-    def init_feed_dict(self) -> Any:
+    def init_feed_dict(self) -> Mapping[Any, Any] | None:
         """What `init_op` is fed."""
         return self._init_feed_dict
 
@@ -98,32 +100,32 @@ class Scaffold:
         return None if given is None else lambda session: given(self, session)
 
     @property
-    def ready_op(self) -> Any:
+    def ready_op(self) -> Tensor | MaybeNone:
         """Gives the names of what is not initialised."""
         return self._ready_op
 
     @property
-    def ready_for_local_init_op(self) -> Any:
+    def ready_for_local_init_op(self) -> Tensor | MaybeNone:
         """Gives the names of what has to be initialised before `local_init_op` runs."""
         return self._ready_for_local_init_op
 
     @property
-    def local_init_op(self) -> Any:
+    def local_init_op(self) -> Node | Tensor | MaybeNone:
         """Initialises what no checkpoint holds."""
         return self._local_init_op
 
     @property
-    def local_init_feed_dict(self) -> Any:
+    def local_init_feed_dict(self) -> Mapping[Any, Any] | None:
         """What `local_init_op` is fed."""
         return self._local_init_feed_dict
 
     @property
-    def summary_op(self) -> Any:
+    def summary_op(self) -> Tensor | MaybeNone:
         """Gives the summaries."""
         return self._summary_op
 
     @property
-    def saver(self) -> Any:
+    def saver(self) -> Saver | MaybeNone:
         """Saves and restores."""
         return self._saver
 
@@ -134,7 +136,7 @@ class Scaffold:
                 make = _DEFAULTS[name]
                 key = getattr(GraphKeys, "SAVERS" if name == "saver" else name.upper())
                 setattr(self, f"_{name}", Scaffold.get_or_default(name, key, make))
-        self._saver.build()
+        self.saver.build()
         get_default_graph().finalize()
         tf_logging.info("Graph was finalized.")
         return self
@@ -142,7 +144,7 @@ class Scaffold:
     @staticmethod
     def get_or_default(
         arg_name: str, collection_key: str, default_constructor: Callable[[], Any]
-    ) -> Any:
+    ) -> UserObject:
         """The one item of a collection; if there is none, a new one, which goes there."""
         graph = get_default_graph()
         items = graph.get_collection(collection_key)

@@ -29,7 +29,7 @@ class _Schedule(NamedTuple):
 
     rate: Tensor
     step: Tensor
-    cast: Callable[[Any], Tensor]
+    cast: Callable[[TensorLike], Tensor]
     name: str
 
 
@@ -42,7 +42,7 @@ def _schedule(
     with name_scope(name, default, [learning_rate, global_step, *more]) as scope:
         rate = convert_to_tensor(learning_rate, name="learning_rate")
 
-        def cast(value: Any) -> Tensor:
+        def cast(value: TensorLike) -> Tensor:
             return casting.cast(value, rate.dtype.base_dtype)
 
         yield _Schedule(rate, cast(global_step), cast, scope)
@@ -94,8 +94,8 @@ def exponential_decay(
 def natural_exp_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    decay_rate: Any,
+    decay_steps: TensorLike,
+    decay_rate: TensorLike,
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
@@ -113,8 +113,8 @@ def natural_exp_decay(
 def inverse_time_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    decay_rate: Any,
+    decay_steps: TensorLike,
+    decay_rate: TensorLike,
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
@@ -132,9 +132,9 @@ def inverse_time_decay(
 def polynomial_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    end_learning_rate: Any = 0.0001,
-    power: Any = 1.0,
+    decay_steps: TensorLike,
+    end_learning_rate: TensorLike = 0.0001,
+    power: TensorLike = 1.0,
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
@@ -231,8 +231,8 @@ def _cosine(fraction: Tensor) -> Tensor:
 def cosine_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    alpha: Any = 0.0,
+    decay_steps: TensorLike,
+    alpha: Tensor | float = 0.0,
     name: str | None = None,
 ) -> Tensor:
     """learning_rate along half a cosine wave, down to the fraction `alpha` of it."""
@@ -248,10 +248,10 @@ def cosine_decay(
 def cosine_decay_restarts(
     learning_rate: Any,
     global_step: Any,
-    first_decay_steps: Any,
-    t_mul: Any = 2.0,
-    m_mul: Any = 1.0,
-    alpha: Any = 0.0,
+    first_decay_steps: TensorLike,
+    t_mul: TensorLike = 2.0,
+    m_mul: TensorLike = 1.0,
+    alpha: Tensor | float = 0.0,
     name: str | None = None,
 ) -> Tensor:
     """Half cosine waves, each `t_mul` times as long and `m_mul` times as high as the last."""
@@ -284,10 +284,10 @@ def _restarts(completed: Tensor, t_mul: Tensor) -> tuple[Tensor, Tensor]:
 def linear_cosine_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    num_periods: Any = 0.5,
-    alpha: Any = 0.0,
-    beta: Any = 0.001,
+    decay_steps: TensorLike,
+    num_periods: TensorLike = 0.5,
+    alpha: Tensor | float = 0.0,
+    beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
     """learning_rate·((alpha + linear decay)·cosine + beta)"""
@@ -312,12 +312,12 @@ def _linear_cosine(
 def noisy_linear_cosine_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    initial_variance: Any = 1.0,
-    variance_decay: Any = 0.55,
-    num_periods: Any = 0.5,
-    alpha: Any = 0.0,
-    beta: Any = 0.001,
+    decay_steps: TensorLike,
+    initial_variance: TensorLike = 1.0,
+    variance_decay: TensorLike = 0.55,
+    num_periods: TensorLike = 0.5,
+    alpha: Tensor | float = 0.0,
+    beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
     """As `linear_cosine_decay`, with normal noise of falling variance on the linear decay."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.session import Session
 from thalweg.platform import tf_logging
 from thalweg.public import public
@@ -18,6 +19,9 @@ from thalweg.saved.checkpoint_state import get_checkpoint_state
 from thalweg.train import clock
 from thalweg.train.disk_trouble import survived
 from thalweg.train.hooks.saver_hooks import wait_for
+
+if TYPE_CHECKING:
+    from thalweg.saved.saver import Saver
 
 Readiness = tuple[bool, str | None]  # and if not, why
 
@@ -32,12 +36,12 @@ class SessionManager:
 
     def __init__(
         self,
-        local_init_op: Any = None,
-        ready_op: Any = None,
-        ready_for_local_init_op: Any = None,
+        local_init_op: Node | Tensor | None = None,
+        ready_op: Tensor | None = None,
+        ready_for_local_init_op: Tensor | None = None,
         graph: Graph | None = None,
         recovery_wait_secs: float = 30,
-        local_init_run_options: Any = None,
+        local_init_run_options: protos.RunOptions | None = None,
         local_init_feed_dict: Mapping[Any, Any] | None = None,
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
@@ -56,13 +60,13 @@ class SessionManager:
     def prepare_session(
         self,
         master: str,
-        init_op: Any = None,
-        saver: Any = None,
+        init_op: Node | Tensor | None = None,
+        saver: Saver | None = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> Session:
@@ -110,12 +114,12 @@ class SessionManager:
     def recover_session(
         self,
         master: str,
-        saver: Any = None,
+        saver: Saver | None = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
     ) -> tuple[Session, bool]:
         """A session, and whether a checkpoint made it ready."""
         session, is_restored = self._restored(
@@ -143,7 +147,10 @@ class SessionManager:
         return session, is_ready
 
     def wait_for_session(
-        self, master: str, config: Any = None, max_wait_secs: float | None = math.inf
+        self,
+        master: str,
+        config: protos.ConfigProto | None = None,
+        max_wait_secs: float | None = math.inf,
     ) -> Session:
         """A session of a model that someone else makes ready; tries until it is, or time is up."""
         patience = math.inf if max_wait_secs is None else max_wait_secs

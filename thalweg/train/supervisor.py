@@ -7,11 +7,14 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph.collections import GraphKeys
+from thalweg.graph.context import Runner
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import MaybeNone
+from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import group
 from thalweg.platform import tf_logging
 from thalweg.public import public
@@ -35,6 +38,10 @@ from thalweg.variables.collections import (
     report_uninitialized_variables,
     tables_initializer,
 )
+
+if TYPE_CHECKING:
+    from thalweg.inspect.session import Session
+    from thalweg.variables.variable import Variable
 
 _DEFAULT = 0  # what a program passes for "find it or make it"; None means "without"
 
@@ -78,25 +85,25 @@ class Supervisor:
     def __init__(
         self,
         graph: Graph | None = None,
-        ready_op: Any = USE_DEFAULT,
-        ready_for_local_init_op: Any = USE_DEFAULT,
+        ready_op: Tensor | int | None = USE_DEFAULT,
+        ready_for_local_init_op: Tensor | int | None = USE_DEFAULT,
         is_chief: bool = True,
-        init_op: Any = USE_DEFAULT,
+        init_op: Node | Tensor | int | None = USE_DEFAULT,
         init_feed_dict: Mapping[Any, Any] | None = None,
-        local_init_op: Any = USE_DEFAULT,
+        local_init_op: Node | Tensor | int | None = USE_DEFAULT,
         logdir: str | None = None,
-        summary_op: Any = USE_DEFAULT,
-        saver: Any = USE_DEFAULT,
-        global_step: Any = USE_DEFAULT,
+        summary_op: Tensor | int | None = USE_DEFAULT,
+        saver: Saver | int | None = USE_DEFAULT,
+        global_step: Tensor | Variable | int | None = USE_DEFAULT,
         save_summaries_secs: float = 120,
         save_model_secs: float = 600,
         recovery_wait_secs: float = 30,
         stop_grace_secs: float = 120,
         checkpoint_basename: str = "model.ckpt",
         session_manager: SessionManager | None = None,
-        summary_writer: Any = USE_DEFAULT,
+        summary_writer: FileWriter | int | None = USE_DEFAULT,
         init_fn: Callable[[Any], Any] | None = None,
-        local_init_run_options: Any = None,
+        local_init_run_options: protos.RunOptions | None = None,
     ) -> None:
         self._graph = get_default_graph() if graph is None else graph
         keys = GraphKeys
@@ -109,7 +116,8 @@ class Supervisor:
             self._local_init_op = self._part(local_init_op, keys.LOCAL_INIT_OP, _local_init_op)
             self._saver = self._part(saver, keys.SAVERS, _saver)
             self._summary_op = self._part(summary_op, keys.SUMMARY_OP, merge_all)
-        self._global_step = self._found_step() if global_step is _DEFAULT else global_step
+        is_default = global_step is _DEFAULT
+        self._global_step: Any = self._found_step() if is_default else global_step
         self._init_feed_dict = init_feed_dict
         self._init_fn = init_fn
         self._is_chief = is_chief
@@ -191,32 +199,32 @@ class Supervisor:
         return self._coord
 
     @property
-    def init_op(self) -> Any:
+    def init_op(self) -> Node | Tensor | MaybeNone:
         """Initialises the model."""
         return self._init_op
 
     @property
-    def init_feed_dict(self) -> Any:
+    def init_feed_dict(self) -> Mapping[Any, Any] | None:
         """What `init_op` is fed."""
         return self._init_feed_dict
 
     @property
-    def ready_op(self) -> Any:
+    def ready_op(self) -> Tensor | MaybeNone:
         """Gives the names of what is not initialised."""
         return self._ready_op
 
     @property
-    def ready_for_local_init_op(self) -> Any:
+    def ready_for_local_init_op(self) -> Tensor | MaybeNone:
         """Gives the names of what has to be initialised before the local initialisation."""
         return self._ready_for_local_init_op
 
     @property
-    def summary_writer(self) -> Any:
+    def summary_writer(self) -> FileWriter | MaybeNone:
         """Writes the events of the chief."""
         return self._summary_writer
 
     @property
-    def summary_op(self) -> Any:
+    def summary_op(self) -> Tensor | MaybeNone:
         """Gives the summaries."""
         return self._summary_op
 
@@ -226,12 +234,12 @@ class Supervisor:
         return self._save_summaries_secs
 
     @property
-    def global_step(self) -> Any:
+    def global_step(self) -> Variable | MaybeNone:
         """The tensor that counts the steps."""
         return self._global_step
 
     @property
-    def saver(self) -> Any:
+    def saver(self) -> Saver | MaybeNone:
         """Saves the checkpoints."""
         return self._saver
 
@@ -250,11 +258,11 @@ class Supervisor:
     def prepare_or_wait_for_session(
         self,
         master: str = "",
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
         start_standard_services: bool = True,
-    ) -> Any:
+    ) -> Session:
         """A session that is ready; the chief makes it so, the others wait. Threads are started."""
         self._coord.clear_stop()
         if self._summary_writer:
@@ -299,7 +307,7 @@ class Supervisor:
     def managed_session(
         self,
         master: str = "",
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         start_standard_services: bool = True,
         close_summary_writer: bool = True,
     ) -> Generator[Any]:
@@ -322,7 +330,7 @@ class Supervisor:
 
     # Threads
 
-    def start_standard_services(self, sess: Any) -> list[LooperThread]:
+    def start_standard_services(self, sess: Runner) -> list[LooperThread]:
         """Start the threads that write summaries, count steps and save checkpoints."""
         if not self._is_chief:
             raise RuntimeError("Only chief supervisor can start standard services.")
@@ -347,7 +355,7 @@ class Supervisor:
             yield SVTimerCheckpointThread(self, sess)
 
     def start_queue_runners(
-        self, sess: Any, queue_runners: Sequence[Any] | None = None
+        self, sess: Runner, queue_runners: Sequence[Any] | None = None
     ) -> list[threading.Thread]:
         """Start the threads of queue runners: those given, or those of the graph."""
         if queue_runners is None:
@@ -386,7 +394,7 @@ class Supervisor:
         self._summary_writer.close()
         self._graph_added_to_summary = False
 
-    def request_stop(self, ex: Any = None) -> None:
+    def request_stop(self, ex: BaseException | tuple[Any, Any, Any] | None = None) -> None:
         """Ask all threads to stop, with the error that is the reason."""
         self._coord.request_stop(ex)
 
@@ -402,7 +410,9 @@ class Supervisor:
         """Wait until a stop is requested."""
         self._coord.wait_for_stop()
 
-    def summary_computed(self, sess: Any, summary: Any, global_step: Any = None) -> None:
+    def summary_computed(
+        self, sess: Runner, summary: bytes | protos.Summary, global_step: int | None = None
+    ) -> None:
         """Write a summary that the program computed."""
         if not self._summary_writer:
             raise RuntimeError("Writing a summary requires a summary writer.")

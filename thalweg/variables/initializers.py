@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import as_shape
 from thalweg.ops.arrays import diagonal, transposing
@@ -25,7 +26,12 @@ from thalweg.ops.random import random
 from thalweg.platform.described import described
 from thalweg.public import public
 
+if TYPE_CHECKING:
+    from thalweg.variables.partitioned import PartitionInfo
+
 Shape = Any
+#: A function of a shape and a dtype, a class of such functions, or the value itself.
+InitializerLike: TypeAlias = "Callable[..., Any] | TensorLike | None"
 
 
 class Initializer:
@@ -33,7 +39,12 @@ class Initializer:
 
     dtype: DType = dtypes.float32
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self,
+        shape: Shape,
+        dtype: DTypeLike | None = None,
+        partition_info: PartitionInfo | None = None,
+    ) -> Tensor:
         """The initial value of a variable of this shape."""
         raise TypeError(f"{type(self).__name__} does not say what it fills variables with")
 
@@ -80,7 +91,9 @@ class Zeros(Initializer):
     def __init__(self, dtype: Any = dtypes.float32) -> None:
         self.dtype = as_dtype(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Zeros (false, empty strings)."""
         return filling.zeros(shape, self._kind(dtype))
 
@@ -100,7 +113,9 @@ class Ones(Initializer):
     def __init__(self, dtype: Any = dtypes.float32) -> None:
         self.dtype = as_dtype(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Ones."""
         return filling.ones(shape, self._kind(dtype))
 
@@ -126,7 +141,7 @@ class Constant(Initializer):
     """
 
     def __init__(
-        self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False
+        self, value: TensorLike = 0, dtype: Any = dtypes.float32, verify_shape: bool = False
     ) -> None:
         if not (np.isscalar(value) or isinstance(cast("object", value), _VALUES)):
             raise TypeError(
@@ -141,7 +156,7 @@ class Constant(Initializer):
         self,
         shape: Shape,
         dtype: Any = None,
-        partition_info: Any = None,
+        partition_info: PartitionInfo | None = None,
         verify_shape: bool | None = None,
     ) -> Tensor:
         """The value; a short list is filled up with its last element."""
@@ -177,7 +192,9 @@ class RandomUniform(Initializer):
         self.seed = seed
         self.dtype = as_dtype(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Uniform random numbers."""
         high = 1 if self.maxval is None and self._kind(dtype).is_floating else self.maxval
         return random.random_uniform(shape, self.minval, high, self._kind(dtype), seed=self.seed)
@@ -211,7 +228,9 @@ class RandomNormal(Initializer):
         self.seed = seed
         self.dtype = _floating(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Normal random numbers."""
         return random.random_normal(
             shape, self.mean, self.stddev, self._kind(dtype), seed=self.seed
@@ -246,7 +265,9 @@ class TruncatedNormal(Initializer):
         self.seed = seed
         self.dtype = _floating(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Truncated normal random numbers."""
         return random.truncated_normal(
             shape, self.mean, self.stddev, self._kind(dtype), seed=self.seed
@@ -264,7 +285,9 @@ class UniformUnitScaling(Initializer):
         self.seed = seed
         self.dtype = _floating(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Uniform random numbers that keep the scale of what the variable multiplies."""
         whole = _sizes(shape) if partition_info is None else partition_info.full_shape
         fan_in = max(float(math.prod(whole[:-1])), 1.0)
@@ -315,7 +338,9 @@ class VarianceScaling(Initializer):
         self.seed = seed
         self.dtype = _floating(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Random numbers of the distribution asked for."""
         whole = _sizes(shape) if partition_info is None else partition_info.full_shape
         kind = self._kind(dtype)
@@ -424,7 +449,9 @@ class Orthogonal(Initializer):
         self.seed = seed
         self.dtype = _floating(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """A random orthogonal matrix, uniform over all of them."""
         sizes = _sizes(shape)
         if len(sizes) < 2:
@@ -448,7 +475,9 @@ class Identity(Initializer):
         self.gain = gain
         self.dtype = _floating(dtype)
 
-    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+    def __call__(
+        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+    ) -> Tensor:
         """Ones on the diagonal of a matrix, zeros elsewhere."""
         whole = _sizes(shape) if partition_info is None else partition_info.full_shape
         if len(whole) != 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg.graph.convert import register_tensor_conversion_function
 from thalweg.graph.dtypes import DType
@@ -15,6 +15,9 @@ from thalweg.ops.core import basic
 from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo
 from thalweg.variables.variable import Variable
+
+if TYPE_CHECKING:
+    pass
 
 
 class PartitionInfo:
@@ -126,7 +129,7 @@ class PartitionedVariable:
     def __init__(
         self,
         name: str,
-        shape: Any,
+        shape: Sequence[int],
         dtype: DType,
         variable_list: Sequence[Variable],
         partitions: Sequence[int],

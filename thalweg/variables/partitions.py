@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
+from thalweg.graph.likes import Collections, DTypeLike
 from thalweg.graph.shapes import TensorShape
 from thalweg.public import public
 from thalweg.variables.scope import get_variable_scope, variable_scope, variable_store
 from thalweg.variables.variable import Variable
+
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
+    from thalweg.variables.store import ReuseMode
 
 Partitioner = Callable[..., list[int]]
 
@@ -98,12 +103,12 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
 def create_partitioned_variables(
     shape: Sequence[int],
     slicing: Sequence[int],
-    initializer: Any,
-    dtype: Any = dtypes.float32,
+    initializer: InitializerLike,
+    dtype: DTypeLike = dtypes.float32,
     trainable: bool = True,
-    collections: Any = None,
+    collections: Collections = None,
     name: str | None = None,
-    reuse: Any = None,
+    reuse: bool | ReuseMode | None = None,
 ) -> list[Variable]:
     """The parts of a variable of this shape, `slicing[i]` of them along axis i."""
     if len(shape) != len(slicing):

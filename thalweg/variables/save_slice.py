@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from thalweg import protos
 
@@ -28,7 +27,7 @@ class SaveSliceInfo:
         full_shape: Sequence[int] = (),
         var_offset: Sequence[int] = (),
         var_shape: Sequence[int] = (),
-        save_slice_info_def: Any = None,
+        save_slice_info_def: protos.SaveSliceInfoDef | None = None,
         import_scope: str | None = None,
     ) -> None:
         if save_slice_info_def is not None:
@@ -48,7 +47,7 @@ class SaveSliceInfo:
         parts = zip(self.var_offset, self.var_shape, strict=True)
         return full + ":".join(f"{offset},{size}" for offset, size in parts)
 
-    def to_proto(self, export_scope: str | None = None) -> Any:
+    def to_proto(self, export_scope: str | None = None) -> protos.SaveSliceInfoDef | None:
         """A SaveSliceInfoDef, or None if the variable is outside `export_scope`."""
         if export_scope is not None and not self.full_name.startswith(export_scope):
             return None

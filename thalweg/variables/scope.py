@@ -7,10 +7,10 @@ is a matter of the thread; the variables belong to the graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg.graph import dtypes
 from thalweg.graph.build import graph_of
@@ -18,11 +18,15 @@ from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.likes import DTypeLike, ShapeLike
+from thalweg.graph.likes import Collections, DeviceLike, DTypeLike, ShapeLike, UserObject
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
 from thalweg.variables.variable import Variable, VariableAggregation, VariableSynchronization
+
+if TYPE_CHECKING:
+    from thalweg.variables.initializers import InitializerLike
+    from thalweg.variables.store import ReuseMode
 
 SCOPES_KEY = ("__variable_scopes",)
 STORE_KEY = ("__variable_store",)
@@ -39,7 +43,7 @@ _DEFAULTS = (
 
 
 @public("no_regularizer")
-def no_regularizer(_: Any) -> None:
+def no_regularizer(_: UserObject) -> None:
     """A regularizer that adds nothing: it keeps the scope's one away."""
     return None
 
@@ -50,11 +54,11 @@ class VariableScope:
 
     def __init__(
         self,
-        reuse: Any,
+        reuse: bool | ReuseMode | None,
         name: str = "",
-        initializer: Any = None,
+        initializer: InitializerLike = None,
         regularizer: Callable[[Any], Any] | None = None,
-        caching_device: Any = None,
+        caching_device: DeviceLike = None,
         partitioner: Callable[..., Any] | None = None,
         custom_getter: Callable[..., Any] | None = None,
         name_scope: str = "",
@@ -88,7 +92,7 @@ class VariableScope:
         return self._name_scope
 
     @property
-    def reuse(self) -> Any:
+    def reuse(self) -> bool | ReuseMode | None:
         """False: make variables; True: share existing ones; AUTO_REUSE: whichever applies."""
         return self._reuse
 
@@ -96,7 +100,7 @@ class VariableScope:
         """From now on share existing variables."""
         self._reuse = True
 
-    def set_initializer(self, initializer: Any) -> None:
+    def set_initializer(self, initializer: InitializerLike) -> None:
         """Set the default initializer."""
         self.initializer = initializer
 
@@ -104,7 +108,7 @@ class VariableScope:
         """Set the default regularizer."""
         self.regularizer = regularizer
 
-    def set_caching_device(self, caching_device: Any) -> None:
+    def set_caching_device(self, caching_device: DeviceLike) -> None:
         """Set the default caching device."""
         self.caching_device = caching_device
 
@@ -124,7 +128,7 @@ class VariableScope:
         """Set whether resource variables are asked for; both behave the same."""
         self.use_resource = use_resource
 
-    def get_collection(self, name: Any) -> list[Any]:
+    def get_collection(self, name: Hashable) -> list[Any]:
         """The items of a collection whose names begin with this scope's."""
         return get_default_graph().get_collection(name, f"{self._name}/" if self._name else None)
 
@@ -144,21 +148,21 @@ class VariableScope:
         self,
         var_store: VariableStore,
         name: str,
-        shape: Any = None,
-        dtype: Any = None,
-        initializer: Any = None,
+        shape: ShapeLike = None,
+        dtype: DTypeLike | None = None,
+        initializer: InitializerLike = None,
         regularizer: Callable[[Any], Any] | None = None,
-        reuse: Any = None,
+        reuse: bool | ReuseMode | None = None,
         trainable: bool | None = None,
-        collections: Any = None,
-        caching_device: Any = None,
+        collections: Collections = None,
+        caching_device: DeviceLike = None,
         partitioner: Callable[..., Any] | None = None,
         validate_shape: bool = True,
         use_resource: bool | None = None,
         custom_getter: Callable[..., Any] | None = None,
         constraint: Callable[[Any], Any] | None = None,
-        synchronization: Any = VariableSynchronization.AUTO,
-        aggregation: Any = VariableAggregation.NONE,
+        synchronization: int = VariableSynchronization.AUTO,
+        aggregation: int = VariableAggregation.NONE,
     ) -> Any:
         """The variable of this name in the scope, found or made."""
         full_name = f"{self._name}/{name}" if self._name else name
@@ -264,18 +268,18 @@ def get_variable(
     name: str,
     shape: ShapeLike = None,
     dtype: DTypeLike | None = None,
-    initializer: Any = None,
+    initializer: InitializerLike = None,
     regularizer: Callable[[Any], Any] | None = None,
     trainable: bool | None = None,
-    collections: Any = None,
-    caching_device: Any = None,
+    collections: Collections = None,
+    caching_device: DeviceLike = None,
     partitioner: Callable[..., Any] | None = None,
     validate_shape: bool = True,
     use_resource: bool | None = None,
     custom_getter: Callable[..., Any] | None = None,
     constraint: Callable[[Any], Any] | None = None,
-    synchronization: Any = VariableSynchronization.AUTO,
-    aggregation: Any = VariableAggregation.NONE,
+    synchronization: int = VariableSynchronization.AUTO,
+    aggregation: int = VariableAggregation.NONE,
 ) -> Variable:
     """The variable of this name in the open variable scope: made, or shared where the scope reuses.
 
@@ -435,23 +439,23 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
 
     def __init__(
         self,
-        name_or_scope: Any,
+        name_or_scope: str | VariableScope | None,
         default_name: str | None = None,
         values: Sequence[Any] | None = None,
-        initializer: Any = None,
+        initializer: InitializerLike = None,
         regularizer: Callable[[Any], Any] | None = None,
-        caching_device: Any = None,
+        caching_device: DeviceLike = None,
         partitioner: Callable[..., Any] | None = None,
         custom_getter: Callable[..., Any] | None = None,
-        reuse: Any = None,
-        dtype: Any = None,
+        reuse: bool | ReuseMode | None = None,
+        dtype: DTypeLike | None = None,
         use_resource: bool | None = None,
         constraint: Callable[[Any], Any] | None = None,
         auxiliary_name_scope: bool = True,
     ) -> None:
         if name_or_scope is None and default_name is None:
             raise TypeError("If default_name is None then name_or_scope is required")
-        if name_or_scope is not None and not isinstance(name_or_scope, str | VariableScope):
+        if name_or_scope is not None and not isinstance(name_or_scope, str | VariableScope):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("VariableScope: name_or_scope must be a string or VariableScope.")
         if name_or_scope is None and reuse:
             raise ValueError("reuse=True cannot be used without a name_or_scope")
@@ -539,15 +543,15 @@ def function_scope(counts: dict[str, int] | None) -> Generator[dict[str, int]]:
 @public("variable_op_scope")
 def variable_op_scope(
     values: Sequence[Any],
-    name_or_scope: Any,
+    name_or_scope: str | VariableScope | None,
     default_name: str | None = None,
-    initializer: Any = None,
+    initializer: InitializerLike = None,
     regularizer: Callable[[Any], Any] | None = None,
-    caching_device: Any = None,
+    caching_device: DeviceLike = None,
     partitioner: Callable[..., Any] | None = None,
     custom_getter: Callable[..., Any] | None = None,
-    reuse: Any = None,
-    dtype: Any = None,
+    reuse: bool | ReuseMode | None = None,
+    dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
     constraint: Callable[[Any], Any] | None = None,
 ) -> variable_scope:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import DeviceLike, TensorLike
 from thalweg.public import public
 from thalweg.variables.scope import VariableScope, get_variable
 from thalweg.variables.variable import Variable
@@ -18,7 +19,7 @@ def _names(*functions: str) -> tuple[str, ...]:
 
 
 @public(*_names("variable"))
-def variable(name: str, shape: Any = None, device: Any = None, **options: Any) -> Any:
+def variable(name: str, shape: Any = None, device: DeviceLike = None, **options: Any) -> Any:
     """A variable as `get_variable` gives it, on a device if one is named."""
     keys = options.pop("collections", None)
     collections = [GraphKeys.GLOBAL_VARIABLES] if keys is None else keys
@@ -36,7 +37,9 @@ def model_variable(name: str, shape: Any = None, **options: Any) -> Any:
 
 @public(*_names("local_variable"))
 def local_variable(
-    initial_value: Any, validate_shape: bool = True, name: str | None = None
+    initial_value: TensorLike | Callable[[], TensorLike],
+    validate_shape: bool = True,
+    name: str | None = None,
 ) -> Variable:
     """A variable of this process alone."""
     return Variable(
@@ -49,7 +52,7 @@ def local_variable(
 
 
 @public(*_names("add_model_variable"))
-def add_model_variable(var: Any) -> None:
+def add_model_variable(var: Variable) -> None:
     """Declare that inference needs a variable."""
     collected = get_default_graph().get_collection_ref(GraphKeys.MODEL_VARIABLES)
     if var not in collected:
@@ -60,7 +63,7 @@ def add_model_variable(var: Any) -> None:
 def get_variables(
     scope: str | VariableScope | None = None,
     suffix: str | None = None,
-    collection: Any = GraphKeys.GLOBAL_VARIABLES,
+    collection: Hashable = GraphKeys.GLOBAL_VARIABLES,
 ) -> list[Any]:
     """The variables of a collection in a scope, whose names end with `suffix`."""
     prefix = scope.name if isinstance(scope, VariableScope) else scope
@@ -115,7 +118,7 @@ def get_variables_by_name(given_name: str, scope: Any = None) -> list[Any]:
 
 
 @public(*_names("get_unique_variable"))
-def get_unique_variable(var_op_name: str) -> Any:
+def get_unique_variable(var_op_name: str) -> Variable:
     """The variable of exactly this name."""
     for found in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES):
         if found.op.name == var_op_name:

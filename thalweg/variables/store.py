@@ -179,7 +179,7 @@ class VariableStore:
         self._check_parts(name, shape, partitions)
         made = PartitionedVariable(
             name,
-            shape,
+            shape.whole or (),
             as_dtype(request.dtype),
             self._parts(request, shape, partitions),
             partitions,

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NoReturn, cast
 from weakref import WeakValueDictionary
 
+from numpy.typing import ArrayLike
+
 from thalweg import protos
 from thalweg.graph import context
 from thalweg.graph.build import graph_of
@@ -19,6 +21,7 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import DeviceLike, IndexLike, MaybeNone, ShapeLike, TensorLike
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import around, lifted, root
@@ -113,21 +116,21 @@ class Variable:
 
     def __init__(
         self,
-        initial_value: Any = None,
+        initial_value: TensorLike | Callable[[], TensorLike] | None = None,
         trainable: bool | None = None,
         collections: Iterable[Any] | None = None,
         validate_shape: bool = True,
-        caching_device: Any = None,
+        caching_device: DeviceLike = None,
         name: str | None = None,
-        variable_def: Any = None,
+        variable_def: protos.VariableDef | None = None,
         dtype: Any = None,
-        expected_shape: Any = None,
+        expected_shape: ShapeLike = None,
         import_scope: str | None = None,
         constraint: Callable[[Any], Any] | None = None,
         use_resource: bool | None = None,
-        synchronization: Any = VariableSynchronization.AUTO,
-        aggregation: Any = VariableAggregation.NONE,
-        shape: Any = None,
+        synchronization: int = VariableSynchronization.AUTO,
+        aggregation: int = VariableAggregation.NONE,
+        shape: ShapeLike = None,
     ) -> None:
         self._caching_device = caching_device
         self._save_slice_info: SaveSliceInfo | None = None
@@ -234,11 +237,11 @@ class Variable:
         """The value at this point of the step: a read of its own, after the open dependencies."""
         return basic.identity(self._variable, name="read")
 
-    def eval(self, session: context.Runner | None = None) -> Any:
+    def eval(self, session: context.Runner | None = None) -> MaybeNone:
         """The value in a session (the default one if none is given)."""
         return self._variable.eval(session=session)
 
-    def load(self, value: Any, session: context.Runner | None = None) -> None:
+    def load(self, value: ArrayLike, session: context.Runner | None = None) -> None:
         """Set the variable to a value now, without new nodes.
 
         Args:
@@ -287,7 +290,7 @@ class Variable:
 
     def assign(
         self,
-        value: Any,
+        value: TensorLike,
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
@@ -304,7 +307,7 @@ class Variable:
 
     def assign_add(
         self,
-        delta: Any,
+        delta: TensorLike,
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
@@ -314,7 +317,7 @@ class Variable:
 
     def assign_sub(
         self,
-        delta: Any,
+        delta: TensorLike,
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
@@ -439,7 +442,7 @@ class Variable:
         """What is known of the shape."""
         return self._variable.shape
 
-    def set_shape(self, shape: Any) -> None:
+    def set_shape(self, shape: ShapeLike) -> None:
         """Add what the caller knows of the shape."""
         self._variable.set_shape(shape)
         self._snapshot.set_shape(shape)
@@ -489,7 +492,7 @@ class Variable:
         """Which part of a larger variable this is, if it is one."""
         return self._save_slice_info
 
-    def to_proto(self, export_scope: str | None = None) -> Any:
+    def to_proto(self, export_scope: str | None = None) -> protos.VariableDef | MaybeNone:
         """A VariableDef, or None if the variable is outside `export_scope`."""
         if export_scope is not None and not self.name.startswith(export_scope):
             return None
@@ -505,11 +508,11 @@ class Variable:
         return definition
 
     @staticmethod
-    def from_proto(variable_def: Any, import_scope: str | None = None) -> Variable:
+    def from_proto(variable_def: protos.VariableDef, import_scope: str | None = None) -> Variable:
         """The variable a VariableDef describes, in the default graph."""
         return Variable(variable_def=variable_def, import_scope=import_scope)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: IndexLike) -> Tensor:
         return operators["getitem"](self.value(), key)
 
     def __iter__(self) -> NoReturn:
@@ -576,28 +579,42 @@ def _as_tensor(
 
 register_tensor_conversion_function(Variable, _as_tensor)
 
+_UNARY = ("__invert__", "__neg__", "__abs__")
 _ARITHMETIC = ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
-_OPERATORS = (
+_BINARY = (
     *(f"__{name}__" for name in _ARITHMETIC),
     *(f"__r{name}__" for name in _ARITHMETIC),
     *("__and__", "__or__", "__xor__", "__rand__", "__ror__", "__rxor__"),
-    *("__lt__", "__le__", "__gt__", "__ge__", "__invert__", "__neg__", "__abs__"),
+    *("__lt__", "__le__", "__gt__", "__ge__"),
 )
 
 
-def _forward(operator: str) -> Callable[..., Any]:
+def _unary(operator: str) -> Callable[[Variable], Tensor]:
     """A variable's operator is that of its value."""
-    on_tensors = getattr(Tensor, operator)
+    on_tensor = getattr(Tensor, operator)
 
-    def on_variable(self: Variable, *others: Any) -> Any:
-        return on_tensors(self.value(), *others)
+    def on_variable(self: Variable) -> Tensor:
+        return on_tensor(self.value())
 
     on_variable.__name__ = operator
     return on_variable
 
 
-for _operator in _OPERATORS:
-    setattr(Variable, _operator, _forward(_operator))
+def _binary(operator: str) -> Callable[[Variable, TensorLike], Tensor]:
+    """As `_unary`, with another operand."""
+    on_tensors = getattr(Tensor, operator)
+
+    def on_variable(self: Variable, other: TensorLike) -> Tensor:
+        return on_tensors(self.value(), other)
+
+    on_variable.__name__ = operator
+    return on_variable
+
+
+for _operator in _UNARY:
+    setattr(Variable, _operator, _unary(_operator))
+for _operator in _BINARY:
+    setattr(Variable, _operator, _binary(_operator))
 
 #: Variables with and without `use_resource` are of one kind here; this is the other kind's name.
 ResourceVariable = Variable

@@ -87,10 +87,9 @@ class Classes:
         end = f":\n{doc}\n{_INDENT * 2}..." if doc else ": ..."
         lines = [f"{_INDENT}@property\n{_INDENT}def {name}(self) -> {result}{end}"]
         if isinstance(value, property) and value.fset is not None:
-            lines.append(
-                f"{_INDENT}@{name}.setter\n{_INDENT}def {name}(self, value: {module.local(ANY)}) "
-                "-> None: ..."
-            )
+            taken = list(self._signatures.parameter_types(value.fset, kind).values())[-1]
+            head = f"{_INDENT}@{name}.setter\n{_INDENT}def {name}"
+            lines.append(f"{head}(self, value: {module.local(taken)}) -> None: ...")
         return "\n".join(lines)
 
     def _fields(self, kind: type) -> dict[str, str]:

@@ -32,7 +32,10 @@ class Signatures:
         """A function as a stub: one `def`, or several where its result follows its argument."""
         declared = typing.get_overloads(value)
         if declared and value not in declared:
-            return "\n".join(self._overload(module, name, one, indent, owner) for one in declared)
+            doc = quoted(doc_of(value), f"{indent}    ")
+            return "\n".join(
+                self._overload(module, name, one, indent, owner, doc) for one in declared
+            )
         signature = inspect.signature(value)
         place = Place(_plain(value), owner)
         types = {p.name: self._parameter(place, value, p) for p in signature.parameters.values()}
@@ -46,13 +49,12 @@ class Signatures:
         )
 
     def _overload(
-        self, module: ModuleText, name: str, value: Any, indent: str, owner: type | None
+        self, module: ModuleText, name: str, value: Any, indent: str, owner: type | None, doc: str
     ) -> str:
-        """One of several signatures that the source declares."""
+        """One of several signatures that the source declares, with the docstring of them all."""
         marker = f"{indent}@{module.local('typing.overload')}\n"
         types = self.parameter_types(value, owner)
         signature, result = inspect.signature(value), self.result(value, owner)
-        doc = quoted(doc_of(value), f"{indent}    ")
         return marker + _definition(module, name, signature, types, result, indent, doc)
 
     def _parameter(self, place: Place, value: Any, parameter: inspect.Parameter) -> str:
@@ -85,11 +87,15 @@ def _plain(value: Any) -> FunctionType:
 
 def _variants(types: dict[str, str], result: str) -> list[tuple[dict[str, str], str]]:
     """A function that returns a SparseTensor where it gets one: the cases one by one."""
-    results = result.split(" | ")
+    results = annotations.members(result, "builtins")
     special = [part for part in results if part in (SPARSE, SLICES)]
     if not special or len(results) == 1:
         return [(types, result)]
-    takers = [name for name, text in types.items() if {*special} & {*text.split(" | ")}]
+    takers = [
+        name
+        for name, text in types.items()
+        if {*special} & {*annotations.members(text, "builtins")}
+    ]
     if len(takers) != 1 or len(results) != len(special) + 1:
         return [(types, ANY)]
     name = takers[0]

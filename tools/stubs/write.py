@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from tools.stubs import annotations, sources
-from tools.stubs.annotations import ANY, LIKES
+from tools.stubs.annotations import ANY, LIKES, MAYBE_NONE
 from tools.stubs.classes import Classes
 from tools.stubs.messages import is_message, written_message
 from tools.stubs.module_text import ModuleText
@@ -77,14 +77,14 @@ class Writer:
     def _private_home(self, dotted: str, value: object) -> str:
         """The name of what is not public. What only private classes use is of no use to users."""
         module, _, name = dotted.rpartition(".")
-        if isinstance(value, type):
+        if isinstance(value, type) and module != LIKES:
             name = value.__qualname__.replace(".", "")
         if dotted.endswith(".result"):
             name = f"{module.rpartition('.')[2]}Result"
         if self._private.get(name, value) is not value:
             name = f"{module.rpartition('.')[2].title().replace('_', '')}{name}"
         if name not in self._private:
-            if self._is_closed:
+            if self._is_closed and not is_message(value):
                 return ANY
             self._private[name] = value
             self._with_bases(value)
@@ -109,7 +109,7 @@ class Writer:
 
     def _defined(self, module: ModuleText, leaf: str, value: Any) -> str:
         if is_message(value):
-            return written_message(module, leaf, value, self._homes.of)
+            return written_message(module, leaf, value)
         if isinstance(value, type):
             return self._classes.written(module, leaf, value)
         if inspect.isroutine(value) or isinstance(value, functools._lru_cache_wrapper):
@@ -117,12 +117,16 @@ class Writer:
         return f"{leaf}: {module.local(_constant_type(value))}"
 
     def _private_module(self) -> str:
-        for name in ("HoldsArray", "HoldsTensor", "TensorLike", "DTypeLike", "ShapeLike"):
-            self._home(f"{LIKES}.{name}")
+        for name, origin in sources.names_of(LIKES).items():
+            if origin == f"{LIKES}.{name}" and origin != MAYBE_NONE:
+                self._home(origin)
         self._is_closed = True
         text = ModuleText(PRIVATE, self._taken(self._private), self._home)
-        for name, value in self._private.items():
-            text.add(self._private_definition(text, name, value))
+        done: set[str] = set()
+        while pending := [name for name in self._private if name not in done]:  # messages add more
+            for name in pending:
+                text.add(self._private_definition(text, name, self._private[name]))
+            done.update(pending)
         return text.text(
             "Types that public functions take or return, but that have no public name."
         )
@@ -131,11 +135,11 @@ class Writer:
         if isinstance(value, TypeVar):
             return f'{name} = {text.local("typing.TypeVar")}("{name}")'
         if is_message(value):
-            return written_message(text, name, value, self._homes.of)
-        if isinstance(value, type):
-            return self._classes.written(text, name, value)
+            return written_message(text, name, value)
         alias = sources.assigned(LIKES, name)
-        assert alias is not None, f"{name} is neither a class nor one of {LIKES}"
+        if alias is None:
+            assert isinstance(value, type), f"{name} is neither a class nor one of {LIKES}"
+            return self._classes.written(text, name, value)
         parts = annotations.members(ast.unparse(alias), LIKES)
         return f"{name}: {text.local('typing.TypeAlias')} = {text.local(' | '.join(parts))}"
 

@@ -15,8 +15,10 @@ from thalweg.data.transformations.caching import IgnoreErrorsDataset
 from thalweg.data.transformations.grouping import GroupByWindowDataset
 from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.dtypes import as_dtype, int64, string
+from thalweg.graph.likes import Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import casting
+from thalweg.ops.math import arithmetic
 from thalweg.public import public
 from thalweg.saved.saveables import SaveableObject, SaveSpec
 
@@ -28,7 +30,9 @@ def _names(name: str) -> tuple[str, str]:
 
 
 @public(*_names("shuffle_and_repeat"))
-def shuffle_and_repeat(buffer_size: Any, count: Any = None, seed: Any = None) -> Transformation:
+def shuffle_and_repeat(
+    buffer_size: TensorLike, count: TensorLike | None = None, seed: TensorLike | None = None
+) -> Transformation:
     """Shuffles, and repeats, reshuffling each time."""
     return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
 
@@ -36,10 +40,10 @@ def shuffle_and_repeat(buffer_size: Any, count: Any = None, seed: Any = None) ->
 @public(*_names("map_and_batch"), *_names("map_and_batch_with_legacy_function"))
 def map_and_batch(
     map_func: Callable[..., Any],
-    batch_size: Any,
-    num_parallel_batches: Any = None,
-    drop_remainder: Any = False,
-    num_parallel_calls: Any = None,
+    batch_size: TensorLike,
+    num_parallel_batches: TensorLike | None = None,
+    drop_remainder: TensorLike = False,
+    num_parallel_calls: TensorLike | None = None,
 ) -> Transformation:
     """Batches of a function of each element."""
     if num_parallel_batches is not None and num_parallel_calls is not None:
@@ -48,7 +52,7 @@ def map_and_batch(
         )
     calls = num_parallel_calls
     if num_parallel_batches is not None:
-        calls = batch_size * num_parallel_batches
+        calls = arithmetic.multiply(batch_size, num_parallel_batches)
 
     def apply(dataset: Dataset) -> Dataset:
         return dataset.map(map_func, calls).batch(batch_size, drop_remainder)
@@ -75,21 +79,21 @@ def unbatch() -> Transformation:
 
 
 @public("contrib.data.batch_and_drop_remainder")
-def batch_and_drop_remainder(batch_size: Any) -> Transformation:
+def batch_and_drop_remainder(batch_size: TensorLike) -> Transformation:
     """Batches of exactly `batch_size` elements."""
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
 @public("contrib.data.padded_batch_and_drop_remainder")
 def padded_batch_and_drop_remainder(
-    batch_size: Any, padded_shapes: Any, padding_values: Any = None
+    batch_size: TensorLike, padded_shapes: Structure, padding_values: Structure = None
 ) -> Transformation:
     """Batches of exactly `batch_size` elements that are filled up to one shape."""
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, True)
 
 
 @public(*_names("enumerate_dataset"))
-def enumerate_dataset(start: Any = 0) -> Transformation:
+def enumerate_dataset(start: TensorLike = 0) -> Transformation:
     """Each element with its number."""
     return lambda dataset: dataset.enumerate(start)
 
@@ -97,11 +101,11 @@ def enumerate_dataset(start: Any = 0) -> Transformation:
 @public(*_names("parallel_interleave"))
 def parallel_interleave(
     map_func: Callable[..., Any],
-    cycle_length: Any,
-    block_length: Any = 1,
+    cycle_length: TensorLike,
+    block_length: TensorLike = 1,
     sloppy: bool = False,
-    buffer_output_elements: Any = None,
-    prefetch_input_elements: Any = None,
+    buffer_output_elements: TensorLike | None = None,
+    prefetch_input_elements: TensorLike | None = None,
 ) -> Transformation:
     """The elements of several datasets in turn, each read by a thread; the order is fixed."""
     return lambda dataset: dataset.interleave(
@@ -110,7 +114,7 @@ def parallel_interleave(
 
 
 @public(*_names("prefetch_to_device"))
-def prefetch_to_device(device: str, buffer_size: Any = None) -> Transformation:
+def prefetch_to_device(device: str, buffer_size: TensorLike | None = None) -> Transformation:
     """Elements prefetched to where the device finds them."""
     return lambda dataset: dataset.prefetch(1 if buffer_size is None else buffer_size)
 
@@ -125,7 +129,7 @@ def copy_to_device(target_device: str, source_device: str = "/cpu:0") -> Transfo
 def group_by_window(
     key_func: Callable[..., Any],
     reduce_func: Callable[[Tensor, Dataset], Dataset],
-    window_size: Any = None,
+    window_size: TensorLike | None = None,
     window_size_func: Callable[[Tensor], Any] | None = None,
 ) -> Transformation:
     """Gathers elements by key; `reduce_func(key, dataset)` of each group, when it is full."""
@@ -158,7 +162,7 @@ def group_by_window(
 
 
 @public(*_names("get_single_element"))
-def get_single_element(dataset: Dataset) -> Any:
+def get_single_element(dataset: Dataset) -> Structure:
     """The only element of a dataset, as tensors."""
     spec = dataset.element_spec
     kinds = structure.all_kinds(spec)
@@ -170,7 +174,7 @@ def get_single_element(dataset: Dataset) -> Any:
 
 
 @public(*_names("Counter"))
-def Counter(start: Any = 0, step: Any = 1, dtype: Any = int64) -> Dataset:
+def Counter(start: TensorLike = 0, step: TensorLike = 1, dtype: Any = int64) -> Dataset:
     """Numbers without end."""
 
     def number(place: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from thalweg.functions.eager import EAGER
 from thalweg.functions.traced.call_cache import MISSED, CallCache
@@ -19,6 +19,7 @@ from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.function_cache import Report, Traces
 from thalweg.functions.traced.signature import Arguments, Parameters, arguments_of
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import Structure, UserObject
 from thalweg.graph.origin import user_line
 from thalweg.public import public, publish_value
 
@@ -163,12 +164,12 @@ def _name(function: Callable[..., Any]) -> str:
     return "lambda" if name == "<lambda>" else name.lstrip("_") or "function"
 
 
-@public("function", "contrib.eager.function")
+@overload
 def function(
-    func: Callable[..., Any] | None = None,
-    input_signature: Any = None,
+    func: Callable[..., Any],
+    input_signature: Sequence[Structure] | None = None,
     autograph: bool = True,
-    experimental_autograph_options: Any = None,
+    experimental_autograph_options: UserObject = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     *,
@@ -177,7 +178,37 @@ def function(
     experimental_implements: str | None = None,
     experimental_follow_type_hints: bool | None = None,
     name: str | None = None,
-) -> Any:
+) -> Function: ...
+@overload
+def function(
+    func: None = None,
+    input_signature: Sequence[Structure] | None = None,
+    autograph: bool = True,
+    experimental_autograph_options: UserObject = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    *,
+    reduce_retracing: bool | None = None,
+    jit_compile: bool | None = None,
+    experimental_implements: str | None = None,
+    experimental_follow_type_hints: bool | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., Any]], Function]: ...
+@public("function", "contrib.eager.function")
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Sequence[Structure] | None = None,
+    autograph: bool = True,
+    experimental_autograph_options: UserObject = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    *,
+    reduce_retracing: bool | None = None,
+    jit_compile: bool | None = None,
+    experimental_implements: str | None = None,
+    experimental_follow_type_hints: bool | None = None,
+    name: str | None = None,
+) -> Function | Callable[[Callable[..., Any]], Function]:
     """Trace a Python function and call it through its traces: `@tf.function` above a `def`.
 
     Python runs once for each kind of arguments: tensors and arrays count by dtype and shape (sizes

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from thalweg.graph.convert import has_conversion
 from thalweg.graph.dtypes import DType, as_dtype, float32
+from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.variables.variable import Variable
 
 
 @public("TensorSpec", "contrib.framework.TensorSpec")
@@ -24,12 +28,12 @@ class TensorSpec:
         self._name = name
 
     @classmethod
-    def from_spec(cls, spec: Any, name: str | None = None) -> TensorSpec:
+    def from_spec(cls, spec: TensorSpec, name: str | None = None) -> TensorSpec:
         """The same dtype and shape, under another name if one is given."""
         return cls(spec.shape, spec.dtype, name or spec.name)
 
     @classmethod
-    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
+    def from_tensor(cls, tensor: Tensor | Variable, name: str | None = None) -> TensorSpec:
         """What is known of a tensor."""
         return cls(tensor.shape, tensor.dtype, name or tensor.op.name)
 

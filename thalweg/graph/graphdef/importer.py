@@ -40,12 +40,12 @@ _LOOP_ENDS = frozenset({"NextIteration", "RefNextIteration"})
 
 @public("import_graph_def", "graph_util.import_graph_def")
 def import_graph_def(
-    graph_def: Any,
+    graph_def: protos.GraphDef,
     input_map: Mapping[Any, Any] | None = None,
     return_elements: Sequence[Any] | None = None,
     name: str | None = None,
     op_dict: Mapping[str, Any] | None = None,
-    producer_op_list: Any = None,
+    producer_op_list: protos.OpList | None = None,
 ) -> list[Any] | MaybeNone:
     """Add the nodes of a GraphDef to the default graph.
 

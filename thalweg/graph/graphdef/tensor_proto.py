@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from thalweg import protos
 from thalweg.graph.dtypes import DType, as_dtype
@@ -18,12 +18,12 @@ Array = NDArray[Any]
 
 @public("make_tensor_proto", "contrib.util.make_tensor_proto")
 def make_tensor_proto(
-    values: Any,
+    values: ArrayLike | protos.TensorProto,
     dtype: Any = None,
     shape: Any = None,
     verify_shape: bool = False,
     allow_broadcast: bool = False,
-) -> Any:
+) -> protos.TensorProto:
     """A TensorProto of a Python or NumPy value; fewer elements than `shape` has repeat the last."""
     if verify_shape and allow_broadcast:
         raise ValueError("allow_broadcast and verify_shape are not both allowed.")
@@ -74,7 +74,7 @@ def _storage(dtype: DType) -> Any:
 
 
 @public("make_ndarray", "contrib.util.make_ndarray")
-def make_ndarray(tensor: Any) -> Array:
+def make_ndarray(tensor: protos.TensorProto) -> Array:
     """The array of a TensorProto."""
     dtype = as_dtype(tensor.dtype)
     sizes = [dimension.size for dimension in tensor.tensor_shape.dim]

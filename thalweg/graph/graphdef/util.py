@@ -28,7 +28,7 @@ def _node_name(source: str) -> str:
 
 
 @public("graph_util.extract_sub_graph")
-def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
+def extract_sub_graph(graph_def: protos.GraphDef, dest_nodes: Sequence[str]) -> Any:
     """The part of a GraphDef that some nodes need, in its order."""
     if not protos.is_message(graph_def, protos.GraphDef):
         raise TypeError("graph_def must be a graph_pb2.GraphDef proto.")
@@ -64,7 +64,7 @@ def _with_nodes(graph_def: Any, kept: Collection[str]) -> Any:
 @public("graph_util.convert_variables_to_constants")
 def convert_variables_to_constants(
     sess: Runner,
-    input_graph_def: Any,
+    input_graph_def: protos.GraphDef,
     output_node_names: Sequence[str],
     variable_names_whitelist: Collection[str] | None = None,
     variable_names_blacklist: Collection[str] | None = None,
@@ -113,7 +113,9 @@ def _constant(variable: Any, value: Any) -> Any:
 
 
 @public("graph_util.remove_training_nodes")
-def remove_training_nodes(input_graph: Any, protected_nodes: Sequence[str] | None = None) -> Any:
+def remove_training_nodes(
+    input_graph: protos.GraphDef, protected_nodes: Sequence[str] | None = None
+) -> Any:
     """A GraphDef without CheckNumerics, and without Identity nodes that order nothing."""
     input_graph = protos.as_message(input_graph, protos.GraphDef)
     protected = set(protected_nodes or ())
@@ -171,7 +173,7 @@ def tensor_shape_from_node_def_name(graph: Graph, input_name: str) -> TensorShap
 
 
 @public("graph_util.must_run_on_cpu")
-def must_run_on_cpu(node: Any, pin_variables_on_cpu: bool = False) -> bool:
+def must_run_on_cpu(node: Node | protos.NodeDef, pin_variables_on_cpu: bool = False) -> bool:
     """Whether a node or NodeDef has no other kernel: text, and integers that stand for sizes."""
     proto = node.node_def if isinstance(node, Node) else node
     if pin_variables_on_cpu and _is_stateful_reference(proto):
@@ -196,7 +198,9 @@ def set_cpu0(device_string: str) -> str:
 
 
 @public("train.write_graph", "io.write_graph")
-def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
+def write_graph(
+    graph_or_graph_def: Graph | protos.GraphDef, logdir: str, name: str, as_text: bool = True
+) -> str:
     """Write a graph to a file, as a GraphDef.
 
     Args:

@@ -16,6 +16,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -459,7 +460,9 @@ def _check_width(what: str, width: int, limit: str, most: int) -> None:
 
 
 @public("matrix_band_part", "linalg.band_part", "batch_matrix_band_part")
-def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | None = None) -> Tensor:
+def matrix_band_part(
+    input: Any, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
+) -> Tensor:
     """The innermost matrices with zeros outside a band; a negative width keeps all of a side."""
     widths = [num_lower, num_upper]
     if not any(isinstance(width, Tensor) for width in widths):
@@ -469,8 +472,8 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
 
 @public("eye", "linalg.eye")
 def eye(
-    num_rows: Any,
-    num_columns: Any = None,
+    num_rows: TensorLike,
+    num_columns: TensorLike | None = None,
     batch_shape: Any = None,
     dtype: Any = dtypes.float32,
     name: str | None = None,

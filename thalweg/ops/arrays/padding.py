@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from thalweg.graph.known import constant_elements, constant_value
 from thalweg.graph.node import Node, Tensor
@@ -227,7 +227,7 @@ def pad(
     paddings: Any,
     mode: str = "CONSTANT",
     name: str | None = None,
-    constant_values: Any = 0,
+    constant_values: Tensor | ArrayLike = 0,
 ) -> Tensor:
     """A border around a tensor: of a constant, or of its own elements.
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_elements, constant_value_as_shape
+from thalweg.graph.likes import HoldsTensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
@@ -371,7 +372,7 @@ def strided_slice(
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
-    var: Any = None,
+    var: HoldsTensor | None = None,
     name: str | None = None,
 ) -> Tensor:
     """The elements begin, begin + strides, … before end, along every axis; masks as in NumPy."""

@@ -27,7 +27,7 @@ class _Spec:
         self.begin: list[Any] = []
         self.end: list[Any] = []
         self.strides: list[Any] = []
-        self.masks = dict.fromkeys(StridedSlice.fields, 0)
+        self.masks: dict[str, Any] = dict.fromkeys(StridedSlice.fields, 0)
         for part in parts:
             self._add(part)
 

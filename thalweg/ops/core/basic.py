@@ -16,7 +16,7 @@ from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_elements
-from thalweg.graph.likes import TensorLike
+from thalweg.graph.likes import NodeLike, TensorLike
 from thalweg.graph.literal import make_array, plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -375,7 +375,7 @@ def no_op(name: str | None = None) -> Node:
 
 
 @public("group")
-def group(*inputs: Any, name: str | None = None) -> Node:
+def group(*inputs: NodeLike | Sequence[NodeLike] | None, name: str | None = None) -> Node:
     """A node that is done when all `inputs` are.
 
     Where those are asked to be on several devices, each device tells of its own.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
@@ -48,8 +49,18 @@ class Cast(Elementwise):
         return cast(dy, source) if both_smooth else None
 
 
+@overload
+def cast(x: SparseTensor, dtype: DTypeLike, name: str | None = None) -> SparseTensor: ...
+@overload
+def cast(  # pyright: ignore[reportOverlappingOverload] - slices would do as a tensor, but stay
+    x: IndexedSlices, dtype: DTypeLike, name: str | None = None
+) -> IndexedSlices: ...
+@overload
+def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor: ...
 @public("cast", "dtypes.cast")
-def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+def cast(
+    x: TensorLike | SparseTensor, dtype: DTypeLike, name: str | None = None
+) -> Tensor | SparseTensor | IndexedSlices:
     """`x` converted to `dtype`, element by element.
 
     Floats become integers by dropping the fraction; a complex number loses its imaginary part;
@@ -109,7 +120,9 @@ _TO = """`x` converted to {dtype}: `tf.cast(x, tf.{dtype})`.
 def _to(kind: DType, default_name: str, *names: str) -> Callable[..., Any]:
     """The public function that casts to one dtype."""
 
-    def function(x: Any, name: str = default_name) -> Any:
+    def function(
+        x: TensorLike | SparseTensor, name: str = default_name
+    ) -> Tensor | SparseTensor | IndexedSlices:
         return cast(x, kind, name=name)
 
     function.__doc__ = _TO.format(function=names[0], dtype=kind.name)

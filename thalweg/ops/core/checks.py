@@ -21,6 +21,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike, UserObject
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import control_dependencies, name_scope
@@ -223,8 +224,8 @@ def _tolerance(given: Any, kind: DType, name: str) -> Tensor:
 
 @public("assert_rank", "debugging.assert_rank")
 def assert_rank(
-    x: Any,
-    rank: Any,
+    x: TensorLike,
+    rank: TensorLike,
     data: Sequence[Any] | None = None,
     summarize: int | None = None,
     message: str | None = None,
@@ -238,8 +239,8 @@ def assert_rank(
 
 @public("assert_rank_at_least", "debugging.assert_rank_at_least")
 def assert_rank_at_least(
-    x: Any,
-    rank: Any,
+    x: TensorLike,
+    rank: TensorLike,
     data: Sequence[Any] | None = None,
     summarize: int | None = None,
     message: str | None = None,
@@ -431,14 +432,14 @@ def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = N
 
 
 @public("is_numeric_tensor", "debugging.is_numeric_tensor")
-def is_numeric_tensor(tensor: Any) -> bool:
+def is_numeric_tensor(tensor: UserObject) -> bool:
     """Whether this is a tensor of numbers (not of bools or strings)."""
     numeric = dtypes.NUMERIC | dtypes.QUANTIZED
     return isinstance(tensor, Tensor) and tensor.dtype.base_dtype in numeric
 
 
 @public("assert_proper_iterable", "debugging.assert_proper_iterable")
-def assert_proper_iterable(values: Any) -> None:
+def assert_proper_iterable(values: UserObject) -> None:
     """Raise a TypeError unless `values` is an iterable that was meant as one."""
     if isinstance(values, Tensor | SparseTensor | np.ndarray | str | bytes):
         raise TypeError(

@@ -15,6 +15,7 @@ from thalweg.graph.composite import IndexedSlices, SparseTensor, SparseTensorVal
 from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import SparseLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.arrays import segment
 from thalweg.public import public
@@ -76,7 +77,7 @@ def convert_to_tensor_or_indexed_slices(
 
 @public("convert_to_tensor_or_sparse_tensor")
 def convert_to_tensor_or_sparse_tensor(
-    value: Any, dtype: Any = None, name: str | None = None
+    value: TensorLike | SparseLike, dtype: Any = None, name: str | None = None
 ) -> Tensor | SparseTensor:
     """A SparseTensor (or its value) as a SparseTensor, anything else as a tensor."""
     if isinstance(value, SparseTensorValue):

@@ -225,7 +225,8 @@ def _like(tensor: Any, dtype: Any, name: str, optimize: bool, op: Op, make: Any)
         return op(source, name=name)
     if kind is dtypes.string or source.dtype.base_dtype is dtypes.string:
         return make(shaping.shape(source), kind, name=name)
-    return casting.cast(op(source, name=name), kind)
+    filled: Tensor = op(source, name=name)
+    return casting.cast(filled, kind)
 
 
 def zero_of(dtype: np.dtype[Any]) -> Any:
@@ -379,7 +380,7 @@ def lin_space(start: Any, stop: Any, num: Any, name: str | None = None) -> Tenso
 
 
 @public("meshgrid")
-def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
+def meshgrid(*args: TensorLike, **kwargs: Any) -> list[Tensor]:
     """Coordinates of a grid, from the vectors along its axes.
 
     Args:

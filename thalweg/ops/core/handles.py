@@ -18,6 +18,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
@@ -146,7 +147,9 @@ def _name(handle: Any) -> str:
 
 
 @public("get_session_tensor")
-def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+def get_session_tensor(
+    handle: TensorLike, dtype: Any, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """(placeholder for a handle, the value kept under it)."""
     with get_default_graph().device(_device(handle)):
         holder = basic.placeholder(dtypes.string, [])
@@ -178,7 +181,7 @@ class DeleteSessionTensor(Op):
 
 
 @public("delete_session_tensor")
-def delete_session_tensor(handle: Any, name: str | None = None) -> tuple[Tensor, Node]:
+def delete_session_tensor(handle: TensorLike, name: str | None = None) -> tuple[Tensor, Node]:
     """(placeholder for a handle, the node that drops the value kept under it)."""
     with get_default_graph().device(_device(handle)):
         holder = basic.placeholder(dtypes.string, [])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorStructure, UserObject
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -169,7 +170,7 @@ def _indented(row: Any, edge: int) -> str:
 @public("strings.format")
 def string_format(
     template: str,
-    inputs: Any,
+    inputs: TensorStructure,
     placeholder: str = "{}",
     summarize: int = _DEFAULT_ENTRIES,
     name: str | None = None,
@@ -220,7 +221,7 @@ _LOG_LEVELS = {"info": "info", "warning": "warning", "error": "error"}
 
 
 @public("print")
-def print_values(*inputs: Any, **options: Any) -> Node:
+def print_values(*inputs: UserObject, **options: Any) -> Node:
     """A node that prints tensors and Python values when it runs.
 
     Options are `output_stream`, `summarize`, `sep`, `end` and `name`, as for `tf.print`.

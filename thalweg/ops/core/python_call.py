@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph import nest
 from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import DTypeLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
@@ -178,7 +180,7 @@ def _text_objects(array: Array) -> Array:
 def py_func(
     func: Callable[..., Any],
     inp: Sequence[Any],
-    Tout: Any,  # noqa: N803 - TensorFlow's name
+    Tout: DTypeLike | Sequence[DTypeLike],  # noqa: N803 - TensorFlow's name
     stateful: bool = True,
     name: str | None = None,
 ) -> Any:
@@ -203,7 +205,7 @@ def py_func(
         array([1., 2., 3.], dtype=float32)
     """
     is_list = isinstance(Tout, list | tuple)
-    kinds = tuple(as_dtype(t) for t in (cast("Sequence[Any]", Tout) if is_list else [Tout]))
+    kinds = tuple(as_dtype(kind) for kind in nest.as_list(Tout))
     graph = next((v.graph for v in inp if isinstance(v, Tensor)), get_default_graph())
     kind = PyFunc if stateful else PyFuncStateless
     outputs = kind(token=functions.insert(func, graph), Tout=kinds)(list(inp), name=name)
@@ -216,7 +218,7 @@ def py_func(
 def numpy_function(
     func: Callable[..., Any],
     inp: Sequence[Any],
-    Tout: Any,  # noqa: N803 - TensorFlow's name
+    Tout: DTypeLike | Sequence[DTypeLike],  # noqa: N803 - TensorFlow's name
     name: str | None = None,
 ) -> Any:
     """The results of a Python function of NumPy arrays, called each time the node runs."""

@@ -16,6 +16,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape
@@ -438,7 +439,7 @@ def parse_sequence_example(
     serialized: Any,
     context_features: Any = None,
     sequence_features: Any = None,
-    example_names: Any = None,
+    example_names: TensorLike | None = None,
     name: str | None = None,
 ) -> tuple[Tensors, Tensors, dict[str, Tensor]]:
     """(context features, feature lists, lengths) of a vector of serialised SequenceExamples."""

@@ -6,7 +6,7 @@ named V2 do the same with resource handles, for graphs that come from elsewhere.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from thalweg.ops.text import text
 from thalweg.platform.described import described
 from thalweg.platform.files.records import TFRecordOptions
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.ops.state.queues import QueueBase
 
 Array = NDArray[Any]
 
@@ -367,11 +370,13 @@ class ReaderBase:
         """Whether the state of the reader can be kept."""
         return self._supports_serialize
 
-    def read(self, queue: Any, name: str | None = None) -> Any:
+    def read(self, queue: QueueBase | Tensor, name: str | None = None) -> Any:
         """(key, value) of the next record; waits for work if there is none under way."""
         return ReaderRead()(self._reader_ref, _queue_reference(queue), name=name)
 
-    def read_up_to(self, queue: Any, num_records: Any, name: str | None = None) -> Any:
+    def read_up_to(
+        self, queue: QueueBase | Tensor, num_records: Any, name: str | None = None
+    ) -> Any:
         """(keys, values) of up to `num_records` records; fewer where a work ends."""
         count = convert_to_tensor(num_records, int64)
         return ReaderReadUpTo()(self._reader_ref, _queue_reference(queue), count, name=name)
@@ -501,7 +506,9 @@ class TFRecordReader(ReaderBase):
         [b'data.tfrecord:0', b'first']
     """
 
-    def __init__(self, name: str | None = None, options: Any = None) -> None:
+    def __init__(
+        self, name: str | None = None, options: TFRecordOptions | int | str | None = None
+    ) -> None:
         kind = TFRecordOptions.get_compression_type_string(options)
         op = TFRecordReaderOp(compression_type=kind, container=_container())
         super().__init__(op(name=name), True)

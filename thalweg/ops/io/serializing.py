@@ -17,6 +17,7 @@ from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.likes import SparseLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, scalar, unknown_shape, vector
@@ -124,7 +125,9 @@ def packed(parts: SparseArrays, kind: DType) -> Array:
 
 
 @public("serialize_sparse", "io.serialize_sparse")
-def serialize_sparse(sp_input: Any, name: str | None = None, out_type: Any = dtypes.string) -> Any:
+def serialize_sparse(
+    sp_input: SparseLike, name: str | None = None, out_type: Any = dtypes.string
+) -> Any:
     """A SparseTensor as a vector of three strings (or variants)."""
     op = SerializeSparse(out_type=as_dtype(out_type))
     return op(*as_sparse(sp_input).components(), name=name)
@@ -164,7 +167,7 @@ def slices(indices: Array, values: Array, shape: Array) -> Iterator[SparseArrays
 
 @public("serialize_many_sparse", "io.serialize_many_sparse")
 def serialize_many_sparse(
-    sp_input: Any, name: str | None = None, out_type: Any = dtypes.string
+    sp_input: SparseLike, name: str | None = None, out_type: Any = dtypes.string
 ) -> Tensor:
     """The slices of a SparseTensor along its first axis, each as a row of three strings."""
     op = SerializeManySparse(out_type=as_dtype(out_type))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -176,7 +177,7 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 @public("self_adjoint_eig", "linalg.eigh", "batch_self_adjoint_eig")
-def self_adjoint_eig(tensor: Any, name: str | None = None) -> Any:
+def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """The eigenvalues and eigenvectors of Hermitian innermost matrices.
 
     Args:
@@ -191,7 +192,8 @@ def self_adjoint_eig(tensor: Any, name: str | None = None) -> Any:
         >>> sess.run(values)
         array([1., 2.], dtype=float32)
     """
-    return tuple(SelfAdjointEigV2()(tensor, name=name))
+    values, vectors = SelfAdjointEigV2()(tensor, name=name)
+    return values, vectors
 
 
 @public("self_adjoint_eigvals", "linalg.eigvalsh", "batch_self_adjoint_eigvals")
@@ -275,10 +277,28 @@ def _phases(right: Tensor) -> Tensor:
     return diagonal.matrix_diag((complexes.conj(line) - line) * 0.5)
 
 
+@overload
+def svd(  # pyright: ignore[reportOverlappingOverload] - the second is for a value not known
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    *,
+    compute_uv: Literal[False],
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 @public("svd", "linalg.svd", "batch_svd")
 def svd(
-    tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
-) -> Any:
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """The singular value decomposition of the innermost matrices.
 
     Args:

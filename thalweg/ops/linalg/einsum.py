@@ -13,6 +13,7 @@ from functools import reduce as fold
 from typing import Any, cast
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size
@@ -27,7 +28,7 @@ _ELLIPSIS = "..."
 
 
 @public("einsum", "linalg.einsum")
-def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
+def einsum(equation: str, *inputs: TensorLike, name: str | None = None) -> Tensor:
     """The sum of products that an equation in index notation describes.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import transposing
@@ -21,7 +22,7 @@ _EUCLIDEAN = ("fro", "euclidean")
 @public("norm", "linalg.norm")
 def norm(
     tensor: Any,
-    ord: Any = "euclidean",
+    ord: str | TensorLike = "euclidean",
     axis: Any = None,
     keepdims: bool | None = None,
     name: str | None = None,
@@ -119,7 +120,7 @@ def _largest_singular_value(x: Tensor, axes: list[int]) -> Tensor:
 
 @public("linalg.normalize")
 def normalize(
-    tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+    tensor: Any, ord: str | TensorLike = "euclidean", axis: Any = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """`tensor` divided by its norm over `axis`, and that norm (with the axes kept)."""
     with name_scope(name, "normalize", [tensor]):

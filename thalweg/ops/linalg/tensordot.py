@@ -13,6 +13,7 @@ import numpy as np
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Sizes, TensorShape
@@ -27,7 +28,7 @@ Axes = list[int] | Tensor
 
 
 @public("tensordot", "linalg.tensordot")
-def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+def tensordot(a: Any, b: Any, axes: TensorLike, name: str | None = None) -> Tensor:
     """The sum of products of `a` and `b` over axes.
 
     Args:

@@ -11,6 +11,7 @@ from thalweg import errors
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_all, convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor, operator, operators
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -229,7 +230,7 @@ class ComplexAbs(Elementwise):
 
 @operator("abs")
 @public("abs", "math.abs", "complex_abs")
-def absolute(x: Any, name: str | None = None) -> Any:
+def absolute(x: TensorLike | SparseTensor, name: str | None = None) -> Tensor | SparseTensor:
     """|x|, element by element.
 
     Args:

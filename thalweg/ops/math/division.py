@@ -11,6 +11,7 @@ from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.convert import has_conversion
 from thalweg.graph.dtypes import DType
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ir import loop
@@ -247,7 +248,7 @@ def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
         kind = left.dtype.base_dtype
         if kind not in _EXACT and not (kind.is_floating or kind.is_complex):
             raise TypeError(f"Invalid dtype {kind.name} in __truediv__")
-        wide = _EXACT.get(kind, kind)
+        wide = _EXACT.get(kind) or kind
         return realdiv(casting.cast(left, wide), casting.cast(right, wide), name=scope)
 
 
@@ -283,7 +284,7 @@ overload("div", div)
 
 
 @public("divide", "math.divide")
-def divide(x: Any, y: Any, name: str | None = None) -> Any:
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y with the meaning of Python's operator.
 
     Args:
@@ -298,7 +299,8 @@ def divide(x: Any, y: Any, name: str | None = None) -> Any:
         array([3.5, 4. ], dtype=float32)
     """
     if name is None and (has_conversion(x) or has_conversion(y)):
-        return x / y
+        left: Any = x
+        return left / y
     return truediv(x, y, name=name)
 
 

@@ -283,7 +283,7 @@ class Mean(Reduction):
         sizes = [tensor.shape.num_elements() for tensor in (node.inputs[0], node.output)]
         if sizes[0] and sizes[1]:
             return [stretch(node, dy / (sizes[0] // sizes[1])), None]
-        count = ReducedSize()(shaping.shape(node.inputs[0]), node.inputs[1])
+        count: Tensor = ReducedSize()(shaping.shape(node.inputs[0]), node.inputs[1])
         return [stretch(node, dy / casting.cast(count, dy.dtype)), None]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, vector
@@ -280,10 +281,10 @@ def _cast_back(node: Node, terms: _Second) -> _Second:
 @public("nn.fused_batch_norm")
 def fused_batch_norm(
     x: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any = None,
-    variance: Any = None,
+    scale: TensorLike,
+    offset: TensorLike,
+    mean: TensorLike | None = None,
+    variance: TensorLike | None = None,
     epsilon: float = 0.001,
     data_format: str = "NHWC",
     is_training: bool = True,

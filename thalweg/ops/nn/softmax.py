@@ -382,7 +382,7 @@ def _outer_shaped(cost: Tensor, x: Tensor) -> Tensor:
 
 @public("nn.softmax_cross_entropy_with_logits")
 def softmax_cross_entropy_with_logits(
-    _sentinel: Any = None,
+    _sentinel: None = None,
     labels: TensorLike | None = None,
     logits: TensorLike | None = None,
     dim: int = -1,
@@ -492,7 +492,7 @@ def _check_labels(features: Array, labels: Array) -> None:
 
 @public("nn.sparse_softmax_cross_entropy_with_logits")
 def sparse_softmax_cross_entropy_with_logits(
-    _sentinel: Any = None,
+    _sentinel: None = None,
     labels: TensorLike | None = None,
     logits: TensorLike | None = None,
     name: str | None = None,
@@ -527,10 +527,10 @@ def sparse_softmax_cross_entropy_with_logits(
         kind = x.dtype.base_dtype
         wide = casting.cast(x, kind.compute_dtype)
         if x.shape.rank == 2:
-            cost, _ = SparseSoftmaxCrossEntropyWithLogits()(wide, y, name=name)
+            cost: Tensor = SparseSoftmaxCrossEntropyWithLogits()(wide, y, name=name)[0]
             return casting.cast(cost, kind)
         flat = shaping.reshape(y, [-1])
-        cost, _ = SparseSoftmaxCrossEntropyWithLogits()(_as_matrix(wide), flat, name=name)
+        cost = SparseSoftmaxCrossEntropyWithLogits()(_as_matrix(wide), flat, name=name)[0]
         shaped = shaping.reshape(cost, shaping.shape(y))
         shaped.set_shape(y.shape)
         return casting.cast(shaped, kind)

@@ -14,6 +14,7 @@ from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -176,11 +177,11 @@ def _check_parameter(name: str, shape: tuple[int, ...], rows: int) -> None:
 
 @public("parameterized_truncated_normal", "random.parameterized_truncated_normal")
 def parameterized_truncated_normal(
-    shape: Any,
-    means: Any = 0.0,
-    stddevs: Any = 1.0,
-    minvals: Any = -2.0,
-    maxvals: Any = 2.0,
+    shape: TensorLike,
+    means: TensorLike = 0.0,
+    stddevs: TensorLike = 1.0,
+    minvals: TensorLike = -2.0,
+    maxvals: TensorLike = 2.0,
     dtype: Any = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,

@@ -13,6 +13,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -157,7 +158,7 @@ def stateless_random_uniform(
 @public("random.stateless_normal")
 def stateless_random_normal(
     shape: Any,
-    seed: Any,
+    seed: TensorLike,
     mean: Any = 0.0,
     stddev: Any = 1.0,
     dtype: Any = dtypes.float32,
@@ -171,7 +172,7 @@ def stateless_random_normal(
 @public("random.stateless_truncated_normal")
 def stateless_truncated_normal(
     shape: Any,
-    seed: Any,
+    seed: TensorLike,
     mean: Any = 0.0,
     stddev: Any = 1.0,
     dtype: Any = dtypes.float32,

@@ -16,7 +16,7 @@ from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.likes import TensorLike
+from thalweg.graph.likes import SparseLike, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -246,7 +246,7 @@ def _shifted(x: Array, by: int) -> Array:
 
 @public("nn.ctc_loss")
 def ctc_loss(
-    labels: Any,
+    labels: SparseLike,
     inputs: Any = None,
     sequence_length: Any = None,
     preprocess_collapse_repeated: bool = False,
@@ -274,12 +274,12 @@ def ctc_loss(
 
 @public("nn.ctc_loss_v2")
 def ctc_loss_v2(
-    labels: Any,
+    labels: TensorLike | SparseLike,
     logits: Any,
     label_length: TensorLike | None,
     logit_length: TensorLike,
     logits_time_major: bool = True,
-    unique: Any = None,
+    unique: tuple[TensorLike, TensorLike] | None = None,
     blank_index: int | None = None,
     name: str | None = None,
 ) -> Tensor:

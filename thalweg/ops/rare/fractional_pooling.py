@@ -254,7 +254,7 @@ class FractionalAvgPoolGrad(Op):
 @public("nn.fractional_max_pool")
 def fractional_max_pool(
     value: Any,
-    pooling_ratio: Any,
+    pooling_ratio: float | Sequence[float],
     pseudo_random: bool = False,
     overlapping: bool = False,
     deterministic: bool = False,
@@ -277,7 +277,7 @@ def fractional_max_pool(
 @public("nn.fractional_avg_pool")
 def fractional_avg_pool(
     value: Any,
-    pooling_ratio: Any,
+    pooling_ratio: float | Sequence[float],
     pseudo_random: bool = False,
     overlapping: bool = False,
     deterministic: bool = False,

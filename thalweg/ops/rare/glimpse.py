@@ -11,6 +11,7 @@ from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.dtypes import float32, int32
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, vector
@@ -105,9 +106,9 @@ def _copy_overlap(image: Array, corner: tuple[int, int], glimpse: Array) -> None
 
 @public("image.extract_glimpse")
 def extract_glimpse(
-    input: Any,
-    size: Any,
-    offsets: Any,
+    input: TensorLike,
+    size: TensorLike,
+    offsets: TensorLike,
     centered: bool = True,
     normalized: bool = True,
     uniform_noise: bool = True,

@@ -210,12 +210,12 @@ class Dilation2DBackpropFilter(Morphology):
 def dilation2d(
     input: Any,
     filter: Any = None,
-    strides: Any = None,
-    rates: Any = None,
+    strides: Sequence[int] | None = None,
+    rates: Sequence[int] | None = None,
     padding: str | None = None,
     name: str | None = None,
     filters: Any = None,
-    dilations: Any = None,
+    dilations: Sequence[int] | None = None,
 ) -> Tensor:
     """The grayscale dilation of images [batch, height, width, c] by a function [k, l, c]."""
     w = one_of("filter", filter, "filters", filters)
@@ -243,7 +243,12 @@ def _checked_padding(padding: str | None) -> str:
 
 @public("nn.erosion2d")
 def erosion2d(
-    value: Any, kernel: Any, strides: Any, rates: Any, padding: str, name: str | None = None
+    value: Any,
+    kernel: Any,
+    strides: Sequence[int],
+    rates: Sequence[int],
+    padding: str,
+    name: str | None = None,
 ) -> Tensor:
     """The grayscale erosion of images: the dilation of what is dark, by the mirrored function."""
     with name_scope(name, "erosion2d", [value, kernel]) as scope:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
+from thalweg.graph.likes import SparseLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, unknown_shape, vector
@@ -71,7 +72,7 @@ class SetSize(Op):
 
 
 @public("sets.set_size", "sets.size", "contrib.metrics.set_size")
-def set_size(a: Any, validate_indices: bool = True) -> Tensor:
+def set_size(a: SparseLike, validate_indices: bool = True) -> Tensor:
     """The number of distinct elements in each last-axis group of a SparseTensor."""
     sparse = densify.convert_to_tensor_or_sparse_tensor(a, name="a")
     if not isinstance(sparse, SparseTensor):
@@ -224,7 +225,9 @@ def _dense_first(a: Any, b: Any) -> tuple[Any, Any, bool]:
 
 
 @public("sets.set_intersection", "sets.intersection", "contrib.metrics.set_intersection")
-def set_intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
+def set_intersection(
+    a: TensorLike | SparseLike, b: TensorLike | SparseLike, validate_indices: bool = True
+) -> SparseTensor:
     """The elements that the sets of both tensors hold."""
     first, second, _ = _dense_first(a, b)
     return _operation(first, second, "intersection", validate_indices)
@@ -232,7 +235,10 @@ def set_intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTen
 
 @public("sets.set_difference", "sets.difference", "contrib.metrics.set_difference")
 def set_difference(
-    a: Any, b: Any, aminusb: bool = True, validate_indices: bool = True
+    a: TensorLike | SparseLike,
+    b: TensorLike | SparseLike,
+    aminusb: bool = True,
+    validate_indices: bool = True,
 ) -> SparseTensor:
     """The elements that the sets of one tensor hold and those of the other do not."""
     first, second, swapped = _dense_first(a, b)
@@ -240,7 +246,9 @@ def set_difference(
 
 
 @public("sets.set_union", "sets.union", "contrib.metrics.set_union")
-def set_union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
+def set_union(
+    a: TensorLike | SparseLike, b: TensorLike | SparseLike, validate_indices: bool = True
+) -> SparseTensor:
     """The elements that the sets of either tensor hold."""
     first, second, _ = _dense_first(a, b)
     return _operation(first, second, "union", validate_indices)
@@ -303,7 +311,7 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 @public("edit_distance")
 def edit_distance(
-    hypothesis: Any, truth: Any, normalize: bool = True, name: str = "edit_distance"
+    hypothesis: SparseLike, truth: SparseLike, normalize: bool = True, name: str = "edit_distance"
 ) -> Tensor:
     """Levenshtein distances between the sequences of two SparseTensors, by the truth's length."""
     first, second = as_sparse(hypothesis), as_sparse(truth)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import joining, transposing
@@ -97,7 +98,7 @@ def _twice(size: Any) -> Tensor:
     return shaping.reshape(convert_to_tensor(size) * 2, [1])
 
 
-def _number(x: Tensor, size: Any) -> Tensor:
+def _number(x: Tensor, size: TensorLike) -> Tensor:
     return casting.cast(size, x.dtype.base_dtype)
 
 

@@ -6,8 +6,8 @@ row-major order where they come in that order. Arithmetic is in `sparse_maths`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor, SparseTensorValue
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.likes import DTypeLike, SparseLike, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -125,7 +126,11 @@ def values_at(dense: Tensor, places: Tensor) -> Tensor:
 
 
 @public("sparse_placeholder", "sparse.placeholder")
-def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_placeholder(
+    dtype: DTypeLike,
+    shape: Tensor | Iterable[SupportsIndex | None] | None = None,
+    name: str | None = None,
+) -> SparseTensor:
     """A SparseTensor that each step feeds.
 
     Args:
@@ -328,7 +333,7 @@ def sparse_to_dense(
 
 @public("sparse_tensor_to_dense", "sparse.to_dense")
 def sparse_tensor_to_dense(
-    sp_input: Any,
+    sp_input: SparseLike,
     default_value: Any = None,
     validate_indices: bool = True,
     name: str | None = None,
@@ -367,8 +372,8 @@ def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
 
 @public("sparse.eye")
 def sparse_eye(
-    num_rows: Any,
-    num_columns: Any = None,
+    num_rows: TensorLike,
+    num_columns: TensorLike | None = None,
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> SparseTensor:
@@ -422,7 +427,7 @@ class InverseOrder(Op):
 
 
 @public("sparse_reorder", "sparse.reorder")
-def sparse_reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
+def sparse_reorder(sp_input: SparseLike, name: str | None = None) -> SparseTensor:
     """A SparseTensor with its indices in row-major order."""
     sparse = as_sparse(sp_input)
     indices, values = SparseReorder()(*sparse.components(), name=name)
@@ -475,7 +480,9 @@ def _completed(old: Array, new: Array) -> tuple[int, ...]:
 
 
 @public("sparse_reshape", "sparse.reshape")
-def sparse_reshape(sp_input: Any, shape: Any, name: str | None = None) -> SparseTensor:
+def sparse_reshape(
+    sp_input: SparseLike, shape: TensorLike, name: str | None = None
+) -> SparseTensor:
     """A SparseTensor under another dense shape; one size may be -1."""
     sparse = as_sparse(sp_input)
     wanted = casting.cast(shape, dtypes.int64)
@@ -484,7 +491,9 @@ def sparse_reshape(sp_input: Any, shape: Any, name: str | None = None) -> Sparse
 
 
 @public("sparse.expand_dims")
-def sparse_expand_dims(sp_input: Any, axis: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_expand_dims(
+    sp_input: SparseLike, axis: Any = None, name: str | None = None
+) -> SparseTensor:
     """A SparseTensor with a dimension of size 1 put in at `axis` (at the end if None)."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "expand_dims", [sparse]):
@@ -503,7 +512,9 @@ def sparse_expand_dims(sp_input: Any, axis: Any = None, name: str | None = None)
 
 
 @public("sparse_transpose", "sparse.transpose")
-def sparse_transpose(sp_input: Any, perm: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_transpose(
+    sp_input: SparseLike, perm: Any = None, name: str | None = None
+) -> SparseTensor:
     """A SparseTensor with its dimensions permuted (reversed if `perm` is None)."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseTranspose", [sparse]):
@@ -516,7 +527,7 @@ def sparse_transpose(sp_input: Any, perm: Any = None, name: str | None = None) -
 
 
 @public("sparse_reset_shape", "sparse.reset_shape")
-def sparse_reset_shape(sp_input: Any, new_shape: Any = None) -> SparseTensor:
+def sparse_reset_shape(sp_input: SparseLike, new_shape: Any = None) -> SparseTensor:
     """The same elements in a larger dense shape, or in the smallest one that holds them."""
     sparse = as_sparse(sp_input)
     indices, values, shape = (basic.identity(part) for part in sparse.components())

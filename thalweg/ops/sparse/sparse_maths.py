@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import add, ge, le, mul
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor, SparseTensorValue
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import SparseLike, TensorLike
 from thalweg.graph.node import Node, Tensor, operator
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -176,8 +177,27 @@ class SparseTensorDenseAdd(Op):
         return [None, values_at(dy, node.inputs[0]), None, dy]
 
 
+@overload
+def sparse_add(  # pyright: ignore[reportOverlappingOverload] - the second is for the other cases
+    a: SparseLike,
+    b: SparseLike,
+    threshold: TensorLike | None = None,
+    thresh: TensorLike | None = None,
+) -> SparseTensor: ...
+@overload
+def sparse_add(
+    a: TensorLike | SparseLike,
+    b: TensorLike | SparseLike,
+    threshold: TensorLike | None = None,
+    thresh: TensorLike | None = None,
+) -> Tensor: ...
 @public("sparse_add", "sparse.add")
-def sparse_add(a: Any, b: Any, threshold: Any = None, thresh: Any = None) -> Any:
+def sparse_add(
+    a: TensorLike | SparseLike,
+    b: TensorLike | SparseLike,
+    threshold: TensorLike | None = None,
+    thresh: TensorLike | None = None,
+) -> Tensor | SparseTensor:
     """The sum of two tensors, one at least sparse: sparse if both are, else dense.
 
     Of a sparse sum, elements of magnitude below `threshold` are left out.
@@ -435,13 +455,13 @@ def _extreme(kind: type[Op], sp_a: Any, sp_b: Any, name: str | None, scope: str)
 
 
 @public("sparse_maximum", "sparse.maximum")
-def sparse_maximum(sp_a: Any, sp_b: Any, name: str | None = None) -> SparseTensor:
+def sparse_maximum(sp_a: SparseLike, sp_b: SparseLike, name: str | None = None) -> SparseTensor:
     """The larger of two SparseTensors, element by element; what either lacks is zero."""
     return _extreme(SparseSparseMaximum, sp_a, sp_b, name, "SparseSparseMaximum")
 
 
 @public("sparse_minimum", "sparse.minimum")
-def sparse_minimum(sp_a: Any, sp_b: Any, name: str | None = None) -> SparseTensor:
+def sparse_minimum(sp_a: SparseLike, sp_b: SparseLike, name: str | None = None) -> SparseTensor:
     """The smaller of two SparseTensors, element by element; what either lacks is zero."""
     return _extreme(SparseSparseMinimum, sp_a, sp_b, name, "SparseSparseMinimum")
 
@@ -522,8 +542,8 @@ class SparseTensorDenseMatMul(Op):
 
 @public("sparse_tensor_dense_matmul", "sparse.matmul", "sparse.sparse_dense_matmul")
 def sparse_tensor_dense_matmul(
-    sp_a: Any,
-    b: Any,
+    sp_a: SparseLike,
+    b: TensorLike,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
     name: str | None = None,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from thalweg.graph import dtypes
 from thalweg.graph.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import SparseLike, TensorLike, UserObject
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -194,8 +195,8 @@ def _piece(
 
 @public("sparse_split", "sparse.split")
 def sparse_split(
-    keyword_required: Any = None,
-    sp_input: Any = None,
+    keyword_required: UserObject = None,
+    sp_input: SparseLike | None = None,
     num_split: int | None = None,
     axis: Any = None,
     name: str | None = None,
@@ -282,7 +283,9 @@ def carried(values: Tensor, rows: Tensor, to: Tensor) -> Tensor:
 
 
 @public("sparse_slice", "sparse.slice")
-def sparse_slice(sp_input: Any, start: Any, size: Any, name: str | None = None) -> SparseTensor:
+def sparse_slice(
+    sp_input: SparseLike, start: Any, size: Any, name: str | None = None
+) -> SparseTensor:
     """The part of a SparseTensor in the box from `start` of the given `size`."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseSlice", [sparse]):
@@ -295,7 +298,7 @@ def sparse_slice(sp_input: Any, start: Any, size: Any, name: str | None = None) 
 
 
 @public("sparse_retain", "sparse.retain")
-def sparse_retain(sp_input: Any, to_retain: Any) -> SparseTensor:
+def sparse_retain(sp_input: SparseLike, to_retain: Any) -> SparseTensor:
     """A SparseTensor with only the values that `to_retain` marks."""
     sparse = as_sparse(sp_input)
     marks = convert_to_tensor(to_retain)
@@ -348,7 +351,7 @@ class SparseFillEmptyRows(Op):
 
 @public("sparse_fill_empty_rows", "sparse.fill_empty_rows")
 def sparse_fill_empty_rows(
-    sp_input: Any, default_value: Any, name: str | None = None
+    sp_input: SparseLike, default_value: Any, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
     """A SparseTensor whose empty rows hold `default_value`, and which rows were empty."""
     sparse = as_sparse(sp_input)
@@ -360,9 +363,9 @@ def sparse_fill_empty_rows(
 
 @public("sparse_merge", "sparse.merge")
 def sparse_merge(
-    sp_ids: Any,
-    sp_values: Any,
-    vocab_size: Any,
+    sp_ids: SparseLike | Sequence[SparseLike],
+    sp_values: SparseLike,
+    vocab_size: TensorLike | Sequence[TensorLike],
     name: str | None = None,
     already_sorted: bool = False,
 ) -> SparseTensor:
@@ -395,7 +398,9 @@ def sparse_mask(a: IndexedSlices, mask_indices: Any, name: str | None = None) ->
 
 
 @public("sparse_to_indicator", "sparse.to_indicator")
-def sparse_to_indicator(sp_input: Any, vocab_size: Any, name: str | None = None) -> Tensor:
+def sparse_to_indicator(
+    sp_input: SparseLike, vocab_size: TensorLike, name: str | None = None
+) -> Tensor:
     """A dense bool tensor, true at the ids that the values of each row name."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseToIndicator", [sparse]) as scope:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import SparseLike, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -210,10 +211,10 @@ def _reduction(kind: type[Op], *names: str) -> Any:
 
     @public(*names)
     def function(
-        sp_input: Any,
-        axis: Any = None,
+        sp_input: SparseLike,
+        axis: TensorLike | None = None,
         keepdims: bool | None = None,
-        reduction_axes: Any = None,
+        reduction_axes: TensorLike | None = None,
         keep_dims: bool | None = None,
     ) -> Any:
         sparse = as_sparse(sp_input)
@@ -224,6 +225,8 @@ def _reduction(kind: type[Op], *names: str) -> Any:
         return result if isinstance(result, Tensor) else SparseTensor(*result)
 
     function.__name__ = function.__qualname__ = names[0]
+    outputs = len(kind.parsed.outputs)
+    function.__annotations__["return"] = "Tensor" if outputs == 1 else "SparseTensor"
     taken = {
         "sp_input": "a SparseTensor.",
         "axis": "an axis or a list of them; None: all.",
@@ -283,7 +286,7 @@ class SparseSoftmax(Op):
 
 
 @public("sparse_softmax", "sparse.softmax")
-def sparse_softmax(sp_input: Any, name: str | None = None) -> SparseTensor:
+def sparse_softmax(sp_input: SparseLike, name: str | None = None) -> SparseTensor:
     """The softmax of the values that each row holds, along the last axis."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseSoftmax", [sparse]) as scope:

@@ -16,6 +16,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, resource
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import DTypeLike, ShapeLike, Structure, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import get_seed, name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape, vector
@@ -44,7 +45,13 @@ from thalweg.public import public
 class QueueBase:
     """What all queues share; it can stand for a queue that is known by its reference alone."""
 
-    def __init__(self, dtypes: Any, shapes: Any, names: Any, queue_ref: Tensor) -> None:
+    def __init__(
+        self,
+        dtypes: Sequence[DTypeLike],
+        shapes: Sequence[ShapeLike] | None,
+        names: Sequence[str] | None,
+        queue_ref: Tensor,
+    ) -> None:
         self._dtypes: list[DType] = [as_dtype(dtype) for dtype in dtypes]
         if shapes is not None and len(shapes) != len(self._dtypes):
             raise ValueError("Queue shapes must have the same length as dtypes")
@@ -55,7 +62,7 @@ class QueueBase:
             if shapes is None
             else [as_shape(shape) for shape in shapes]
         )
-        self._names: list[str] | None = names
+        self._names = None if names is None else list(names)
         self._queue_ref = queue_ref
         self._name = queue_ref.op.name.split("/")[-1]
 
@@ -114,7 +121,7 @@ class QueueBase:
 
     # Adding
 
-    def enqueue(self, vals: Any, name: str | None = None) -> Node:
+    def enqueue(self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Node:
         """A node that adds one element; it waits while the queue is full.
 
         Args:
@@ -127,7 +134,9 @@ class QueueBase:
                 self._check_shape(place, tensor.shape)
             return self._op(QueueEnqueue)(self._queue_ref, tensors, name=scope)
 
-    def enqueue_many(self, vals: Any, name: str | None = None) -> Node:
+    def enqueue_many(
+        self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None
+    ) -> Node:
         """A node that adds the rows of tensors as elements; it waits while the queue is full.
 
         Args:
@@ -179,7 +188,7 @@ class QueueBase:
 
     # Removing
 
-    def dequeue(self, name: str | None = None) -> Any:
+    def dequeue(self, name: str | None = None) -> Structure:
         """One element, taken out of the queue; a step waits while it is empty.
 
         Args:
@@ -193,7 +202,7 @@ class QueueBase:
             take(self._queue_ref, name=name or f"{self._name}_Dequeue"), TensorShape([])
         )
 
-    def dequeue_many(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_many(self, n: TensorLike, name: str | None = None) -> Structure:
         """Several elements, stacked; a step waits until there are so many.
 
         Args:
@@ -208,7 +217,7 @@ class QueueBase:
         known = constant_value(tensors[0].op.inputs[1])
         return self._taken(tensors, vector(None if known is None else int(known)))
 
-    def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Structure:
         """Remove n elements and join them, or all that a closed queue still has."""
         take = self._op(QueueDequeueUpTo, component_types=tuple(self._dtypes))
         tensors = take(self._queue_ref, n, name=name or f"{self._name}_DequeueUpTo")
@@ -276,9 +285,9 @@ class FIFOQueue(QueueBase):
     def __init__(
         self,
         capacity: int,
-        dtypes: Any,
-        shapes: Any = None,
-        names: Any = None,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: ShapeLike | Sequence[ShapeLike] = None,
+        names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "fifo_queue",
     ) -> None:
@@ -313,9 +322,9 @@ class RandomShuffleQueue(QueueBase):
         self,
         capacity: int,
         min_after_dequeue: int,
-        dtypes: Any,
-        shapes: Any = None,
-        names: Any = None,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: ShapeLike | Sequence[ShapeLike] = None,
+        names: str | Sequence[str] | None = None,
         seed: int | None = None,
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
@@ -367,9 +376,9 @@ class PaddingFIFOQueue(QueueBase):
     def __init__(
         self,
         capacity: int,
-        dtypes: Any,
-        shapes: Any,
-        names: Any = None,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: ShapeLike | Sequence[ShapeLike],
+        names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
     ) -> None:
@@ -394,9 +403,9 @@ class PriorityQueue(QueueBase):
     def __init__(
         self,
         capacity: int,
-        types: Any,
-        shapes: Any = None,
-        names: Any = None,
+        types: DTypeLike | Sequence[DTypeLike],
+        shapes: ShapeLike | Sequence[ShapeLike] = None,
+        names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:

@@ -73,7 +73,7 @@ class TFRecordOptions:
 
     def __init__(
         self,
-        compression_type: Any = None,
+        compression_type: int | str | TFRecordOptions | None = None,
         flush_mode: int | None = None,
         input_buffer_size: int | None = None,
         output_buffer_size: int | None = None,
@@ -95,7 +95,7 @@ class TFRecordOptions:
         self.compression_strategy = compression_strategy
 
     @classmethod
-    def get_compression_type_string(cls, options: Any) -> str:
+    def get_compression_type_string(cls, options: int | str | TFRecordOptions | None) -> str:
         """The type that options, a TFRecordCompressionType or a string stand for, as a string."""
         if isinstance(options, TFRecordOptions):
             return cls.get_compression_type_string(options.compression_type)
@@ -105,7 +105,7 @@ class TFRecordOptions:
             return cls.compression_type_map[options]
         if options not in cls.compression_type_map.values():
             raise ValueError(f'Not a valid compression_type: "{options}"')
-        return options
+        return str(options)
 
 
 # Reading
@@ -315,7 +315,9 @@ def opened(name: str, compression_type: str = "", offset: int = 0) -> PlainFile 
 
 
 @public("python_io.tf_record_iterator", "io.tf_record_iterator")
-def tf_record_iterator(path: Path, options: Any = None) -> Iterator[bytes]:
+def tf_record_iterator(
+    path: Path, options: TFRecordOptions | int | str | None = None
+) -> Iterator[bytes]:
     """The records of a TFRecord file, one after the other.
 
     Args:
@@ -353,7 +355,7 @@ class TFRecordWriter:
         [b'one', b'two']
     """
 
-    def __init__(self, path: Path, options: Any = None) -> None:
+    def __init__(self, path: Path, options: TFRecordOptions | int | str | None = None) -> None:
         given = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._packer = _packer(given)
         self._flush_mode = given.flush_mode or zlib.Z_NO_FLUSH

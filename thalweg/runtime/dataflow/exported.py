@@ -336,7 +336,8 @@ class _Loop:
         if merge not in self._switches:
             part = _part(merge)
             with self._after(()):
-                ends = primitives.switch(merge, self._truth, name=self.name(f"Switch_{part}"))
+                truth = cast("Tensor", self._truth)  # made before any body is
+                ends = primitives.switch(merge, truth, name=self.name(f"Switch_{part}"))
                 self._switches[merge] = ends
                 self.exits[merge] = primitives.exit_(ends[0], name=self.name(f"Exit_{part}"))
         return self._switches[merge][1]
@@ -351,7 +352,8 @@ class _Loop:
     def pivot(self) -> Node:
         """A node that runs in the iterations in which the body does."""
         with self._after(()):
-            ends = primitives.switch(self._truth, self._truth, name=self.name("pivot/Switch"))
+            truth = cast("Tensor", self._truth)  # made before any body is
+            ends = primitives.switch(truth, truth, name=self.name("pivot/Switch"))
             return basic.identity(ends[1], name=self.name("pivot")).op
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from thalweg import errors
+from thalweg.graph.context import Runner
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import FetchLike, Structure
+from thalweg.graph.node import Tensor
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.train import clock
@@ -22,6 +25,11 @@ from thalweg.train.hooks.step_timer import (
     SecondOrStepTimer,
     watched_global_step,
 )
+
+if TYPE_CHECKING:
+    from thalweg.summary.writer import FileWriter
+    from thalweg.train.coordinator import Coordinator
+    from thalweg.train.hooks.session_run_hook import SessionRunContext, SessionRunValues
 
 _WAITER_GLANCE = 0.5  # seconds between two looks at the global step
 _WAITER_LOG_EVERY = 1000  # steps
@@ -58,7 +66,7 @@ class StopAtStepHook(SessionRunHook):
         """Find the global step."""
         self._global_step_tensor = watched_global_step(self)
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Runner, coord: Coordinator) -> None:
         """Count from here; a session that replaces a lost one does not restart the count."""
         if self._last_step is None:
             self._count_from(global_step(session, self._global_step_tensor))
@@ -66,11 +74,11 @@ class StopAtStepHook(SessionRunHook):
     def _count_from(self, step: int) -> None:
         self._last_step = step + cast("int", self._num_steps)
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the global step."""
         return SessionRunArgs(self._global_step_tensor)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Stop at the last step; a step that may be old is read again near the end."""
         if self._last_step is None:
             self._count_from(int(run_values.results) - 1)
@@ -102,7 +110,7 @@ class LoggingTensorHook(SessionRunHook):
 
     def __init__(
         self,
-        tensors: Any,
+        tensors: Mapping[str, FetchLike] | Sequence[FetchLike],
         every_n_iter: int | None = None,
         every_n_secs: float | None = None,
         at_end: bool = False,
@@ -130,18 +138,18 @@ class LoggingTensorHook(SessionRunHook):
         self._is_due = False
         self._current = {tag: _graph_element(tensor) for tag, tensor in self._tensors.items()}
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the tensors when it is time."""
         self._is_due = self._timer.should_trigger_for_step(self._count)
         return SessionRunArgs(self._current) if self._is_due else None
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Log them."""
         if self._is_due:
             self._log(run_values.results)
         self._count += 1
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Runner) -> None:
         """Log them a last time, if that is wanted."""
         if self._log_at_end:
             self._log(session.run(self._current))
@@ -200,15 +208,15 @@ class NanTensorHook(SessionRunHook):
         >>> hook = tf.train.NanTensorHook(tf.constant(0.5), fail_on_nan_loss=True)
     """
 
-    def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
+    def __init__(self, loss_tensor: Tensor | str, fail_on_nan_loss: bool = True) -> None:
         self._loss_tensor = loss_tensor
         self._fail_on_nan_loss = fail_on_nan_loss
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the loss."""
         return SessionRunArgs(self._loss_tensor)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Look at the loss."""
         if not np.any(np.isnan(run_values.results)):
             return
@@ -228,7 +236,7 @@ class StepCounterHook(PeriodicHook):
         every_n_steps: int | None = 100,
         every_n_secs: float | None = None,
         output_dir: str | None = None,
-        summary_writer: Any = None,
+        summary_writer: FileWriter | None = None,
     ) -> None:
         if (every_n_steps is None) == (every_n_secs is None):
             raise ValueError("exactly one of every_n_steps and every_n_secs should be provided.")
@@ -245,7 +253,7 @@ class StepCounterHook(PeriodicHook):
         super().begin()
         self._tag = f"{get_global_step().op.name}/sec"
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Log and write when it is time."""
         step = self.due_step(run_context, run_values)
         if step is not None:
@@ -291,7 +299,7 @@ class FeedFnHook(SessionRunHook):
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
         self.feed_fn = feed_fn
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask the function."""
         return SessionRunArgs(fetches=None, feed_dict=self.feed_fn())
 
@@ -301,18 +309,18 @@ class FinalOpsHook(SessionRunHook):
     """Computes something at the end of the session, kept as `final_ops_values`."""
 
     def __init__(
-        self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None
+        self, final_ops: FetchLike | None, final_ops_feed_dict: Mapping[Any, Any] | None = None
     ) -> None:
         self._final_ops = final_ops
         self._final_ops_feed_dict = final_ops_feed_dict
         self._final_ops_values: Any = None
 
     @property
-    def final_ops_values(self) -> Any:
+    def final_ops_values(self) -> Structure:
         """What came out at the end."""
         return self._final_ops_values
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Runner) -> None:
         """Compute it."""
         if self._final_ops is None:
             return
@@ -337,7 +345,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._is_started = self._wait_until_step <= 0
         self._global_step_tensor = watched_global_step(self)
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Wait, the first time."""
         if self._is_started:
             return

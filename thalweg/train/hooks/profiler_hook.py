@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg import protos
 from thalweg.inspect.timeline import Timeline
@@ -15,6 +15,9 @@ from thalweg.train.event_files import event_writer
 from thalweg.train.global_steps import global_step
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.hooks.step_timer import SecondOrStepTimer, watched_global_step
+
+if TYPE_CHECKING:
+    from thalweg.train.hooks.session_run_hook import SessionRunContext, SessionRunValues
 
 
 @public("train.ProfilerHook", "estimator.ProfilerHook")
@@ -44,7 +47,7 @@ class ProfilerHook(SessionRunHook):
         self._is_due = False
         self._global_step_tensor = watched_global_step(self)
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Have the step traced when it is time."""
         next_step = self._next_step
         self._is_due = next_step is not None and self._timer.should_trigger_for_step(next_step)
@@ -53,7 +56,7 @@ class ProfilerHook(SessionRunHook):
         options = protos.RunOptions(trace_level=protos.RunOptions.FULL_TRACE)
         return SessionRunArgs(self._global_step_tensor, options=options)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Write the trace."""
         step = int(run_values.results)
         if self._next_step is None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from thalweg.graph.context import Runner
+from thalweg.graph.node import Tensor
 from thalweg.platform.notebook import progress_bar
 from thalweg.public import public
 from thalweg.train.global_steps import global_step
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.hooks.step_timer import SecondOrStepTimer, watched_global_step
+
+if TYPE_CHECKING:
+    from thalweg.train.coordinator import Coordinator
+    from thalweg.train.hooks.session_run_hook import SessionRunContext, SessionRunValues
 
 
 @public("train.ProgressHook")
@@ -20,7 +26,7 @@ class ProgressHook(SessionRunHook):
 
     def __init__(
         self,
-        loss: Any = None,
+        loss: Tensor | None = None,
         last_step: int | None = None,
         every_n_secs: float = 0.1,
         **tqdm_options: Any,
@@ -37,14 +43,14 @@ class ProgressHook(SessionRunHook):
         self._count = 0
         self._global_step_tensor = watched_global_step(self)
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Runner, coord: Coordinator) -> None:
         """Begin where the session begins; one that replaces a lost one may be further back."""
         step = global_step(session, self._global_step_tensor)
         if self._bar is None:
             self._bar = _tqdm()(initial=step, total=self._last_step, **self._options)
         self._move(step)
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for step and loss when it is time: what is not shown need not be fetched."""
         self._is_due = self._timer.should_trigger_for_step(self._count)
         if not self._is_due:
@@ -52,7 +58,7 @@ class ProgressHook(SessionRunHook):
         shown = {"step": self._global_step_tensor}
         return SessionRunArgs(shown if self._loss is None else shown | {"loss": self._loss})
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Show them."""
         if self._is_due:
             self._timer.update_last_triggered_step(self._count)

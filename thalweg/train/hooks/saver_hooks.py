@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.collections import GraphKeys
+from thalweg.graph.context import Runner
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Tensor
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.saved.saver import Saver
@@ -22,6 +24,12 @@ from thalweg.train.hooks.basic import as_list
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.hooks.step_timer import PeriodicHook, SecondOrStepTimer, watched_global_step
 
+if TYPE_CHECKING:
+    from thalweg.summary.writer import FileWriter
+    from thalweg.train.coordinator import Coordinator
+    from thalweg.train.hooks.session_run_hook import SessionRunContext, SessionRunValues
+    from thalweg.train.scaffold import Scaffold
+
 
 @public("train.CheckpointSaverListener", "estimator.CheckpointSaverListener")
 class CheckpointSaverListener:
@@ -30,13 +38,13 @@ class CheckpointSaverListener:
     def begin(self) -> None:
         """Called before the session is made."""
 
-    def before_save(self, session: Any, global_step_value: int) -> None:
+    def before_save(self, session: Runner, global_step_value: int) -> None:
         """Called before a checkpoint is written."""
 
-    def after_save(self, session: Any, global_step_value: int) -> bool | None:
+    def after_save(self, session: Runner, global_step_value: int) -> bool | None:
         """Called when a checkpoint is written; return True to stop training."""
 
-    def end(self, session: Any, global_step_value: int) -> None:
+    def end(self, session: Runner, global_step_value: int) -> None:
         """Called after the last checkpoint."""
 
 
@@ -53,9 +61,9 @@ class CheckpointSaverHook(PeriodicHook):
         checkpoint_dir: str,
         save_secs: float | None = None,
         save_steps: int | None = None,
-        saver: Any = None,
+        saver: Saver | None = None,
         checkpoint_basename: str = "model.ckpt",
-        scaffold: Any = None,
+        scaffold: Scaffold | None = None,
         listeners: Sequence[CheckpointSaverListener] | None = None,
         background: bool = False,
     ) -> None:
@@ -78,7 +86,7 @@ class CheckpointSaverHook(PeriodicHook):
         for listener in self._listeners:
             listener.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Runner, coord: Coordinator) -> None:
         """Write the graph, now that it is complete, and a first checkpoint.
 
         If that fails there is no use in training; in a session that replaces a lost one there is.
@@ -95,7 +103,7 @@ class CheckpointSaverHook(PeriodicHook):
         saver_def = None if saver is None else saver.saver_def
         write_graph_beside(self._checkpoint_dir, self._summary_writer, saver_def)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Save when it is time."""
         step = self.due_step(run_context, run_values)
         if step is None:
@@ -104,7 +112,7 @@ class CheckpointSaverHook(PeriodicHook):
         if self._save(run_context.session, step):
             run_context.request_stop()
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Runner) -> None:
         """Save the last step, unless that is done, and see to it that it is written."""
         step = global_step(session, self._global_step_tensor)
         if not self._is_saved(step):
@@ -209,9 +217,9 @@ class SummarySaverHook(SessionRunHook):
         save_steps: int | None = None,
         save_secs: float | None = None,
         output_dir: str | None = None,
-        summary_writer: Any = None,
-        scaffold: Any = None,
-        summary_op: Any = None,
+        summary_writer: FileWriter | None = None,
+        scaffold: Scaffold | None = None,
+        summary_op: Tensor | Sequence[Tensor] | None = None,
     ) -> None:
         if (scaffold is None) == (summary_op is None):
             raise ValueError("Exactly one of scaffold or summary_op must be provided.")
@@ -229,14 +237,14 @@ class SummarySaverHook(SessionRunHook):
         self._is_due = False
         self._global_step_tensor = watched_global_step(self)
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the summaries when it is time."""
         next_step = self._next_step
         self._is_due = next_step is None or self._timer.should_trigger_for_step(next_step)
         summaries = self._summaries() if self._is_due else []
         return SessionRunArgs([self._global_step_tensor, *summaries])
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Write them."""
         step, *summaries = run_values.results
         if self._is_due:
@@ -254,12 +262,14 @@ class SummarySaverHook(SessionRunHook):
         for summary in summaries:
             self._summary_writer.add_summary(summary, step)
 
-    def end(self, session: Any = None) -> None:
+    def end(self, session: Runner | None = None) -> None:
         """Wait until all is in the file."""
         if self._summary_writer is not None:
             with survived("Writing summaries"):
                 self._summary_writer.flush()
 
     def _summaries(self) -> list[Any]:
-        op = self._scaffold.summary_op if self._summary_op is None else self._summary_op
+        op = self._summary_op
+        if op is None and self._scaffold is not None:
+            op = self._scaffold.summary_op
         return [] if op is None else as_list(op)

@@ -7,9 +7,13 @@ request that training stops.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from thalweg.graph.context import Runner
 from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.train.coordinator import Coordinator
 
 
 @public("train.SessionRunArgs", "estimator.SessionRunArgs")
@@ -52,18 +56,18 @@ class SessionRunValues(NamedTuple):
 class SessionRunContext:
     """The step that hooks are called around."""
 
-    def __init__(self, original_args: Any, session: Any) -> None:
+    def __init__(self, original_args: SessionRunArgs, session: Runner) -> None:
         self._original_args = original_args
         self._session = session
         self._stop_requested = False
 
     @property
-    def original_args(self) -> Any:
+    def original_args(self) -> SessionRunArgs:
         """What the program asked for, as SessionRunArgs."""
         return self._original_args
 
     @property
-    def session(self) -> Any:
+    def session(self) -> Runner:
         """The session that runs the step; what a hook runs in it calls no hooks."""
         return self._session
 
@@ -96,14 +100,14 @@ class SessionRunHook:
     def begin(self) -> None:
         """Called once, before the session is made: the graph may still grow."""
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Runner, coord: Coordinator) -> None:
         """Called with each new session, also with one that replaces a lost one."""
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Called before each step; may add to it."""
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Called after each step that raised nothing."""
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Runner) -> None:
         """Called once when all went well, before the session is closed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
@@ -10,6 +10,9 @@ from thalweg.public import public
 from thalweg.train import clock
 from thalweg.train.global_steps import get_global_step, global_step
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
+
+if TYPE_CHECKING:
+    from thalweg.train.hooks.session_run_hook import SessionRunContext, SessionRunValues
 
 
 @public("train.SecondOrStepTimer", "estimator.SecondOrStepTimer")
@@ -88,11 +91,11 @@ class PeriodicHook(SessionRunHook):
         """Find the global step."""
         self._global_step_tensor = watched_global_step(self)
 
-    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the global step."""
         return SessionRunArgs(self._global_step_tensor)
 
-    def due_step(self, run_context: Any, run_values: Any) -> int | None:
+    def due_step(self, run_context: SessionRunContext, run_values: SessionRunValues) -> int | None:
         """The global step if it is time to act, else None.
 
         The step that was fetched may be the one before the update: near the time it is read again.

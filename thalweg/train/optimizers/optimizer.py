@@ -18,7 +18,7 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.likes import TensorLike
+from thalweg.graph.likes import Structure, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
@@ -86,13 +86,13 @@ class Optimizer:
     def minimize(
         self,
         loss: Loss,
-        global_step: Any = None,
-        var_list: Any = None,
+        global_step: Variable | None = None,
+        var_list: Structure = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
         name: str | None = None,
-        grad_loss: Any = None,
+        grad_loss: TensorLike | None = None,
     ) -> Node:
         """A node that takes one step down the gradient of a loss.
 
@@ -139,11 +139,11 @@ class Optimizer:
     def compute_gradients(
         self,
         loss: Loss,
-        var_list: Any = None,
+        var_list: Structure = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
-        grad_loss: Any = None,
+        grad_loss: TensorLike | None = None,
     ) -> list[GradientAndVariable]:
         """The gradients of a loss: the first half of `minimize`.
 
@@ -193,7 +193,7 @@ class Optimizer:
         return pairs
 
     def _compute_eagerly(
-        self, loss: Any, var_list: Any, grad_loss: Any
+        self, loss: Loss, var_list: Structure, grad_loss: TensorLike | None
     ) -> list[GradientAndVariable]:
         """As `compute_gradients`, of a function: by default for the variables that it reads."""
         if not callable(loss):
@@ -204,7 +204,7 @@ class Optimizer:
         with GradientTape() as tape:
             if var_list is not None:
                 tape.watch([_gradient_target(v) for v in _flat(var_list)])
-            value = loss()
+            value: Any = loss()
         variables = list(tape.watched_variables()) if var_list is None else _flat(var_list)
         if not variables:
             raise ValueError("No variables to optimize: the loss reads none, or pass var_list.")
@@ -217,7 +217,7 @@ class Optimizer:
     def apply_gradients(
         self,
         grads_and_vars: Iterable[GradientAndVariable],
-        global_step: Any = None,
+        global_step: Variable | None = None,
         name: str | None = None,
     ) -> Node:
         """A node that changes variables by their gradients: the second half of `minimize`.
@@ -287,7 +287,7 @@ class Optimizer:
 
     # Slots
 
-    def get_slot(self, var: Any, name: str) -> Variable | None:
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The slot of a variable, if it was made."""
         return self._slots.get(name, {}).get(_key(var))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic, casting
@@ -24,7 +25,7 @@ class Part:
         self._use_locking = use_locking
         self._updates: list[Any] = []
 
-    def cast(self, parameter: Any) -> Tensor:
+    def cast(self, parameter: TensorLike) -> Tensor:
         """A hyperparameter in the dtype of the variable."""
         return casting.cast(parameter, self.var.dtype.base_dtype)
 
