@@ -6,7 +6,7 @@ Labels and predictions (or logits) come in, a scalar tensor goes out (a tensor f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
@@ -31,10 +31,28 @@ from thalweg.nn.losses import sigmoid_cross_entropy_with_logits
 from thalweg.ops.core import basic, casting, choosing, shaping
 from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
 from thalweg.ops.nn import activation, softmax
+from thalweg.platform.docstrings import family
 from thalweg.public import public, publish_value
 
 _LOSSES = GraphKeys.LOSSES
 _BY_NONZERO = Reduction.SUM_BY_NONZERO_WEIGHTS
+_OF_LOGITS: Final = "A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`."
+
+loss = family(
+    {
+        "labels": "what is true.",
+        "predictions": "what was predicted, of the same shape; both are computed as float32.",
+        "logits": "[batch, classes].",
+        "weights": "a scalar, or a tensor that broadcasts to that shape: what each element counts.",
+        "label_smoothing": "how far labels are moved towards 1 / classes, from 0 to 1.",
+        "scope": "the name of the nodes' scope.",
+        "loss_collection": "the collection to join; `tf.losses.get_total_loss()` sums it.",
+        "reduction": (
+            "a `tf.losses.Reduction`; by default the sum over the number of weights that are not 0."
+        ),
+    },
+    "A float32 scalar, or a tensor for `Reduction.NONE`.",
+)
 
 
 def _require(**values: object) -> None:
@@ -43,7 +61,7 @@ def _require(**values: object) -> None:
             raise ValueError(f"{name} must not be None.")
 
 
-def _floats(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
+def _floats(labels: TensorLike, predictions: TensorLike) -> tuple[Tensor, Tensor]:
     """Both as float32, of compatible shapes."""
     predictions, labels = casting.cast(predictions, float32), casting.cast(labels, float32)
     predictions.shape.assert_is_compatible_with(labels.shape)
@@ -51,25 +69,16 @@ def _floats(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
 
 
 @public("losses.absolute_difference")
+@loss()
 def absolute_difference(
     labels: TensorLike,
     predictions: TensorLike,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """The mean of |predictions - labels|.
-
-    Args:
-        labels, predictions: tensors of one shape; they are computed as float32.
-        weights: a scalar, or a tensor that broadcasts to that shape.
-        scope: the name of the nodes' scope.
-        loss_collection: the collection to join.
-        reduction: a `tf.losses.Reduction`.
-
-    Returns:
-        A float32 scalar, or a tensor for `Reduction.NONE`.
 
     Example:
         >>> sess.run(tf.losses.absolute_difference([1.0, 2.0], [1.0, 4.0]))
@@ -83,11 +92,16 @@ def absolute_difference(
 
 
 @public("losses.cosine_distance")
+@loss(
+    labels="vectors of unit length along `axis`.",
+    axis="the axis of the vectors.",
+    dim="the older name of `axis`.",
+)
 def cosine_distance(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     axis: int | None = None,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
@@ -103,10 +117,11 @@ def cosine_distance(
 
 
 @public("losses.hinge_loss")
+@loss()
 def hinge_loss(
     labels: TensorLike,
     logits: TensorLike,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
@@ -120,27 +135,17 @@ def hinge_loss(
 
 
 @public("losses.huber_loss")
+@loss(delta="where the square ends.")
 def huber_loss(
     labels: TensorLike,
     predictions: TensorLike,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     delta: float = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """The mean of e²/2 for errors |e| up to `delta`, and from there on of a straight line.
-
-    Args:
-        labels, predictions: tensors of one shape.
-        weights: a scalar, or a tensor that broadcasts to that shape.
-        delta: where the square ends.
-        scope: the name of the nodes' scope.
-        loss_collection: the collection to join.
-        reduction: a `tf.losses.Reduction`.
-
-    Returns:
-        A float32 scalar, or a tensor for `Reduction.NONE`.
 
     Example:
         >>> sess.run(tf.losses.huber_loss([0.0], [3.0]))
@@ -156,27 +161,17 @@ def huber_loss(
 
 
 @public("losses.log_loss")
+@loss(labels="probabilities.", epsilon="ε, which keeps logarithms finite.")
 def log_loss(
     labels: TensorLike,
     predictions: TensorLike,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     epsilon: float = 1e-7,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """The mean of -labels log(predictions + ε) - (1 - labels) log(1 - predictions + ε).
-
-    Args:
-        labels, predictions: tensors of one shape; probabilities.
-        weights: a scalar, or a tensor that broadcasts to that shape.
-        epsilon: ε, which keeps logarithms finite.
-        scope: the name of the nodes' scope.
-        loss_collection: the collection to join.
-        reduction: a `tf.losses.Reduction`.
-
-    Returns:
-        A float32 scalar, or a tensor for `Reduction.NONE`.
 
     Example:
         >>> sess.run(tf.losses.log_loss([1.0, 0.0], [0.5, 0.5]))
@@ -191,25 +186,16 @@ def log_loss(
 
 
 @public("losses.mean_squared_error")
+@loss()
 def mean_squared_error(
     labels: TensorLike,
     predictions: TensorLike,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """The mean of (predictions - labels)².
-
-    Args:
-        labels, predictions: tensors of one shape; they are computed as float32.
-        weights: a scalar, or a tensor that broadcasts to that shape: what each element counts.
-        scope: the name of the nodes' scope.
-        loss_collection: the collection to join; `tf.losses.get_total_loss()` sums it.
-        reduction: a `tf.losses.Reduction`; by default the sum over the number of weights not zero.
-
-    Returns:
-        A float32 scalar, or a tensor for `Reduction.NONE`.
 
     Example:
         >>> sess.run(tf.losses.mean_squared_error([1.0, 2.0], [1.0, 4.0]))
@@ -223,10 +209,11 @@ def mean_squared_error(
 
 
 @public("losses.mean_pairwise_squared_error")
+@loss()
 def mean_pairwise_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
 ) -> Tensor:
@@ -253,28 +240,22 @@ def mean_pairwise_squared_error(
 
 
 @public("losses.sigmoid_cross_entropy")
+@loss(
+    returns=_OF_LOGITS,
+    multi_class_labels="probabilities of the shape of `logits`.",
+    logits="a floating tensor [batch, classes].",
+    label_smoothing="how far labels are moved towards 1/2, from 0 to 1.",
+)
 def sigmoid_cross_entropy(
     multi_class_labels: TensorLike,
     logits: TensorLike,
-    weights: Any = 1.0,
-    label_smoothing: Any = 0,
+    weights: TensorLike = 1.0,
+    label_smoothing: Tensor | float = 0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """The mean cross entropy of sigmoid(logits) against labels of independent classes.
-
-    Args:
-        multi_class_labels: probabilities of the shape of `logits`.
-        logits: a floating tensor [batch, classes].
-        weights: a scalar, or a tensor that broadcasts to that shape.
-        label_smoothing: how far labels are moved towards 1/2, from 0 to 1.
-        scope: the name of the nodes' scope.
-        loss_collection: the collection to join.
-        reduction: a `tf.losses.Reduction`.
-
-    Returns:
-        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
 
     Example:
         >>> sess.run(tf.losses.sigmoid_cross_entropy([[1.0, 0.0]], [[0.0, 0.0]]))
@@ -293,28 +274,21 @@ def sigmoid_cross_entropy(
 
 
 @public("losses.softmax_cross_entropy")
+@loss(
+    returns=_OF_LOGITS,
+    onehot_labels="[batch, classes], each row summing to 1.",
+    weights="a scalar or a [batch] tensor: what each row counts.",
+)
 def softmax_cross_entropy(
     onehot_labels: TensorLike,
     logits: TensorLike,
-    weights: Any = 1.0,
-    label_smoothing: Any = 0,
+    weights: TensorLike = 1.0,
+    label_smoothing: Tensor | float = 0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """The mean cross entropy of softmax(logits) against distributions.
-
-    Args:
-        onehot_labels: [batch, classes], each row summing to 1.
-        logits: [batch, classes].
-        weights: a scalar or a [batch] tensor: what each row counts.
-        label_smoothing: how far labels are moved towards 1 / classes, from 0 to 1.
-        scope: the name of the nodes' scope.
-        loss_collection: the collection to join.
-        reduction: a `tf.losses.Reduction`.
-
-    Returns:
-        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
 
     Example:
         >>> sess.run(tf.losses.softmax_cross_entropy([[1.0, 0.0]], [[0.0, 0.0]]))
@@ -335,31 +309,25 @@ def softmax_cross_entropy(
         return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
-def _smooths(label_smoothing: Any) -> bool:
+def _smooths(label_smoothing: Tensor | float) -> bool:
     return isinstance(label_smoothing, Tensor) or label_smoothing > 0
 
 
 @public("losses.sparse_softmax_cross_entropy")
+@loss(
+    returns=_OF_LOGITS,
+    labels="class numbers [batch], int32 or int64.",
+    weights="a scalar or a [batch] tensor: what each example counts.",
+)
 def sparse_softmax_cross_entropy(
     labels: TensorLike,
     logits: TensorLike,
-    weights: Any = 1.0,
+    weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """The mean cross entropy of softmax(logits) against class numbers.
-
-    Args:
-        labels: class numbers [batch], int32 or int64.
-        logits: [batch, classes].
-        weights: a scalar or a [batch] tensor: what each example counts.
-        scope: the name of the nodes' scope.
-        loss_collection: the collection to join.
-        reduction: a `tf.losses.Reduction`.
-
-    Returns:
-        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
 
     Example:
         >>> sess.run(tf.losses.sparse_softmax_cross_entropy([0], [[0.0, 0.0]]))

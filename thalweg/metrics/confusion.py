@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype, float32, float64, int32, int64
+from thalweg.graph.likes import Collections, DTypeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.matching import match, remove_squeezable_dimensions
-from thalweg.metrics.local import Metric, accumulate, metric_variable, published, ratio, spread
+from thalweg.metrics.local import (
+    Metric,
+    accumulate,
+    metric,
+    metric_variable,
+    published,
+    ratio,
+    spread,
+)
 from thalweg.ops.arrays import diagonal, indexing, joining
 from thalweg.ops.core import basic, casting, checks, choosing, filling, shaping
 from thalweg.ops.math import arithmetic, compare, division, reduce
@@ -20,12 +27,12 @@ from thalweg.variables.scope import variable_scope
 
 @public("confusion_matrix", "math.confusion_matrix", "contrib.metrics.confusion_matrix")
 def confusion_matrix(
-    labels: Any,
-    predictions: Any,
-    num_classes: Any = None,
-    dtype: Any = int32,
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: TensorLike | None = None,
+    dtype: DTypeLike = int32,
     name: str | None = None,
-    weights: Any = None,
+    weights: TensorLike | None = None,
 ) -> Tensor:
     """m[i, j] = the (weighted) number of examples of class i that were predicted as class j."""
     values = [predictions, labels, num_classes, weights]
@@ -47,7 +54,7 @@ def confusion_matrix(
         return indexing.scatter_nd(places, amounts, joining.stack([classes, classes]))
 
 
-def _amounts(predictions: Tensor, weights: Any, dtype: Any) -> Tensor:
+def _amounts(predictions: Tensor, weights: TensorLike | None, dtype: DTypeLike) -> Tensor:
     if weights is None:
         return filling.ones_like(predictions, as_dtype(dtype))
     weights = convert_to_tensor(weights)
@@ -55,7 +62,7 @@ def _amounts(predictions: Tensor, weights: Any, dtype: Any) -> Tensor:
     return casting.cast(weights, dtype)
 
 
-def _class_count(labels: Tensor, predictions: Tensor, num_classes: Any) -> Tensor:
+def _class_count(labels: Tensor, predictions: Tensor, num_classes: TensorLike | None) -> Tensor:
     if num_classes is not None:
         return casting.cast(num_classes, int64)
     largest = arithmetic.maximum(reduce.reduce_max(predictions), reduce.reduce_max(labels))
@@ -73,28 +80,17 @@ def _below(classes: Tensor, limit: Tensor, what: str) -> Tensor:
 
 
 @public("metrics.mean_iou")
+@metric()
 def mean_iou(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     num_classes: int,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean over classes seen of intersection / union; the update gives the matrix.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        num_classes: how many classes there are.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The mean over classes seen of intersection / union; the update gives the matrix."""
     with variable_scope(name, "mean_iou", [predictions, labels, weights]):
         convert_to_tensor(predictions).shape.assert_is_compatible_with(
             convert_to_tensor(labels).shape
@@ -104,20 +100,20 @@ def mean_iou(
 
 
 def _streaming_confusion_matrix(
-    labels: Any, predictions: Any, num_classes: int, weights: Any
-) -> tuple[Any, Tensor]:
+    labels: TensorLike, predictions: TensorLike, num_classes: int, weights: TensorLike | None
+) -> Metric:
     total = metric_variable([num_classes, num_classes], float64, name="total_confusion_matrix")
     labels, predictions = _flat(labels), _flat(predictions)
     weights = None if weights is None else _flat(weights)
     current = confusion_matrix(labels, predictions, num_classes, weights=weights, dtype=float64)
-    return total, accumulate(total, current)
+    return basic.identity(total), accumulate(total, current)
 
 
-def _flat(values: Any) -> Tensor:
+def _flat(values: TensorLike) -> Tensor:
     return shaping.reshape(values, [-1])
 
 
-def _iou(matrix: Any) -> Tensor:
+def _iou(matrix: TensorLike) -> Tensor:
     rows = casting.cast(reduce.reduce_sum(matrix, 0), float32)
     columns = casting.cast(reduce.reduce_sum(matrix, 1), float32)
     hits = casting.cast(diagonal.diag_part(matrix), float32)
@@ -129,29 +125,19 @@ def _iou(matrix: Any) -> Tensor:
 
 
 @public("metrics.mean_per_class_accuracy")
+@metric()
 def mean_per_class_accuracy(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     num_classes: int,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
     """The mean over classes of the share of examples of a class that were predicted right.
 
     The update gives that share for each class.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        num_classes: how many classes there are.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
     """
     with variable_scope(name, "mean_accuracy", [predictions, labels, weights]):
         labels, predictions, weights = match(casting.cast(labels, int64), predictions, weights)

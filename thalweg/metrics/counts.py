@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.likes import Collections, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import match
-from thalweg.metrics.local import Metric, count_condition, published, ratio
+from thalweg.metrics.local import Metric, count_condition, metric, published, ratio
 from thalweg.ops.core import casting
 from thalweg.ops.math import compare
 from thalweg.public import public
@@ -21,10 +21,10 @@ def _count(
     name: str | None,
     default_name: str,
     condition: Condition,
-    labels: Any,
-    predictions: Any,
-    weights: Any,
-    collections: tuple[Any, Any],
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None,
+    collections: tuple[Collections, Collections],
 ) -> Metric:
     """Count where `condition` holds of (labels, predictions) taken as booleans."""
     with variable_scope(name, default_name, [predictions, labels, weights]):
@@ -35,26 +35,16 @@ def _count(
 
 
 @public("metrics.true_positives")
+@metric()
 def true_positives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """How many positives were predicted so.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """How many positives were predicted so."""
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -64,26 +54,16 @@ def true_positives(
 
 
 @public("metrics.true_negatives")
+@metric()
 def true_negatives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """How many negatives were predicted so.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """How many negatives were predicted so."""
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -93,26 +73,16 @@ def true_negatives(
 
 
 @public("metrics.false_positives")
+@metric()
 def false_positives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """How many negatives were predicted as positives.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """How many negatives were predicted as positives."""
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -122,26 +92,16 @@ def false_positives(
 
 
 @public("metrics.false_negatives")
+@metric()
 def false_negatives(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """How many positives were predicted as negatives.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """How many positives were predicted as negatives."""
     collections = metrics_collections, updates_collections
 
     def condition(label: Tensor, prediction: Tensor) -> Tensor:
@@ -151,26 +111,16 @@ def false_negatives(
 
 
 @public("metrics.precision")
+@metric()
 def precision(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of predicted positives that are positive; 0 if none was predicted.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The share of predicted positives that are positive; 0 if none was predicted."""
     with variable_scope(name, "precision", [predictions, labels, weights]):
         right, update_right = true_positives(labels, predictions, weights)
         wrong, update_wrong = false_positives(labels, predictions, weights)
@@ -180,26 +130,16 @@ def precision(
 
 
 @public("metrics.recall")
+@metric()
 def recall(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of positives that were predicted so; 0 if there was none.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The share of positives that were predicted so; 0 if there was none."""
     with variable_scope(name, "recall", [predictions, labels, weights]):
         found, update_found = true_positives(labels, predictions, weights)
         missed, update_missed = false_negatives(labels, predictions, weights)

@@ -6,24 +6,41 @@ current step's values and gives the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Final
 
 from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.dtypes import float32
+from thalweg.graph.likes import Collections, DTypeLike, ShapeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import assert_broadcastable, broadcast_weights
 from thalweg.ops.core import basic, casting, filling
 from thalweg.ops.math import arithmetic, division, reduce
 from thalweg.ops.state import state
+from thalweg.platform.docstrings import family
 from thalweg.variables.variable import Variable
 
-#: The value of a metric and the op that updates it.
-Metric = tuple[Any, Any]
+#: The value of a metric and what updates it.
+Metric = tuple[Tensor, Tensor]
+
+MEANINGS: Final = {
+    "labels": "what is true.",
+    "predictions": "what was predicted, of the same shape.",
+    "values": "a tensor.",
+    "thresholds": "a list of numbers; predictions above one count as true.",
+    "num_thresholds": "how many thresholds are tried.",
+    "num_classes": "how many classes there are.",
+    "weights": "what each element counts; None means 1.",
+    "metrics_collections": "collections that the value joins.",
+    "updates_collections": "collections that the update joins.",
+    "name": "the scope of the counters, which are local variables.",
+}
+RETURNS: Final = "(value, update): the metric over all batches so far, and what counts a batch."
+
+metric = family(MEANINGS, RETURNS)
 
 
 def metric_variable(
-    shape: Any, dtype: Any, validate_shape: bool = True, name: str | None = None
+    shape: ShapeLike, dtype: DTypeLike, validate_shape: bool = True, name: str | None = None
 ) -> Variable:
     """A local variable of zeros that a metric accumulates into."""
     return Variable(
@@ -37,10 +54,10 @@ def metric_variable(
 
 
 def published(
-    value: Any,
-    update: Any,
-    metrics_collections: Sequence[Any] | None,
-    updates_collections: Sequence[Any] | None,
+    value: Tensor,
+    update: Tensor,
+    metrics_collections: Collections,
+    updates_collections: Collections,
 ) -> Metric:
     """The pair, with its parts added to the collections asked for."""
     if metrics_collections:
@@ -50,7 +67,7 @@ def published(
     return value, update
 
 
-def spread(weights: Any, values: Tensor, dtype: Any = float32) -> Tensor:
+def spread(weights: TensorLike, values: Tensor, dtype: DTypeLike = float32) -> Tensor:
     """Weights of the shape of `values`: a scalar, or sizes that are 1 or those of the values."""
     weights = casting.cast(weights, dtype)
     rank, wanted = weights.shape.rank, values.shape.rank
@@ -62,7 +79,7 @@ def spread(weights: Any, values: Tensor, dtype: Any = float32) -> Tensor:
     return broadcast_weights(weights, values)
 
 
-def ratio(total: Any, count: Any, name: str | None = None) -> Tensor:
+def ratio(total: TensorLike, count: TensorLike, name: str | None = None) -> Tensor:
     """total / count, and 0 where nothing was counted."""
     return division.div_no_nan(total, arithmetic.maximum(count, 0), name=name)
 
@@ -73,10 +90,10 @@ def accumulate(variable: Variable, amount: Tensor) -> Tensor:
 
 
 def count_condition(
-    values: Any,
-    weights: Any = None,
-    metrics_collections: Sequence[Any] | None = None,
-    updates_collections: Sequence[Any] | None = None,
+    values: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
 ) -> Metric:
     """The (weighted) number of true values seen so far, kept in the variable `count`."""
     count = metric_variable([], float32, name="count")

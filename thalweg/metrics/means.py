@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
+from thalweg.graph.likes import Collections, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies
 from thalweg.losses.matching import match, remove_squeezable_dimensions, squeeze_last_if_above
 from thalweg.metrics.local import (
     Metric,
     accumulate,
+    metric,
     metric_variable,
     published,
     ratio,
@@ -24,24 +24,15 @@ from thalweg.variables.scope import variable_scope
 
 
 @public("metrics.mean", "contrib.metrics.streaming_mean")
+@metric()
 def mean(
-    values: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    values: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
     """The mean of all values seen, over all batches so far.
-
-    Args:
-        values: a tensor.
-        weights: what each element counts; None means 1.
-        metrics_collections: collections that the value joins.
-        updates_collections: collections that the update joins.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the mean, and a tensor that counts a batch and gives the new one.
 
     Example:
         >>> x = tf.placeholder(tf.float32, [None])
@@ -63,7 +54,7 @@ def mean(
         return published(value, update, metrics_collections, updates_collections)
 
 
-def _weighed(values: Tensor, weights: Any) -> tuple[Tensor, Tensor]:
+def _weighed(values: Tensor, weights: TensorLike | None) -> tuple[Tensor, Tensor]:
     """The weighted values, and the sum of the weights."""
     if weights is None:
         return values, casting.cast(shaping.size(values), float32)
@@ -73,24 +64,15 @@ def _weighed(values: Tensor, weights: Any) -> tuple[Tensor, Tensor]:
 
 
 @public("metrics.mean_tensor", "contrib.metrics.streaming_mean_tensor")
+@metric()
 def mean_tensor(
-    values: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    values: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The (weighted) mean of all tensors seen, element by element.
-
-    Args:
-        values: a tensor.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The (weighted) mean of all tensors seen, element by element."""
     with variable_scope(name, "mean", [values, weights]):
         values = casting.cast(values, float32)
         total = metric_variable(values.shape, float32, name="total_tensor")
@@ -109,25 +91,16 @@ def mean_tensor(
 
 
 @public("metrics.accuracy")
+@metric()
 def accuracy(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
     """How often predictions equal labels, over all batches so far.
-
-    Args:
-        labels, predictions: tensors of one shape.
-        weights: what each element counts; None means 1.
-        metrics_collections: collections that the value joins.
-        updates_collections: collections that the update joins.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the accuracy, and a tensor that counts a batch and gives the new one.
 
     Example:
         >>> value, update = tf.metrics.accuracy([1, 2, 3, 4], [1, 2, 0, 0])
@@ -142,26 +115,16 @@ def accuracy(
 
 
 @public("metrics.mean_absolute_error")
+@metric()
 def mean_absolute_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of |predictions - labels|.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The mean of |predictions - labels|."""
     labels, predictions, weights = match(labels, predictions, weights)
     errors = arithmetic.absolute(predictions - labels)
     name = name or "mean_absolute_error"
@@ -169,28 +132,17 @@ def mean_absolute_error(
 
 
 @public("metrics.mean_relative_error")
+@metric(normalizer="what errors are divided by, of the same shape.")
 def mean_relative_error(
-    labels: Any,
-    predictions: Any,
-    normalizer: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    normalizer: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of |predictions - labels| / normalizer, taken as 0 where that is 0.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        normalizer: what errors are divided by, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The mean of |predictions - labels| / normalizer, taken as 0 where that is 0."""
     labels, predictions, weights = match(labels, predictions, weights)
     predictions, normalizer = remove_squeezable_dimensions(predictions, normalizer)
     predictions.shape.assert_is_compatible_with(normalizer.shape)
@@ -202,26 +154,16 @@ def mean_relative_error(
 
 
 @public("metrics.mean_squared_error")
+@metric()
 def mean_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of (predictions - labels)².
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The mean of (predictions - labels)²."""
     labels, predictions, weights = match(labels, predictions, weights)
     errors = arithmetic.squared_difference(labels, predictions)
     name = name or "mean_squared_error"
@@ -229,26 +171,16 @@ def mean_squared_error(
 
 
 @public("metrics.root_mean_squared_error")
+@metric()
 def root_mean_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The square root of the mean squared error.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The square root of the mean squared error."""
     name = name or "root_mean_squared_error"
     squared, update = mean_squared_error(labels, predictions, weights, None, None, name)
     value, update = transcendental.sqrt(squared), transcendental.sqrt(update)
@@ -256,28 +188,17 @@ def root_mean_squared_error(
 
 
 @public("metrics.mean_cosine_distance")
+@metric(dim="the axis of the vectors.")
 def mean_cosine_distance(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     dim: int,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """1 - the mean of predictions · labels along a dimension; both have unit length.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        dim: the axis of the vectors.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """1 - the mean of predictions · labels along a dimension; both have unit length."""
     labels, predictions, weights = match(labels, predictions, weights)
     products = reduce.reduce_sum(predictions * labels, [dim], keepdims=True)
     name = name or "mean_cosine_distance"
@@ -286,26 +207,16 @@ def mean_cosine_distance(
 
 
 @public("metrics.percentage_below", "metrics.percentage_less")
+@metric(threshold="the bound.")
 def percentage_below(
-    values: Any,
-    threshold: Any,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    values: TensorLike,
+    threshold: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The (weighted) share of values below a threshold.
-
-    Args:
-        values: a tensor.
-        threshold: the bound.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
-    below = casting.cast(compare.less(values, threshold), float32)
+    """The (weighted) share of values below a threshold."""
+    below: Tensor = compare.less(values, threshold)
     name = name or "percentage_below_threshold"
     return mean(below, weights, metrics_collections, updates_collections, name)

@@ -7,13 +7,20 @@ from typing import Any
 
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import float32, int32
+from thalweg.graph.likes import Collections, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import match
-from thalweg.metrics.local import Metric, accumulate, metric_variable, published, spread
+from thalweg.metrics.local import (
+    Metric,
+    accumulate,
+    metric,
+    metric_variable,
+    published,
+    spread,
+)
 from thalweg.ops.arrays import searching
 from thalweg.ops.core import basic, casting, checks, choosing, filling, shaping
 from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
-from thalweg.platform.docstrings import composed
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 
@@ -30,10 +37,10 @@ Counts = dict[str, Any]
 
 
 def confusion_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
+    weights: TensorLike | None = None,
     includes: Sequence[str] = tuple(_NAMES),
 ) -> tuple[Counts, Counts]:
     """The counts so far and the ops that update them, each a vector over the thresholds."""
@@ -56,7 +63,7 @@ def confusion_at_thresholds(
     return values, updates
 
 
-def _within_one(predictions: Any) -> Tensor:
+def _within_one(predictions: TensorLike) -> Tensor:
     """The predictions, checked in the step to lie in [0, 1]."""
     scores = casting.cast(predictions, float32)
     message = "predictions must be in [0, 1]"
@@ -79,7 +86,7 @@ def _metric(
     formula: Callable[[Counts, str], Tensor],
     confusion: tuple[Any, ...],
     includes: Sequence[str],
-    collections: tuple[Any, Any],
+    collections: tuple[Collections, Collections],
 ) -> Metric:
     """A metric that `formula` makes of the counts."""
     labels, predictions, thresholds, weights = confusion
@@ -94,12 +101,12 @@ def _count_metric(key: str) -> Callable[..., Metric]:
     default_name = _NAMES[key]
 
     def function(
-        labels: Any,
-        predictions: Any,
+        labels: TensorLike,
+        predictions: TensorLike,
         thresholds: Sequence[float],
-        weights: Any = None,
-        metrics_collections: Any = None,
-        updates_collections: Any = None,
+        weights: TensorLike | None = None,
+        metrics_collections: Collections = None,
+        updates_collections: Collections = None,
         name: str | None = None,
     ) -> Metric:
         def formula(counts: Counts, _: str) -> Tensor:
@@ -110,18 +117,13 @@ def _count_metric(key: str) -> Callable[..., Metric]:
         return _metric(name, default_name, formula, confusion, (key,), collections)
 
     function.__name__ = function.__qualname__ = f"{default_name}_at_thresholds"
-    taken = {
-        "labels": "truth values.",
-        "predictions": "floats in [0, 1] of the same shape.",
-        "thresholds": "a list of numbers; predictions above one count as true.",
-        "weights": "what each element counts; None means 1.",
-        "metrics_collections": "collections that the value joins.",
-        "updates_collections": "collections that the update joins.",
-        "name": "the scope of the counters.",
-    }
-    about = f"The {default_name.replace('_', ' ')} at each threshold."
-    function.__doc__ = composed(about, taken, "(value, update), vectors.")
-    return public(f"metrics.{function.__name__}")(function)
+    function.__doc__ = f"The {default_name.replace('_', ' ')} at each threshold."
+    described = metric(
+        returns="(value, update), vectors.",
+        labels="truth values.",
+        predictions="floats in [0, 1] of the same shape.",
+    )
+    return public(f"metrics.{function.__name__}")(described(function))
 
 
 true_positives_at_thresholds = _count_metric("tp")
@@ -131,28 +133,17 @@ false_positives_at_thresholds = _count_metric("fp")
 
 
 @public("metrics.precision_at_thresholds")
+@metric()
 def precision_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The precision at each threshold.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        thresholds: a list of numbers; predictions above one count as true.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The precision at each threshold."""
 
     def formula(counts: Counts, name: str) -> Tensor:
         predicted = _EPSILON + counts["tp"] + counts["fp"]
@@ -165,28 +156,17 @@ def precision_at_thresholds(
 
 
 @public("metrics.recall_at_thresholds")
+@metric()
 def recall_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The recall at each threshold.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        thresholds: a list of numbers; predictions above one count as true.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The recall at each threshold."""
 
     def formula(counts: Counts, name: str) -> Tensor:
         positive = _EPSILON + counts["tp"] + counts["fn"]
@@ -204,30 +184,18 @@ def _even_thresholds(count: int) -> list[float]:
 
 
 @public("metrics.sensitivity_at_specificity")
+@metric(specificity="the specificity to come near, in [0, 1].")
 def sensitivity_at_specificity(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     specificity: float,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     num_thresholds: int = 200,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The sensitivity at the threshold whose specificity is nearest to a given one.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        specificity: the specificity to come near, in [0, 1].
-        weights: what each element counts; None means 1.
-        num_thresholds: how many thresholds are tried.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The sensitivity at the threshold whose specificity is nearest to a given one."""
     if not 0 <= specificity <= 1:
         raise ValueError("`specificity` must be in the range [0, 1].")
 
@@ -245,30 +213,18 @@ def sensitivity_at_specificity(
 
 
 @public("metrics.specificity_at_sensitivity")
+@metric(sensitivity="the sensitivity to come near, in [0, 1].")
 def specificity_at_sensitivity(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     sensitivity: float,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     num_thresholds: int = 200,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The specificity at the highest threshold whose sensitivity is nearest to a given one.
-
-    Args:
-        labels: what is true.
-        predictions: what was predicted, of the same shape.
-        sensitivity: the sensitivity to come near, in [0, 1].
-        weights: what each element counts; None means 1.
-        num_thresholds: how many thresholds are tried.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The specificity at the highest threshold whose sensitivity is nearest to a given one."""
     if not 0 <= sensitivity <= 1:
         raise ValueError("`sensitivity` must be in the range [0, 1].")
 
@@ -295,33 +251,27 @@ _SUMMATIONS = ("trapezoidal", "minoring", "majoring", "careful_interpolation")
 
 
 @public("metrics.auc")
+@metric(
+    labels="truth values.",
+    predictions="floats in [0, 1] of the same shape.",
+    num_thresholds="how many thresholds the curve has.",
+    curve='"ROC" or "PR".',
+    summation_method='"trapezoidal", "careful_interpolation", "minoring" or "majoring".',
+    thresholds="the thresholds, where they are not evenly spaced.",
+)
 def auc(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
     num_thresholds: int = 200,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     curve: str = "ROC",
     name: str | None = None,
     summation_method: str = "trapezoidal",
     thresholds: Sequence[float] | None = None,
 ) -> Metric:
     """The area under the ROC or precision-recall curve, over all batches so far.
-
-    Args:
-        labels: truth values.
-        predictions: floats in [0, 1] of the same shape.
-        weights: what each element counts; None means 1.
-        num_thresholds: how many thresholds the curve has.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        curve: "ROC" or "PR".
-        name: the scope of the counters.
-        summation_method: "trapezoidal", "careful_interpolation", "minoring" or "majoring".
-        thresholds: the thresholds, where they are not evenly spaced.
-
-    Returns:
-        (value, update).
 
     Example:
         >>> value, update = tf.metrics.auc([0, 0, 1, 1], [0.1, 0.3, 0.6, 0.9])

@@ -8,7 +8,7 @@ dense labels that an average precision is relative to.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,12 @@ from thalweg.graph.composite import SparseTensor, SparseTensorValue
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import float64, int32, int64
+from thalweg.graph.likes import Collections, SparseLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.metrics.local import (
+    MEANINGS,
+    RETURNS,
     Metric,
     accumulate,
     metric_variable,
@@ -27,12 +30,25 @@ from thalweg.metrics.local import (
     spread,
 )
 from thalweg.ops.arrays import scan, searching
-from thalweg.ops.core import casting, choosing, filling, shaping
+from thalweg.ops.core import basic, casting, choosing, filling, shaping
 from thalweg.ops.math import arithmetic, compare, division, reduce
 from thalweg.ops.sparse import sparse
+from thalweg.platform.docstrings import family
 from thalweg.public import public
 
 _ABSENT = np.iinfo(np.int64).min  # pads the labels of examples that have fewer than others
+
+metric = family(
+    {
+        **MEANINGS,
+        "labels": "int64 class numbers [..., true classes], dense or sparse.",
+        "predictions": "scores [..., classes].",
+        "predictions_idx": "int64 [..., k]: the classes that were predicted.",
+        "k": "how many of the best-scored classes count.",
+        "class_id": "a class to count alone; None: all.",
+    },
+    RETURNS,
+)
 
 
 class _Sets(NamedTuple):
@@ -69,13 +85,9 @@ def _first(ids: Tensor) -> Tensor:
     return compare.logical_not(reduce.reduce_any(compare.logical_and(same, earlier), -1))
 
 
-def _is_sparse(labels: Any) -> bool:
-    return isinstance(labels, SparseTensor | SparseTensorValue)
-
-
-def _label_ids(labels: Any, predictions: Tensor) -> Tensor:
+def _label_ids(labels: TensorLike | SparseLike, predictions: Tensor) -> Tensor:
     """Labels as a dense int64 tensor of the rank of the predictions, padded where sparse."""
-    if _is_sparse(labels):
+    if isinstance(labels, SparseTensor | SparseTensorValue):
         given = SparseTensor.from_value(labels)
         values = casting.cast(given.values, int64)
         dense = SparseTensor(given.indices, values, given.dense_shape)
@@ -92,41 +104,29 @@ def _name(metric: str, k: int | None, class_id: int | None = None) -> str:
     return stem if class_id is None else f"{stem}_class{class_id}"
 
 
-def _streaming_count(cases: Tensor, weights: Any, name: str) -> Metric:
+def _streaming_count(cases: Tensor, weights: TensorLike | None, name: str) -> Metric:
     """The (weighted) number of cases seen so far, summed over each example's last axis."""
     with name_scope(None, name, [cases, weights]) as scope:
         amounts = reduce.reduce_sum(casting.cast(cases, float64), -1)
         if weights is not None:
             amounts = amounts * spread(weights, amounts, float64)
         total = metric_variable([], float64, name=scope)
-        return total, accumulate(total, reduce.reduce_sum(amounts))
+        return basic.identity(total), accumulate(total, reduce.reduce_sum(amounts))
 
 
 @public("metrics.precision_at_top_k")
+@metric()
 def precision_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
+    labels: TensorLike | SparseLike,
+    predictions_idx: TensorLike,
     k: int | None = None,
     class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of predicted classes that are labels; of one class, if `class_id` is given.
-
-    Args:
-        labels: int64 class numbers [..., true classes], dense or sparse.
-        predictions_idx: int64 [..., k]: the classes that were predicted.
-        k: how many of the best-scored classes count.
-        class_id: a class to count alone; None: all.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The share of predicted classes that are labels; of one class, if `class_id` is given."""
     values = [labels, predictions_idx, weights]
     with name_scope(name, _name("precision", k, class_id), values) as scope:
         predictions = casting.cast(predictions_idx, int64)
@@ -144,30 +144,18 @@ def precision_at_top_k(
 
 
 @public("metrics.precision_at_k", "metrics.sparse_precision_at_k")
+@metric()
 def precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike | SparseLike,
+    predictions: TensorLike,
     k: int,
     class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of the k best-scored classes that are labels.
-
-    Args:
-        labels: int64 class numbers [..., true classes], dense or sparse.
-        predictions: scores [..., classes].
-        k: how many of the best-scored classes count.
-        class_id: a class to count alone; None: all.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The share of the k best-scored classes that are labels."""
     values = [predictions, labels, weights]
     with name_scope(name, _name("precision", k, class_id), values) as scope:
         best = searching.top_k(predictions, k)[1]
@@ -176,30 +164,18 @@ def precision_at_k(
 
 
 @public("metrics.recall_at_top_k")
+@metric()
 def recall_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
+    labels: TensorLike | SparseLike,
+    predictions_idx: TensorLike,
     k: int | None = None,
     class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of labels that are among the predicted classes.
-
-    Args:
-        labels: int64 class numbers [..., true classes], dense or sparse.
-        predictions_idx: int64 [..., k]: the classes that were predicted.
-        k: how many of the best-scored classes count.
-        class_id: a class to count alone; None: all.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The share of labels that are among the predicted classes."""
     values = [labels, predictions_idx, weights]
     with name_scope(name, _name("recall", k, class_id), values) as scope:
         predictions = casting.cast(predictions_idx, int64)
@@ -217,30 +193,18 @@ def recall_at_top_k(
 
 
 @public("metrics.recall_at_k")
+@metric()
 def recall_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike | SparseLike,
+    predictions: TensorLike,
     k: int,
     class_id: int | None = None,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of labels that are among the k best-scored classes.
-
-    Args:
-        labels: int64 class numbers [..., true classes], dense or sparse.
-        predictions: scores [..., classes].
-        k: how many of the best-scored classes count.
-        class_id: a class to count alone; None: all.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The share of labels that are among the k best-scored classes."""
     values = [predictions, labels, weights]
     with name_scope(name, _name("recall", k, class_id), values) as scope:
         best = searching.top_k(predictions, k)[1]
@@ -249,34 +213,25 @@ def recall_at_k(
 
 
 @public("metrics.average_precision_at_k", "metrics.sparse_average_precision_at_k")
+@metric()
 def average_precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike | SparseLike,
+    predictions: TensorLike,
     k: int,
-    weights: Any = None,
-    metrics_collections: Any = None,
-    updates_collections: Any = None,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean over examples of the average precision of the k best-scored classes.
-
-    Args:
-        labels: int64 class numbers [..., true classes], dense or sparse.
-        predictions: scores [..., classes].
-        k: how many of the best-scored classes count.
-        weights: what each element counts; None means 1.
-        metrics_collections, updates_collections: collections that the value, the update join.
-        name: the scope of the counters, which are local variables.
-
-    Returns:
-        (value, update): the metric over all batches so far, and what counts a batch.
-    """
+    """The mean over examples of the average precision of the k best-scored classes."""
     if not k > 0:
         raise ValueError(f"Invalid k={k}: it must be positive.")
     with name_scope(name, _name("average_precision", k), [predictions, labels, weights]) as scope:
-        best = casting.cast(searching.top_k(predictions, k)[1], int64)
+        found: Tensor = searching.top_k(predictions, k)[1]
+        best = casting.cast(found, int64)
         ids = _known_classes(_label_ids(labels, best), shaping.shape(predictions)[-1])
-        precisions = _average_precision(ids, best, k, of_sets=_is_sparse(labels))
+        of_sets = isinstance(labels, SparseTensor | SparseTensorValue)
+        precisions = _average_precision(ids, best, k, of_sets)
         amounts = filling.ones_like(precisions)
         if weights is not None:
             amounts = spread(weights, precisions, float64)

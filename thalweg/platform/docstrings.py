@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _EXAMPLE: Final = "\n\nExample:\n"
 NAME: Final = "the name of the node; by default that of the op."
 
@@ -25,6 +26,34 @@ def composed(about: str | None, arguments: Mapping[str, str], returns: str = "")
     if example:
         sections.append(f"Example:\n{example}")
     return "\n\n".join(sections)
+
+
+class Described(Protocol):
+    """A decorator that completes docstrings, given what is not as in the rest of the family."""
+
+    def __call__(self, returns: str = ..., **own: str) -> Callable[[_Function], _Function]: ...
+
+
+def family(shared: Mapping[str, str], returned: str) -> Described:
+    """The decorator of functions that share parameters: each describes only what is its own.
+
+    A function's docstring has a summary, perhaps paragraphs and an `Example:`; its arguments, in
+    the order in which it takes them, and what it returns are added.
+    """
+
+    def described(returns: str = returned, **own: str) -> Callable[[_Function], _Function]:
+        def describe(function: _Function) -> _Function:
+            code = function.__code__
+            taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            meanings = {**shared, **own}
+            function.__doc__ = composed(
+                function.__doc__, {name: meanings[name] for name in taken}, returns
+            )
+            return function
+
+        return describe
+
+    return described
 
 
 def _wrapped(text: str, indent: int) -> str:
