@@ -16,7 +16,7 @@ from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
-from thalweg.graph.likes import DTypeLike, TensorLike
+from thalweg.graph.likes import DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -224,7 +224,7 @@ def switch(
     pred: TensorLike,
     dtype: DTypeLike | None = None,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """The data as (output_false, output_true): dead but for the one that `pred` chooses."""
     if isinstance(data, SparseTensor | IndexedSlices):
         parts = [switch(part, pred) for part in data.components()]
@@ -235,7 +235,7 @@ def switch(
 
 
 @public("control.merge")
-def merge(inputs: Sequence[Any], name: str | None = None) -> Any:
+def merge(inputs: Sequence[Any], name: str | None = None) -> Structure:
     """The first input that is alive, as (output, value_index)."""
     if any(each is None for each in inputs):
         raise ValueError(f"At least one of the merge inputs is None: {inputs}")

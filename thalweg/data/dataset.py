@@ -56,7 +56,7 @@ from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import int32, int64, string
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value, constant_value_as_shape
-from thalweg.graph.likes import Structure, TensorLike, TensorStructure
+from thalweg.graph.likes import MaybeNone, Structure, TensorLike, TensorStructure
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
@@ -503,7 +503,7 @@ class Dataset(Described):
 
     # Iterators
 
-    def make_one_shot_iterator(self) -> Any:
+    def make_one_shot_iterator(self) -> Iterator | MaybeNone:
         """An iterator that starts by itself."""
         return EagerIterator(self) if executing_eagerly() else one_shot(self)
 
@@ -572,7 +572,7 @@ def _inner(traced: Traced) -> Any:
 
 
 @public("data.make_one_shot_iterator")
-def make_one_shot_iterator(dataset: Dataset) -> Any:
+def make_one_shot_iterator(dataset: Dataset) -> Iterator | MaybeNone:
     """An iterator that starts by itself."""
     return dataset.make_one_shot_iterator()
 

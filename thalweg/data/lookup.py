@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, overload
 
 from thalweg.functions.mode import executing_eagerly
 from thalweg.graph.collections import GraphKeys
@@ -87,7 +87,13 @@ class _HandleTable(LookupInterface):
         with name_scope(name, f"{self.name}_Size", [self._handle]) as scope:
             return lookup.LookupTableSizeV2()(self._handle, name=scope)
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
+    @overload
+    def lookup(self, keys: SparseTensor, name: str | None = None) -> SparseTensor: ...
+    @overload
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Tensor: ...
+    def lookup(
+        self, keys: TensorLike | SparseTensor, name: str | None = None
+    ) -> Tensor | SparseTensor:
         """The values of keys, the default where a key is missing; of sparse keys, sparse."""
         if isinstance(keys, SparseTensor):
             found = self.lookup(keys.values, name)
@@ -102,10 +108,14 @@ class _HandleTable(LookupInterface):
     def _found_shape(self, keys: Tensor) -> TensorShape:
         return keys.shape.concatenate(self._default_value.shape)
 
-    def __getitem__(self, keys: Any) -> Any:
+    @overload
+    def __getitem__(self, keys: SparseTensor) -> SparseTensor: ...
+    @overload
+    def __getitem__(self, keys: TensorLike) -> Tensor: ...
+    def __getitem__(self, keys: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         return self.lookup(keys)
 
-    def export(self, name: str | None = None) -> Any:
+    def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """All keys and their values."""
         with name_scope(name, f"{self.name}_Export", [self._handle]) as scope:
             export = lookup.LookupTableExportV2(Tkeys=self._key_dtype, Tvalues=self._value_dtype)

@@ -163,7 +163,7 @@ class VariableScope:
         constraint: Callable[[Any], Any] | None = None,
         synchronization: int = VariableSynchronization.AUTO,
         aggregation: int = VariableAggregation.NONE,
-    ) -> Any:
+    ) -> Variable:
         """The variable of this name in the scope, found or made."""
         full_name = f"{self._name}/{name}" if self._name else name
         with get_default_graph().name_scope(None):

@@ -294,7 +294,7 @@ class Variable:
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
-    ) -> Any:
+    ) -> Tensor | MaybeNone:
         """Set the variable to a value.
 
         Args:
@@ -311,7 +311,7 @@ class Variable:
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
-    ) -> Any:
+    ) -> Tensor | MaybeNone:
         """Add `delta`; the result reads the new value."""
         return self._changed(state.assign_add, delta, use_locking, name, read_value)
 
@@ -321,7 +321,7 @@ class Variable:
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
-    ) -> Any:
+    ) -> Tensor | MaybeNone:
         """Subtract `delta`; the result reads the new value."""
         return self._changed(state.assign_sub, delta, use_locking, name, read_value)
 

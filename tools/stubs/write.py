@@ -34,6 +34,7 @@ class Writer:
         self._homes = Homes(self._modules)
         self._signatures = Signatures()
         self._classes = Classes(self._signatures, lambda kind: self._homes.of(kind) is not None)
+        self._values = [value for own in self._modules.values() for value in own.values()]
         self._private: dict[str, object] = {}  # what has no public name, by its name here
         self._is_closed = False
 
@@ -90,6 +91,10 @@ class Writer:
             self._with_bases(value)
         return f"{PRIVATE}.{name}"
 
+    def _is_base(self, value: object) -> bool:
+        """Whether users get at what a private class has: a public one is made of it."""
+        return any(isinstance(kind, type) and value in kind.__mro__ for kind in self._values)
+
     def _with_bases(self, value: object) -> None:
         for base in value.__bases__ if isinstance(value, type) else ():
             if base.__module__.startswith(f"{PACKAGE}."):
@@ -120,11 +125,11 @@ class Writer:
         for name, origin in sources.names_of(LIKES).items():
             if origin == f"{LIKES}.{name}" and origin != MAYBE_NONE:
                 self._home(origin)
-        self._is_closed = True
         text = ModuleText(PRIVATE, self._taken(self._private), self._home)
         done: set[str] = set()
-        while pending := [name for name in self._private if name not in done]:  # messages add more
+        while pending := [name for name in self._private if name not in done]:  # they add more
             for name in pending:
+                self._is_closed = not self._is_base(self._private[name])
                 text.add(self._private_definition(text, name, self._private[name]))
             done.update(pending)
         return text.text(

@@ -82,6 +82,68 @@ dataset = dataset.map(lambda row: (row["image"] * 2, row["label"]), num_parallel
 batch_x, batch_y = dataset.make_one_shot_iterator().get_next()
 
 
+sparse = tf.sparse_placeholder(tf.float32, [None, 4])
+product = tf.sparse_tensor_dense_matmul(sparse, tf.ones([4, 2])) + tf.sparse_reduce_sum(sparse)
+same = tf.cast(sparse, tf.float64).values[:1]
+lengths, vectors = tf.linalg.eigh(tf.eye(3))
+singular = tf.svd(tf.eye(3), compute_uv=False)[..., tf.newaxis, 0]
+weights = tf.Variable(np.zeros((3, 3), np.float32), name="weights")
+scaled = abs(-weights) * 2 + weights[0, 1:] - weights @ tf.ones([3, 3])
+changed = weights.assign_add(tf.ones([3, 3])).op
+normal = tf.distributions.Normal(loc=[0.0, 1.0], scale=np.float32(2))
+drawn = normal.sample([3], seed=1)
+tail = tf.strided_slice(drawn, [0], [2])[tf.constant(0)]
+queue = tf.FIFOQueue(3, [tf.float32, tf.int32], shapes=[[2], []])
+filled = tf.group(queue.enqueue(([1.0, 2.0], 3)), changed)
+folded = tf.foldl(lambda a, b: a + b, np.arange(4.0))
+mapped = tf.map_fn(lambda pair: pair[0] * pair[1], (tf.ones([3]), tf.zeros([3])), dtype=tf.float32)
+cases = tf.case([(tf.less(loss, 1.0), lambda: tf.ones([]))], default=lambda: tf.zeros([]))
+counter = tf.contrib.lookup.index_table_from_tensor(["a", "b"], num_oov_buckets=1)
+found = counter.lookup(tf.constant(["b", "c"])) + 1
+example = tf.train.Example(
+    features=tf.train.Features(
+        feature={
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2])),
+            "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x"])),
+        }
+    )
+)
+serialized = example.SerializeToString()
+kept = example.features.feature["label"].int64_list.value[0] + 1
+tf.add_to_collection("mine", {"any": "object"})
+tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
+
+
+class Counter(tf.train.SessionRunHook):
+    """A hook with its own types."""
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        """Ask for the step."""
+        return tf.train.SessionRunArgs(global_step)
+
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        """Look at it."""
+        if run_values.results > 10:
+            run_context.request_stop()
+
+
+def configured() -> None:
+    """Messages, fields set and read."""
+    config = tf.ConfigProto(device_count={"CPU": 2}, intra_op_parallelism_threads=1)
+    config.gpu_options.allow_growth = True
+    config.gpu_options.per_process_gpu_memory_fraction = 0.5
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    metadata = tf.RunMetadata()
+    with tf.device("/cpu:0"), tf.Session(config=config) as sess:
+        result = sess.run({"loss": loss, "all": [x, (y, "x:0")]}, None, options, metadata)
+        print(result["loss"], len(sess.plan(loss, {x: images, y: targets}).kernels))
+    nodes = [node.name for node in tf.get_default_graph().as_graph_def().node]
+    summary = tf.Summary(value=[tf.Summary.Value(tag="loss", simple_value=0.5)])
+    print(nodes[0], summary.value[0].tag, tf.get_default_session().run(loss))
+
+
 def main(_: list[str]) -> None:
     """Train, save, restore."""
     saver = tf.train.Saver(max_to_keep=2)

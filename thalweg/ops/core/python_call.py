@@ -19,7 +19,7 @@ from thalweg.graph import nest
 from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.likes import DTypeLike
+from thalweg.graph.likes import DTypeLike, Structure
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
@@ -183,7 +183,7 @@ def py_func(
     Tout: DTypeLike | Sequence[DTypeLike],  # noqa: N803 - TensorFlow's name
     stateful: bool = True,
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """The results of a Python function, as tensors.
 
     The function runs on the host in every step, holds the GIL and cannot be saved with the graph;
@@ -220,6 +220,6 @@ def numpy_function(
     inp: Sequence[Any],
     Tout: DTypeLike | Sequence[DTypeLike],  # noqa: N803 - TensorFlow's name
     name: str | None = None,
-) -> Any:
+) -> Structure:
     """The results of a Python function of NumPy arrays, called each time the node runs."""
     return py_func(func, inp, Tout, stateful=True, name=name)
