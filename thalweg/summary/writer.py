@@ -27,7 +27,7 @@ from thalweg.summary.event_queue import EventFileWriter
 from thalweg.summary.meta_graphs import meta_graph_of
 
 if TYPE_CHECKING:
-    from thalweg.runtime.stats import RunMetadata
+    from thalweg.runtime.config import RunMetadata
 
 _METADATA_KEY = bytes((METADATA << 3 | 2,))  # what metadata begin with, if there are any
 

@@ -33,7 +33,7 @@ from thalweg.train.wrapped_sessions import StepContext as _StepContext
 
 if TYPE_CHECKING:
     from thalweg.inspect.session import Session
-    from thalweg.runtime.stats import RunMetadata
+    from thalweg.runtime.config import RunMetadata
 
 #: Stands for "the caller gave nothing", where None means "never".
 USE_DEFAULT: Any = object()
