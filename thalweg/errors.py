@@ -128,7 +128,22 @@ class InvalidArgumentError(OpError):
 
 
 class DeadlineExceededError(OpError):
-    """The operation did not finish in the time it was given."""
+    """The operation did not finish in the time it was given.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node.
+        message: what went wrong.
+        error_code: the code, where it is not this class's.
+
+    Example:
+        >>> queue = tf.FIFOQueue(1, [tf.int32])
+        >>> try:
+        ...     sess.run(queue.dequeue(), options=tf.RunOptions(timeout_in_ms=1))
+        ... except tf.errors.DeadlineExceededError as error:
+        ...     print(error.error_code == tf.errors.DEADLINE_EXCEEDED)
+        True
+    """
 
     code = DEADLINE_EXCEEDED
 
@@ -172,7 +187,21 @@ class UnauthenticatedError(OpError):
 
 
 class ResourceExhaustedError(OpError):
-    """Memory, disk or a quota ran out."""
+    """Memory, disk or a quota ran out.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node.
+        message: what went wrong.
+        error_code: the code, where it is not this class's.
+
+    Example:
+        >>> try:
+        ...     raise tf.errors.ResourceExhaustedError(None, None, "no memory is left")
+        ... except tf.errors.OpError as error:
+        ...     print(error.message)
+        no memory is left
+    """
 
     code = RESOURCE_EXHAUSTED
 

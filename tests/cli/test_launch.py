@@ -93,6 +93,7 @@ ROW = Row("worker:0", "running", 1200, Rates(60.25, 2_000_000.0, 1000.0))
 def test_a_row_reads_as_part_of_a_sentence() -> None:
     assert summary(ROW) == "worker:0 60.2 steps/s, 2 MB/s out, 1 kB/s in"
     assert summary(Row("ps:0", "waiting", None, None)) == "ps:0 waiting"
+    assert summary(ROW._replace(state="done")) == "worker:0 done"
 
 
 def test_plain_lines_escape_what_could_steer_a_terminal(capsys) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
 from thalweg.codegen.machine import named
-from thalweg.codegen.math.elements import Evaluator, from_memory, storage_type, to_memory
+from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
+from thalweg.codegen.math.elements import Evaluator
 from thalweg.ir.expr import Expr, Load
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument

@@ -133,3 +133,15 @@ def test_devices_are_cleared_inside_too():
     with tf.Graph().as_default():
         x, w, z = imported(proto, clear_devices=True)
         values(z, x, w)
+
+
+def test_constants_in_loops_wait_for_something_in_their_frame(graph):
+    def body(i, a):
+        return i + 1, tf.switch_case(i, [lambda: a + 1.0, lambda: a * 3.0, lambda: a - 5.0])
+
+    tf.while_loop(lambda i, _: i < 3, body, [0, tf.placeholder(tf.float32, [])], name="loop")
+    nodes = graph.as_graph_def().node
+    entered = {name for node in nodes if node.op == "Enter" for name in node.input}
+    constants = [n for n in nodes if n.op == "Const" and n.name not in entered]
+    assert len(constants) > 3
+    assert all(node.input for node in constants)

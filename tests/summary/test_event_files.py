@@ -63,6 +63,12 @@ def test_the_name_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         writer.close()
 
 
+def test_no_folder_is_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tf.summary.FileWriter("").close()
+    assert len(files(tmp_path)) == 1
+
+
 def test_events_wait_until_they_are_flushed(tmp_path: Path) -> None:
     writer = EventsWriter(f"{tmp_path}/events")
     writer.write(events.event_bytes(events.SUMMARY, b"", 3))

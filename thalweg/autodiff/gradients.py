@@ -39,7 +39,15 @@ _ANYWHERE = nullcontext()
 
 @public("AggregationMethod")
 class AggregationMethod:
-    """How several gradients of one tensor are summed."""
+    """How several gradients of one tensor are summed.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> method = tf.AggregationMethod.EXPERIMENTAL_TREE
+        >>> (gradient,) = tf.gradients(x * x + x, [x], aggregation_method=method)
+        >>> sess.run(gradient)
+        np.float32(7.0)
+    """
 
     ADD_N = 0
     DEFAULT = ADD_N

@@ -43,7 +43,14 @@ class RegisterGradient:
 
 @public("NotDifferentiable", "NoGradient", "no_gradient")
 def not_differentiable(op_type: str) -> None:
-    """Declare that an op type has no gradient: nothing flows through it."""
+    """Declare that an op type has no gradient: nothing flows through it.
+
+    Args:
+        op_type: the type of the op.
+
+    Example:
+        >>> tf.NotDifferentiable("MyCounter")
+    """
     if not isinstance(op_type, str):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
         raise TypeError("op_type must be a string")
     register(op_type, None)

@@ -6,17 +6,16 @@ import argparse
 import asyncio
 import os
 import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from thalweg.cli.arguments import Subparsers, subcommand
 from thalweg.cli.live_table import Display, Row, display
 from thalweg.cli.problem import Problem
-from thalweg.cluster.launch.local import LocalProcess, loopback_cluster
-from thalweg.cluster.launch.supervisor import Supervisor, TaskFailed
-from thalweg.cluster.launch.task import FLAGS, Task, expanded, tasks_of, tf_config
+from thalweg.cluster.launch.local import LocalSite
+from thalweg.cluster.launch.ray_script import RaySite
+from thalweg.cluster.launch.supervisor import Process, Site, Supervisor, TaskFailed
+from thalweg.cluster.launch.task import FLAGS, Task, tasks_of
 from thalweg.cluster.launch.watch import Watch
-from thalweg.cluster.spec import ClusterSpec
 
 _ABOUT = """\
 Start a program as all tasks of a cluster: parameter servers and workers, each a process
@@ -26,13 +25,17 @@ flags --job_name, --task_index, --ps_hosts and --worker_hosts. Its lines are pri
 the name of the task, above a table of the tasks with their steps and bytes in a second.
 
 All ends when the workers have ended, on Ctrl-C or SIGTERM, or when a task fails that may
-not be started again; then the exit status is 1."""
+not be started again; then the exit status is 1.
+
+With --ray, Ray finds machines for the tasks, one CPU each. The folder of the program is
+copied there: what it writes beside itself is lost."""
 
 _EXAMPLES = """\
 examples:
   thalweg launch --ps 1 --workers 2 train.py --steps 1000
   thalweg launch --ps 1 --workers 2 --flags mnist_replica.py --sync_replicas
-  thalweg launch --workers 3 --restarts 2 train.py --index={index}"""
+  thalweg launch --workers 3 --restarts 2 train.py --index={index}
+  thalweg launch --ray auto --ps 2 --workers 8 train.py"""
 
 _INTERVAL = 1.0  # seconds between two looks at the tasks
 _TERMINATED = 128 + signal.SIGTERM
@@ -55,6 +58,11 @@ def add(commands: Subparsers) -> None:
     command.add_argument(
         "--flags", action="store_true", help="tell the program by flags of old which task it is"
     )
+    command.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run the tasks on Ray: host:port, ray://host:port, auto for the one of this machine",
+    )
     command.add_argument("script", help="a Python file, or another command")
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     command.set_defaults(run=run)
@@ -62,15 +70,27 @@ def add(commands: Subparsers) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command."""
-    words = [*_program(given.script), *given.arguments, *(FLAGS if given.flags else ())]
+    script = _script(given.script)
     jobs = {"ps": given.ps, "worker": given.workers}
-    cluster = loopback_cluster({job: count for job, count in jobs.items() if count})
-    with display() as shown:
-        launch = Launch(words, cluster, given.restarts, shown)
-        try:
-            return asyncio.run(launch.run())
-        except TaskFailed as failure:
-            raise Problem(f"{given.script}: {failure}") from None
+    jobs = {job: count for job, count in jobs.items() if count}
+    words = [*given.arguments, *(FLAGS if given.flags else ())]
+    site = _site(given.ray, script, words, jobs)
+    try:
+        with display() as shown:
+            return asyncio.run(Launch(site, given.restarts, shown).run())
+    except TaskFailed as failure:
+        raise Problem(f"{given.script}: {failure}") from None
+    finally:
+        site.close()
+
+
+def _site(ray: str | None, script: str, words: Sequence[str], jobs: Mapping[str, int]) -> Site:
+    """Where the tasks are to run."""
+    if ray is None:
+        return LocalSite([*_call(script), *words], jobs)
+    folder, name = os.path.split(os.path.abspath(script))
+    address = None if ray == "auto" else ray
+    return RaySite([*_call(name), *words], jobs, address, folder)
 
 
 def _count(text: str) -> int:
@@ -79,22 +99,23 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _program(script: str) -> list[str]:
+def _script(path: str) -> str:
+    if path.endswith(".py") and not os.path.isfile(path):
+        raise Problem(f"{path}: no such file")
+    return path
+
+
+def _call(script: str) -> list[str]:
     """How a script is called."""
-    if not script.endswith(".py"):
-        return [script]
-    if not os.path.isfile(script):
-        raise Problem(f"{script}: no such file")
-    return [sys.executable, script]
+    return ["{python}", script] if script.endswith(".py") else [script]
 
 
 class Launch:
     """One run of a program as all tasks of a cluster."""
 
-    def __init__(
-        self, words: Sequence[str], cluster: ClusterSpec, restarts: int, shown: Display
-    ) -> None:
-        self._words, self._cluster, self._shown = words, cluster, shown
+    def __init__(self, site: Site, restarts: int, shown: Display) -> None:
+        self._site, self._shown = site, shown
+        cluster = site.cluster
         tasks = tasks_of({job: cluster.num_tasks(job) for job in cluster.jobs})
         self._supervisor = Supervisor(tasks, self._start, restarts, self._tell)
         self._watch = Watch({task: cluster.task_address(*task) for task in tasks})
@@ -115,12 +136,8 @@ class Launch:
             self._watch.close()
         return 0
 
-    async def _start(self, task: Task) -> LocalProcess:
-        environment = {"TF_CONFIG": tf_config(self._cluster, task), "PYTHONUNBUFFERED": "1"}
-        command = expanded(self._words, self._cluster, task)
-        return await LocalProcess.start(
-            command, environment, lambda text: self._shown.line(str(task), text)
-        )
+    async def _start(self, task: Task) -> Process:
+        return await self._site.start(task, lambda text: self._shown.line(str(task), text))
 
     def _tell(self, task: Task, text: str) -> None:
         self._shown.line("launch", f"{task} {text}")

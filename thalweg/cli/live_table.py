@@ -108,7 +108,7 @@ class LiveTable:
 def cells(row: Row) -> list[str]:
     """A row of the table as text."""
     steps = "" if row.steps is None else f"{row.steps:,}"
-    if row.rates is None:
+    if row.rates is None or row.state != "running":
         return [row.task, row.state, steps, "", "", ""]
     sent, received = size_text(int(row.rates.bytes_sent)), size_text(int(row.rates.bytes_received))
     return [row.task, row.state, steps, f"{row.rates.steps:,.1f}", sent, received]
@@ -116,9 +116,9 @@ def cells(row: Row) -> list[str]:
 
 def summary(row: Row) -> str:
     """A row as part of a sentence."""
-    if row.rates is None or row.state != "running":
-        return f"{row.task} {row.state}"
-    _, _, _, rate, sent, received = cells(row)
+    _, state, _, rate, sent, received = cells(row)
+    if not rate:
+        return f"{row.task} {state}"
     return f"{row.task} {rate} steps/s, {sent}/s out, {received}/s in"
 
 

@@ -24,15 +24,14 @@ from thalweg.codegen.llvm.builder import (
     Value,
     constant,
 )
-from thalweg.codegen.math.elements import (
-    Evaluator,
+from thalweg.codegen.math.conversion import (
     converted,
     from_memory,
     register_type,
-    sensitivity,
     storage_type,
     to_memory,
 )
+from thalweg.codegen.math.elements import Evaluator, sensitivity
 from thalweg.ir.dynamic import Dynamic, DynamicProduct, is_static
 from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
 from thalweg.ir.index import Affine
@@ -287,9 +286,9 @@ class Leaves:
         if spread is None:
             return self._one(kind.of(1), address, mask)
         if isinstance(spread, int) and spread == 1:
-            return b.load(kind, address) if mask is None else b.load_masked(kind, address, mask)
+            return b.load(kind, address, mask)
         addresses = b.element(address, kind.scalar, self.distances(spread))
-        return b.gather(kind, addresses, mask or constant(kind.like("i1"), True))
+        return b.gather(kind, addresses, mask)
 
     def _one(self, kind: Type, address: Value, mask: Value | None) -> Value:
         b = self.frame.b

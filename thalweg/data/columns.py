@@ -61,7 +61,7 @@ def _stacked_arrays(values: Sequence[Array]) -> Array:
                 f"Cannot batch tensors with different shapes. First element had shape "
                 f"{list(shape)} and element {row} had shape {list(np.shape(value))}."
             )
-        batch[row] = value
+        batch[row] = value[()]  # of a text, the text itself
     return batch
 
 

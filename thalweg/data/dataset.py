@@ -579,7 +579,22 @@ def make_one_shot_iterator(dataset: Dataset) -> Iterator | MaybeNone:
 
 @public("data.make_initializable_iterator")
 def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
-    """An iterator that its initializer starts."""
+    """An iterator that its initializer starts.
+
+    Args:
+        dataset: a dataset.
+        shared_name: a name to share the iterator between sessions by.
+
+    Returns:
+        An iterator; run its `initializer` first.
+
+    Example:
+        >>> iterator = tf.data.make_initializable_iterator(tf.data.Dataset.range(3))
+        >>> number = iterator.get_next()
+        >>> sess.run(iterator.initializer)
+        >>> sess.run(number), sess.run(number)
+        (np.int64(0), np.int64(1))
+    """
     return dataset.make_initializable_iterator(shared_name)
 
 

@@ -33,7 +33,26 @@ _KINDS = (int32, int64, float32, float64, string)  # that a column may have, the
 
 @public("data.experimental.CsvDataset", "contrib.data.CsvDataset")
 class CsvDataset(Dataset):
-    """The rows of CSV files: a tuple with one scalar per column."""
+    """The rows of CSV files: a tuple with one scalar per column.
+
+    Args:
+        filenames: the paths of the files.
+        record_defaults: for each column a dtype, or a tensor with the value of empty fields.
+        compression_type: "", "ZLIB" or "GZIP".
+        buffer_size: how much is read at a time; a good number if None.
+        header: whether the first line of each file is left out.
+        field_delim: what separates fields.
+        use_quote_delim: whether quotes may enclose a field.
+        na_value: a text that stands for an empty field.
+        select_cols: the numbers of the columns wanted; all if None.
+
+    Example:
+        >>> with open("rows.csv", "w") as file:
+        ...     written = file.write("1,a\\n2,b\\n")
+        >>> rows = tf.data.experimental.CsvDataset("rows.csv", [tf.int32, tf.string])
+        >>> sess.run(rows.make_one_shot_iterator().get_next())
+        (np.int32(1), b'a')
+    """
 
     def __init__(
         self,
@@ -103,7 +122,42 @@ def make_csv_dataset(
     compression_type: Any = None,
     ignore_errors: bool = False,
 ) -> Dataset:
-    """Batches of rows of CSV files: a mapping from names of columns, or (mapping, label)."""
+    """Batches of rows of CSV files: a mapping from names of columns, or (mapping, label).
+
+    Args:
+        file_pattern: paths of files, or patterns.
+        batch_size: how many rows make a batch.
+        column_names: the names of the columns; the first line has them if None.
+        column_defaults: for each column a dtype, or the value of empty fields; found out if None.
+        label_name: the column that becomes the label.
+        select_columns: the names or numbers of the columns wanted.
+        field_delim: what separates fields.
+        use_quote_delim: whether quotes may enclose a field.
+        na_value: a text that stands for an empty field.
+        header: whether the files begin with names.
+        num_epochs: how often all rows come; without end if None.
+        shuffle: whether rows come in random order.
+        shuffle_buffer_size: how many rows are drawn from.
+        shuffle_seed: of that order.
+        prefetch_buffer_size: how many batches are made ahead.
+        num_parallel_reads: how many files are read at once.
+        sloppy: taken for old programs.
+        num_rows_for_inference: how many rows are read to find out dtypes; all if None.
+        compression_type: "", "ZLIB" or "GZIP".
+        ignore_errors: whether rows that cannot be read are left out.
+
+    Returns:
+        A dataset.
+
+    Example:
+        >>> with open("rows.csv", "w") as file:
+        ...     written = file.write("size,kind\\n1,a\\n2,b\\n")
+        >>> read = tf.data.experimental.make_csv_dataset
+        >>> rows = read("rows.csv", 2, label_name="kind", shuffle=False)
+        >>> features, labels = rows.make_one_shot_iterator().get_next()
+        >>> sess.run([features["size"], labels])
+        [array([1, 2], dtype=int32), array([b'a', b'b'], dtype=object)]
+    """
     files = _files(file_pattern)
     table = _Table(files, field_delim, header, na_value, compression_type)
     names = list(column_names) if column_names is not None else table.header()
@@ -258,7 +312,39 @@ def make_batched_features_dataset(
     sloppy_ordering: bool = False,
     drop_final_batch: bool = False,
 ) -> Dataset:
-    """Batches of features of Examples in files: a mapping, or (mapping, label)."""
+    """Batches of features of Examples in files: a mapping, or (mapping, label).
+
+    Args:
+        file_pattern: paths of files, or patterns.
+        batch_size: how many Examples make a batch.
+        features: what is wanted of them, by name, as for `tf.parse_example`.
+        reader: the class of the dataset that reads the files.
+        label_key: the feature that becomes the label.
+        reader_args: further arguments of the reader.
+        num_epochs: how often all Examples come; without end if None.
+        shuffle: whether they come in random order.
+        shuffle_buffer_size: how many are drawn from.
+        shuffle_seed: of that order.
+        prefetch_buffer_size: how many batches are made ahead.
+        reader_num_threads: how many files are read at once.
+        parser_num_threads: how many batches are parsed at once.
+        sloppy_ordering: taken for old programs.
+        drop_final_batch: whether a last batch that is too small is left out.
+
+    Returns:
+        A dataset.
+
+    Example:
+        >>> age = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+        >>> example = tf.train.Example(features=tf.train.Features(feature={"age": age}))
+        >>> with tf.python_io.TFRecordWriter("examples") as writer:
+        ...     writer.write(example.SerializeToString())
+        >>> batches = tf.data.experimental.make_batched_features_dataset(
+        ...     "examples", 2, {"age": tf.FixedLenFeature([], tf.int64)}
+        ... )
+        >>> sess.run(batches.make_one_shot_iterator().get_next()["age"])
+        array([7, 7])
+    """
     files = _files(file_pattern)
 
     def parsed(serialized: Tensor) -> Any:

@@ -330,7 +330,22 @@ def index_to_string_table_from_tensor(
     name: str | None = None,
     vocabulary_list: Any = None,
 ) -> HashTable:
-    """A table from positions in a list or tensor of strings to its elements."""
+    """A table from positions in a list or tensor of strings to its elements.
+
+    Args:
+        mapping, vocabulary_list: the strings, by the old or new name.
+        default_value: what other positions give.
+        name: the name of the table.
+
+    Returns:
+        A table with `lookup`.
+
+    Example:
+        >>> table = tf.contrib.lookup.index_to_string_table_from_tensor(["a", "b"])
+        >>> sess.run(tf.tables_initializer())
+        >>> sess.run(table.lookup(tf.constant([0, 5], tf.int64)))
+        array([b'a', b'UNK'], dtype=object)
+    """
     words = _listed(mapping if vocabulary_list is None else vocabulary_list, "mapping")
     with name_scope(name, "index_to_string"):
         values = convert_to_tensor(words, string)
@@ -350,7 +365,27 @@ def string_to_index_table_from_file(
     hasher_spec: HasherSpec = FastHashSpec,
     name: str | None = None,
 ) -> Any:
-    """A table from the lines of a file to their numbers."""
+    """A table from the lines of a file to their numbers.
+
+    Args:
+        vocabulary_file: the path of a file with a word on each line.
+        num_oov_buckets: how many numbers words that are not in it share, by a hash.
+        vocab_size: how many lines count; all if None.
+        default_value: the number of other words, without buckets.
+        hasher_spec: the hash function.
+        name: the name of the table.
+
+    Returns:
+        A table with `lookup`.
+
+    Example:
+        >>> with open("words.txt", "w") as file:
+        ...     written = file.write("a\\nb\\n")
+        >>> table = tf.contrib.lookup.string_to_index_table_from_file("words.txt")
+        >>> sess.run(tf.tables_initializer())
+        >>> sess.run(table.lookup(tf.constant(["b", "z"])))
+        array([ 1, -1])
+    """
     sizes = num_oov_buckets, vocab_size, default_value, hasher_spec
     return index_table_from_file(vocabulary_file, *sizes, name=name)
 
@@ -363,7 +398,24 @@ def string_to_index_table_from_tensor(
     hasher_spec: HasherSpec = FastHashSpec,
     name: str | None = None,
 ) -> Any:
-    """A table from the elements of a list of strings to their positions."""
+    """A table from the elements of a list of strings to their positions.
+
+    Args:
+        mapping: the strings.
+        num_oov_buckets: how many numbers other strings share, by a hash.
+        default_value: the number of other strings, without buckets.
+        hasher_spec: the hash function.
+        name: the name of the table.
+
+    Returns:
+        A table with `lookup`.
+
+    Example:
+        >>> table = tf.contrib.lookup.string_to_index_table_from_tensor(["a", "b"])
+        >>> sess.run(tf.tables_initializer())
+        >>> sess.run(table.lookup(tf.constant(["b", "z"])))
+        array([ 1, -1])
+    """
     return index_table_from_tensor(mapping, num_oov_buckets, default_value, hasher_spec, name=name)
 
 
@@ -379,5 +431,21 @@ def string_to_index(
 def index_to_string(
     tensor: TensorLike, mapping: Any, default_value: Any = "UNK", name: str | None = None
 ) -> Tensor:
-    """The strings at positions of a list."""
+    """The strings at positions of a list.
+
+    Args:
+        tensor: int64 positions.
+        mapping: the strings.
+        default_value: what other positions give.
+        name: the name of the nodes.
+
+    Returns:
+        A string tensor.
+
+    Example:
+        >>> words = tf.contrib.lookup.index_to_string(tf.constant([1, 5], tf.int64), ["a", "b"])
+        >>> sess.run(tf.tables_initializer())
+        >>> sess.run(words)
+        array([b'b', b'UNK'], dtype=object)
+    """
     return index_to_string_table_from_tensor(mapping, default_value, name).lookup(tensor)

@@ -21,7 +21,21 @@ from thalweg.public import public
 
 @public("distributions.Bernoulli")
 class Bernoulli(ScalarDistribution):
-    """1 with probability `probs` = sigmoid(`logits`), else 0"""
+    """1 with probability `probs` = sigmoid(`logits`), else 0
+
+    Args:
+        logits: log(probs / (1 - probs)).
+        probs: the probabilities of 1; one of the two is given.
+        dtype: the dtype of samples.
+        validate_args: whether the step checks the parameters.
+        allow_nan_stats: whether undefined statistics are nan, or an error.
+        name: the name of the nodes.
+
+    Example:
+        >>> coin = tf.distributions.Bernoulli(probs=[0.25, 0.5])
+        >>> sess.run(coin.prob([1, 1]))
+        array([0.25, 0.5 ], dtype=float32)
+    """
 
     sized_parameters: ClassVar[tuple[str, ...]] = ("logits",)
 

@@ -47,7 +47,21 @@ def kl_divergence(
     allow_nan_stats: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """KL(a || b) for each pair of distributions; with `allow_nan_stats=False` a nan fails."""
+    """KL(a || b) for each pair of distributions; with `allow_nan_stats=False` a nan fails.
+
+    Args:
+        distribution_a, distribution_b: distributions.
+        allow_nan_stats: whether undefined values are nan, or an error.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> a, b = tf.distributions.Normal(0.0, 1.0), tf.distributions.Normal(1.0, 1.0)
+        >>> sess.run(tf.distributions.kl_divergence(a, b))
+        np.float32(0.5)
+    """
     formula = _nearest(type(distribution_a), type(distribution_b))
     if formula is None:
         kinds = type(distribution_a).__name__, type(distribution_b).__name__

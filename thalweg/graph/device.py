@@ -21,7 +21,19 @@ DeviceFunction = Callable[["Node"], str]
 @public("DeviceSpec")
 @dataclass
 class DeviceSpec:
-    """A device name in parts; a part that is None is open."""
+    """A device name in parts; a part that is None is open.
+
+    Args:
+        job: the name of a job.
+        replica: a number.
+        task: a number.
+        device_type: "CPU" and so on.
+        device_index: a number.
+
+    Example:
+        >>> tf.DeviceSpec(job="worker", device_type="CPU", device_index=0).to_string()
+        '/job:worker/device:CPU:0'
+    """
 
     job: str | None = None
     replica: int | None = None

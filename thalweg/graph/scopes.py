@@ -67,7 +67,21 @@ name_scope = public("name_scope")(NameScope)
 
 @public("op_scope")
 def op_scope(values: Sequence[Any], name: str | None, default_name: str | None = None) -> NameScope:
-    """The old order of `name_scope`'s arguments."""
+    """The old order of `name_scope`'s arguments.
+
+    Args:
+        values: the tensors that the nodes of the scope use.
+        name: the name of the scope.
+        default_name: its name where `name` is None.
+
+    Returns:
+        A context manager that gives the scope's name.
+
+    Example:
+        >>> with tf.op_scope([tf.constant(1.0)], None, "scaled") as scope:
+        ...     print(scope)
+        scaled/
+    """
     return NameScope(name, default_name, values)
 
 
@@ -140,7 +154,20 @@ def colocate_with(
 
 @public("container")
 def container(container_name: str) -> AbstractContextManager[str]:
-    """Stateful nodes made inside keep their state in this container."""
+    """Stateful nodes made inside keep their state in this container.
+
+    Args:
+        container_name: the name; `tf.Session.reset` empties it.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with tf.container("experiment"):
+        ...     v = tf.Variable(1.0)
+        >>> v.op.get_attr("container")
+        b'experiment'
+    """
     return get_default_graph().container(container_name)
 
 
@@ -151,7 +178,21 @@ _LARGEST_SEED = (1 << 31) - 1
 
 @public("get_seed", "random.get_seed")
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
-    """The (graph seed, op seed) pair that a random op made now uses."""
+    """The (graph seed, op seed) pair that a random op made now uses.
+
+    Args:
+        op_seed: the seed that the op was given, or None.
+
+    Returns:
+        (graph seed, op seed); (None, None) where neither was set.
+
+    Example:
+        >>> tf.get_seed(None)
+        (None, None)
+        >>> tf.set_random_seed(7)
+        >>> tf.get_seed(5)
+        (7, 5)
+    """
     graph: Graph = get_default_graph()
     if graph.seed is None and op_seed is None:
         return None, None

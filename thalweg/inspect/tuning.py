@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.codegen.contraction.kernel import Schedule
+from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.device.cpu.tuner import BUDGET, Subject, Tuned, tune_kernels
 from thalweg.graph.likes import FetchLike
 from thalweg.inspect.explain import StepPlan

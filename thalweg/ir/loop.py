@@ -17,9 +17,9 @@ are concrete here: a step is specialised on the shapes that were fed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, cast, overload
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,48 +45,36 @@ class NotLowered(Exception):
     """This node has no loop form here: a value it needs is not known before the step runs."""
 
 
-class IndexTuple(Sequence[Expr]):
+class IndexTuple(tuple[Expr, ...]):
     """The place of an output element: an index expression per dimension, and their extents."""
 
-    def __init__(self, variables: Sequence[Variable], output: int = 0) -> None:
-        self.variables = tuple(variables)
-        self.shape = tuple(variable.extent for variable in variables)
-        self.output = output  # which output, for ops that have several
-        self._indices = tuple(map(Index, variables))
+    variables: tuple[Variable, ...]  # that the indices are, in a loop nest
+    shape: tuple[int, ...]
+    output: int  # which output, for ops that have several
 
     @classmethod
     def over(cls, shape: Sequence[int], output: int = 0) -> IndexTuple:
         """The place in a loop nest over `shape`."""
-        return cls([Variable.fresh(extent) for extent in shape], output)
+        variables = tuple([Variable.fresh(extent) for extent in shape])
+        made = cls.of(tuple(map(Index, variables)), [v.extent for v in variables], output)
+        made.variables = variables
+        return made
 
     @classmethod
     def of(cls, indices: Sequence[Expr], shape: Sequence[int], output: int = 0) -> IndexTuple:
         """The place at these indices, which may be any expressions, in an output of this shape."""
-        place = cls((), output)
-        place.shape, place._indices = tuple(shape), tuple(indices)
-        return place
+        made = cls(indices)
+        made.variables, made.shape, made.output = (), tuple(shape), output
+        return made
 
     @property
     def rank(self) -> int:
         """The number of dimensions."""
-        return len(self._indices)
-
-    @overload
-    def __getitem__(self, key: SupportsIndex) -> Expr: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[Expr, ...]: ...
-    def __getitem__(self, key: SupportsIndex | slice) -> Expr | tuple[Expr, ...]:
-        return self._indices[key]
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __iter__(self) -> Iterator[Expr]:
-        return iter(self._indices)
+        return len(self)
 
     def split(self, count: int) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
         """The first `count` indices, and the rest."""
-        return self._indices[:count], self._indices[count:]
+        return self[:count], self[count:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +104,7 @@ class Operand:
 
     def __getitem__(self, indices: Any) -> Expr:
         """The element at these indices (a tuple of expressions and integers)."""
-        several = isinstance(indices, tuple | list | IndexTuple)
+        several = isinstance(indices, tuple | list)
         given = tuple(cast("Sequence[Any]", indices)) if several else (indices,)
         if len(given) != self.rank:
             raise ValueError(f"{len(given)} indices into an operand of rank {self.rank}")

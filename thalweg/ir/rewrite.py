@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
@@ -17,14 +18,19 @@ from thalweg.ir.types import Dtype
 T = TypeVar("T")
 
 
-def walk(roots: Iterable[Expr | None]) -> list[Expr]:
-    """All expressions under some roots, each once, the last part of each first."""
+def walk(
+    roots: Iterable[Expr | None], inside: Callable[[Expr], Iterable[Expr]] = attrgetter("parts")
+) -> list[Expr]:
+    """All expressions under some roots, each once, the last part of each first.
+
+    `inside` says which parts of an expression are gone into.
+    """
     pending, found = [root for root in roots if root is not None], dict[Expr, None]()
     while pending:
         part = pending.pop()
         if part not in found:
             found[part] = None
-            pending += part.parts
+            pending += inside(part)
     return list(found)
 
 

@@ -28,7 +28,7 @@ from thalweg.ir.functions.dtypes import BOOL, Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, FloorMod
 from thalweg.ir.kernel import Check, Contraction, Kernel, Loops, Store
-from thalweg.ir.rewrite import free_variables, postorder
+from thalweg.ir.rewrite import free_variables, postorder, walk
 
 ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
 
@@ -162,20 +162,15 @@ def value_faults(
 
 def _certain_loads(value: Expr) -> list[Load]:
     """The loads that happen in any case: no select chooses them."""
-    found: list[Load] = []
-    pending, seen = [value], set[Expr]()
-    while pending:
-        part = pending.pop()
-        if part in seen:
-            continue
-        seen.add(part)
-        if isinstance(part, Load):
-            found.append(part)
-        if isinstance(part, Select):
-            pending.append(part.condition)
-        elif not isinstance(part, Reduce) or all(v.extent for v in part.variables):
-            pending += part.parts
-    return found
+    return [part for part in walk([value], _certain_parts) if isinstance(part, Load)]
+
+
+def _certain_parts(part: Expr) -> tuple[Expr, ...]:
+    if isinstance(part, Select):
+        return (part.condition,)
+    return (
+        part.parts if not isinstance(part, Reduce) or all(v.extent for v in part.variables) else ()
+    )
 
 
 def _offset_faults(buffer: Any, offset: Affine, how: str) -> Iterator[str]:

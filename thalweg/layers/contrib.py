@@ -151,7 +151,22 @@ def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Tensor:
 
 @public("contrib.layers.relu")
 def relu(inputs: Any, num_outputs: int, **kwargs: Any) -> Tensor:
-    """`fully_connected` with rectified outputs."""
+    """`fully_connected` with rectified outputs.
+
+    Args:
+        inputs: a tensor [..., n].
+        num_outputs: the size of the last axis of the result.
+        kwargs: as for `fully_connected`.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> y = tf.contrib.layers.relu(tf.ones([2, 3]), 4)
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(y).min() >= 0
+        np.True_
+    """
     return fully_connected(inputs, num_outputs, activation_fn=activation.relu, **kwargs)
 
 

@@ -40,6 +40,33 @@ class BatchNormalization(Layer):
     """gamma (x - mean) / √(variance + epsilon) + beta, over all axes but `axis`.
 
     The ops that move the averages are in `updates` and in the collection `UPDATE_OPS`.
+
+    Args:
+        axis: the axes that keep their own statistics, mostly the channels.
+        momentum: how slowly the averages move.
+        epsilon: what is added to the variance.
+        center, scale: whether there is a beta, a gamma.
+        beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer:
+            what these start as.
+        beta_regularizer, gamma_regularizer: functions whose results are losses.
+        beta_constraint, gamma_constraint: functions that optimizers apply to them.
+        renorm: whether batch renormalization is used.
+        renorm_clipping: its bounds `rmax`, `rmin` and `dmax`.
+        renorm_momentum: how slowly its averages move.
+        fused: whether one op is used; None: where it can be.
+        trainable: whether optimizers change beta and gamma.
+        virtual_batch_size: normalize each so many examples on their own.
+        adjustment: a function of the shape that gives (scale, bias) to apply in training.
+        name: the name of the layer.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> layer = tf.layers.BatchNormalization()
+        >>> y = layer(tf.constant([[1.0], [3.0]]), training=True)
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(y).round(2), len(layer.updates)
+        (array([[-1.],
+               [ 1.]], dtype=float32), 2)
     """
 
     def __init__(

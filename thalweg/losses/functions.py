@@ -220,6 +220,10 @@ def mean_pairwise_squared_error(
     """For each example, the mean over pairs of elements of (difference of their errors)²; summed.
 
     Weights are per example: a scalar or a vector of the batch size (trailing sizes of 1 allowed).
+
+    Example:
+        >>> sess.run(tf.losses.mean_pairwise_squared_error([[1.0, 2.0]], [[1.0, 4.0]]))
+        np.float32(4.0)
     """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "mean_pairwise_squared_error", [predictions, labels, weights]):

@@ -75,7 +75,25 @@ def legacy_sequence_loss(
     softmax_loss_function: LossFunction | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The sum over examples of `sequence_loss_by_example`, or its mean."""
+    """The sum over examples of `sequence_loss_by_example`, or its mean.
+
+    Args:
+        logits: a list of [batch, classes] tensors, one for each step.
+        targets: a list of class numbers [batch].
+        weights: a list of floats [batch].
+        average_across_timesteps: whether each sequence's sum is divided by its weights.
+        average_across_batch: whether the sum is divided by the batch size.
+        softmax_loss_function: a function of (labels, logits) in place of the cross entropy.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> loss = tf.contrib.legacy_seq2seq.sequence_loss([tf.zeros([1, 2])], [[0]], [[1.0]])
+        >>> sess.run(loss)
+        np.float32(0.6931472)
+    """
     with name_scope(name, "sequence_loss", [*logits, *targets, *weights]):
         losses = sequence_loss_by_example(
             logits, targets, weights, average_across_timesteps, softmax_loss_function

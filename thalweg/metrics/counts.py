@@ -120,7 +120,14 @@ def precision(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of predicted positives that are positive; 0 if none was predicted."""
+    """The share of predicted positives that are positive; 0 if none was predicted.
+
+    Example:
+        >>> value, update = tf.metrics.precision([1, 0, 1, 1], [1, 1, 0, 0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update)
+        np.float32(0.5)
+    """
     with variable_scope(name, "precision", [predictions, labels, weights]):
         right, update_right = true_positives(labels, predictions, weights)
         wrong, update_wrong = false_positives(labels, predictions, weights)
@@ -139,7 +146,14 @@ def recall(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The share of positives that were predicted so; 0 if there was none."""
+    """The share of positives that were predicted so; 0 if there was none.
+
+    Example:
+        >>> value, update = tf.metrics.recall([1, 0, 1, 1, 1], [1, 1, 0, 0, 0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update)
+        np.float32(0.25)
+    """
     with variable_scope(name, "recall", [predictions, labels, weights]):
         found, update_found = true_positives(labels, predictions, weights)
         missed, update_missed = false_negatives(labels, predictions, weights)

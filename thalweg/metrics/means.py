@@ -124,7 +124,14 @@ def mean_absolute_error(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean of |predictions - labels|."""
+    """The mean of |predictions - labels|.
+
+    Example:
+        >>> value, update = tf.metrics.mean_absolute_error([1.0, 2.0], [2.0, 5.0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update)
+        np.float32(2.0)
+    """
     labels, predictions, weights = match(labels, predictions, weights)
     errors = arithmetic.absolute(predictions - labels)
     name = name or "mean_absolute_error"
@@ -180,7 +187,14 @@ def root_mean_squared_error(
     updates_collections: Collections = None,
     name: str | None = None,
 ) -> Metric:
-    """The square root of the mean squared error."""
+    """The square root of the mean squared error.
+
+    Example:
+        >>> value, update = tf.metrics.root_mean_squared_error([1.0, 2.0], [4.0, 5.0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update)
+        np.float32(3.0)
+    """
     name = name or "root_mean_squared_error"
     squared, update = mean_squared_error(labels, predictions, weights, None, None, name)
     value, update = transcendental.sqrt(squared), transcendental.sqrt(update)

@@ -363,7 +363,26 @@ def atrous_conv2d_transpose(
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """The transpose (gradient) of `atrous_conv2d`."""
+    """The transpose (gradient) of `atrous_conv2d`.
+
+    Args:
+        value: [batch, height, width, channels of the result].
+        filters: [rows, columns, output channels, input channels].
+        output_shape: the shape of the result.
+        rate: the distance between the elements of the filters.
+        padding: "VALID" or "SAME".
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of that shape.
+
+    Example:
+        >>> y = tf.nn.atrous_conv2d_transpose(
+        ...     tf.ones([1, 2, 2, 1]), tf.ones([2, 2, 3, 1]), [1, 4, 4, 3], rate=2, padding="VALID"
+        ... )
+        >>> y.shape.as_list()
+        [1, 4, 4, 3]
+    """
     with name_scope(name, "atrous_conv2d_transpose", [value, filters, output_shape]) as scope:
         x, w, sizes = _transposed(value, filters, output_shape, 2, "NHWC")
         _check_atrous(x, w, 3, rate)

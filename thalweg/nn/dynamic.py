@@ -340,7 +340,29 @@ def stack_bidirectional_dynamic_rnn(
     swap_memory: bool = False,
 ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
     """Layers of bidirectional networks, each over both outputs of the one below, side by side:
-    (outputs, final states forwards, final states backwards)."""
+    (outputs, final states forwards, final states backwards).
+
+    Args:
+        cells_fw, cells_bw: lists of cells, one for each layer and direction.
+        inputs: [batch, time, size].
+        initial_states_fw, initial_states_bw: lists of states to begin with; zeros if None.
+        dtype: the dtype of zero states.
+        sequence_length: [batch]: how many steps count.
+        parallel_iterations, swap_memory: taken for old programs.
+        time_major: whether time comes first.
+        scope: the variable scope.
+
+    Returns:
+        (outputs of the last layer, final states forwards, final states backwards).
+
+    Example:
+        >>> cells = [[tf.nn.rnn_cell.GRUCell(3)] for _ in range(2)]
+        >>> outputs, _, _ = tf.contrib.rnn.stack_bidirectional_dynamic_rnn(
+        ...     *cells, tf.ones([2, 5, 4]), dtype=tf.float32
+        ... )
+        >>> outputs.shape.as_list()
+        [2, 5, 6]
+    """
     count = len(cells_fw)
     if not count or count != len(cells_bw):
         raise ValueError("Forward and Backward cells must be as many, and one at least.")
@@ -388,6 +410,26 @@ def raw_rnn(
     `loop_fn(time, cell_output, cell_state, loop_state)` gives (which examples have finished, next
     input, next state, what to emit, next loop state). At time 0 output and state are None; what it
     emits then tells the shapes of an example's emissions, and may be None for the cell's outputs.
+
+    Args:
+        cell: an RNNCell.
+        loop_fn: a function of (time, output, state, loop state), called with None at first; it
+            gives (finished, next input, next state, what is emitted, loop state).
+        parallel_iterations, swap_memory: taken for old programs.
+        scope: the variable scope.
+
+    Returns:
+        (TensorArrays of what was emitted, final state, final loop state).
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.BasicRNNCell(3)
+        >>> def loop_fn(time, output, state, loop_state):
+        ...     state = cell.zero_state(2, tf.float32) if output is None else state
+        ...     return tf.fill([2], time >= 4), tf.ones([2, 5]), state, output, None
+        >>> emitted, _, _ = tf.nn.raw_rnn(cell, loop_fn)
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(emitted.stack()).shape
+        (4, 2, 3)
     """
     assert_like_rnncell("cell", cell)
     if not callable(loop_fn):

@@ -282,6 +282,26 @@ def safe_embedding_lookup_sparse(
 
     Rows without ids get the embedding of `default_id`, or zeros. Ids of more than two dimensions
     are combined along the last one.
+
+    Args:
+        embedding_weights: the table, or a list of its shards.
+        sparse_ids: an int64 SparseTensor [..., ids].
+        sparse_weights: what each id counts; None: 1.
+        combiner: "mean", "sqrtn" or "sum".
+        default_id: the id of rows without any.
+        name: the name of the nodes.
+        partition_strategy: "div" or "mod": how ids are spread over shards.
+        max_norm: the greatest length of an embedding.
+
+    Returns:
+        A tensor [..., size].
+
+    Example:
+        >>> ids = tf.SparseTensor([[0, 0], [0, 1]], tf.constant([1, -1], tf.int64), [2, 2])
+        >>> table = tf.constant([[1.0], [2.0]])
+        >>> sess.run(tf.contrib.layers.safe_embedding_lookup_sparse([table], ids))
+        array([[2.],
+               [0.]], dtype=float32)
     """
     with name_scope(name, "embedding_lookup", [sparse_ids]) as scope:
         given = SparseTensor.from_value(sparse_ids)

@@ -86,7 +86,22 @@ def weighted_moments(
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance of `x` over `axes`, each element counted by its weight."""
+    """The mean and the variance of `x` over `axes`, each element counted by its weight.
+
+    Args:
+        x: a tensor.
+        axes: the axes to reduce.
+        frequency_weights: how often each element counts, of a shape that broadcasts.
+        name: the name of the nodes.
+        keep_dims, keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        (mean, variance).
+
+    Example:
+        >>> sess.run(tf.nn.weighted_moments(tf.constant([1.0, 5.0]), [0], [3.0, 1.0]))
+        (np.float32(2.0), np.float32(3.0))
+    """
     keep = bool(keep_dims if keepdims is None else keepdims)
     with name_scope(name, "weighted_moments", [x, frequency_weights, axes]):
         tensor = convert_to_tensor(x, name="x")
@@ -109,7 +124,23 @@ def sufficient_statistics(
     name: str | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The count, sum and sum of squares of `x - shift` over `axes`, and the shift."""
+    """The count, sum and sum of squares of `x - shift` over `axes`, and the shift.
+
+    Args:
+        x: a tensor.
+        axes: the axes to sum over.
+        shift: what is subtracted first, near the mean; None: 0.
+        keep_dims, keepdims: whether reduced axes stay, with size 1.
+        name: the name of the nodes.
+
+    Returns:
+        (count, sum, sum of squares, shift or None).
+
+    Example:
+        >>> count, total, squares, _ = tf.nn.sufficient_statistics(tf.constant([1.0, 3.0]), [0])
+        >>> sess.run([count, total, squares])
+        [np.float32(2.0), np.float32(4.0), np.float32(10.0)]
+    """
     keep = bool(keep_dims if keepdims is None else keepdims)
     along = list(dict.fromkeys(axes))
     with name_scope(name, "sufficient_statistics", [x, shift]):
@@ -140,7 +171,23 @@ def _count(x: Tensor, axes: list[int]) -> Tensor:
 def normalize_moments(
     counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance from what `sufficient_statistics` gave."""
+    """The mean and the variance from what `sufficient_statistics` gave.
+
+    Args:
+        counts: how many elements there are.
+        mean_ss: the sum of x - shift.
+        variance_ss: the sum of its squares.
+        shift: the shift; None: 0.
+        name: the name of the nodes.
+
+    Returns:
+        (mean, variance).
+
+    Example:
+        >>> count, total, squares, shift = tf.nn.sufficient_statistics(tf.constant([1.0, 3.0]), [0])
+        >>> sess.run(tf.nn.normalize_moments(count, total, squares, shift))
+        (np.float32(2.0), np.float32(1.0))
+    """
     with name_scope(name, "normalize", [counts, mean_ss, variance_ss, shift]):
         divisor = arithmetic.reciprocal(counts, name="divisor")
         shifted = arithmetic.multiply(
@@ -205,7 +252,29 @@ def batch_norm_with_global_normalization(
     mean: Any = None,
     variance: Any = None,
 ) -> Tensor:
-    """`batch_normalization` under its old name; scales only `scale_after_normalization`."""
+    """`batch_normalization` under its old name; scales only `scale_after_normalization`.
+
+    Args:
+        t, input: the tensor [batch, height, width, depth], by its old or new name.
+        m, mean: the means [depth].
+        v, variance: the variances [depth].
+        beta: what is added.
+        gamma: the factors.
+        variance_epsilon: what is added to the variances.
+        scale_after_normalization: whether `gamma` counts.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the shape of the input.
+
+    Example:
+        >>> x = tf.constant([[[[1.0, 3.0]]]])
+        >>> normalized = tf.nn.batch_norm_with_global_normalization(
+        ...     x, [0.0, 1.0], [1.0, 4.0], [0.0, 0.0], [1.0, 1.0], 0.0, True
+        ... )
+        >>> sess.run(normalized).ravel()
+        array([1., 1.], dtype=float32)
+    """
     return batch_normalization(
         one_of("t", t, "input", input),
         one_of("m", m, "mean", mean),

@@ -153,7 +153,26 @@ def rnn_decoder(
     loop_function: Callable[[Any, int], Any] | None = None,
     scope: str | VariableScope | None = None,
 ) -> tuple[Outputs, Any]:
-    """As `static_rnn`, but `loop_function(output, step)` may make the next input of an output."""
+    """As `static_rnn`, but `loop_function(output, step)` may make the next input of an output.
+
+    Args:
+        decoder_inputs: a list of tensors [batch, size], one for each step.
+        initial_state: the state to begin with.
+        cell: an RNNCell.
+        loop_function: a function of (output, step) that makes the next input; None: the list's.
+        scope: the variable scope.
+
+    Returns:
+        (outputs, final state): a list with the output of each step.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.BasicRNNCell(3)
+        >>> inputs = [tf.ones([2, 4])] * 5
+        >>> decode = tf.contrib.legacy_seq2seq.rnn_decoder
+        >>> outputs, state = decode(inputs, cell.zero_state(2, tf.float32), cell)
+        >>> len(outputs), outputs[0].shape.as_list()
+        (5, [2, 3])
+    """
     with variable_scope("rnn_decoder" if scope is None else scope) as opened:
         state = initial_state
         outputs: Outputs = []

@@ -239,7 +239,18 @@ def _add_all(inputs: Any, outputs: Any) -> Any:
 
 @public(*_names("ResidualWrapper"))
 class ResidualWrapper(Wrapper):
-    """Adds the inputs to the outputs, or does what `residual_fn(inputs, outputs)` says."""
+    """Adds the inputs to the outputs, or does what `residual_fn(inputs, outputs)` says.
+
+    Args:
+        cell: an RNNCell whose outputs have the size of its inputs.
+        residual_fn: a function of (inputs, outputs) in place of the sum.
+
+    Example:
+        >>> cell = tf.contrib.rnn.ResidualWrapper(tf.nn.rnn_cell.BasicRNNCell(4))
+        >>> outputs, _ = tf.nn.static_rnn(cell, [tf.ones([2, 4])], dtype=tf.float32)
+        >>> outputs[0].shape.as_list()
+        [2, 4]
+    """
 
     def __init__(self, cell: RNNCell, residual_fn: Callable[[Any, Any], Any] | None = None) -> None:
         super().__init__(cell)
@@ -254,7 +265,20 @@ class ResidualWrapper(Wrapper):
 
 @public(*_names("DeviceWrapper"))
 class DeviceWrapper(Wrapper):
-    """Puts a cell on a device."""
+    """Puts a cell on a device.
+
+    Args:
+        cell: an RNNCell.
+        device: a device name, or a function from nodes to names.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.GRUCell(3)
+        >>> outputs, _ = tf.nn.static_rnn(
+        ...     tf.contrib.rnn.DeviceWrapper(cell, "/cpu:0"), [tf.ones([2, 4])], dtype=tf.float32
+        ... )
+        >>> outputs[0].device
+        '/device:CPU:0'
+    """
 
     def __init__(self, cell: RNNCell, device: DeviceLike) -> None:
         super().__init__(cell)
@@ -280,7 +304,24 @@ def linear(
     bias_start: float = 0.0,
     scope: str | VariableScope | None = None,
 ) -> Tensor:
-    """Σ args[i] W[i] + b, with the variables `kernel` and `bias` of the open scope."""
+    """Σ args[i] W[i] + b, with the variables `kernel` and `bias` of the open scope.
+
+    Args:
+        args: a tensor [batch, n], or a list of them.
+        output_size: the size of the result.
+        bias: whether a bias is added.
+        bias_start: what the bias starts as.
+        scope: the variable scope.
+
+    Returns:
+        A tensor [batch, output_size].
+
+    Example:
+        >>> tf.nn.rnn_cell.linear([tf.ones([2, 3]), tf.ones([2, 4])], 5, True).shape.as_list()
+        [2, 5]
+        >>> [v.name for v in tf.trainable_variables()]
+        ['kernel:0', 'bias:0']
+    """
     inputs = nest.as_list(args)
     if not inputs or inputs[0] is None:
         raise ValueError("`args` must be specified")
@@ -360,7 +401,20 @@ class InputProjectionWrapper(_ScopedWrapper):
 
 @public("nn.rnn_cell.OutputProjectionWrapper", "contrib.rnn.OutputProjectionWrapper")
 class OutputProjectionWrapper(_ScopedWrapper):
-    """Projects the outputs to `output_size` sizes."""
+    """Projects the outputs to `output_size` sizes.
+
+    Args:
+        cell: an RNNCell.
+        output_size: the size of the outputs.
+        activation: a function of the projected outputs.
+        reuse: whether the variables of the scope are shared.
+
+    Example:
+        >>> cell = tf.contrib.rnn.OutputProjectionWrapper(tf.nn.rnn_cell.BasicRNNCell(4), 2)
+        >>> outputs, state = tf.nn.static_rnn(cell, [tf.ones([3, 5])], dtype=tf.float32)
+        >>> outputs[0].shape.as_list(), state.shape.as_list()
+        ([3, 2], [3, 4])
+    """
 
     def __init__(
         self,

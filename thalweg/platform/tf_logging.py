@@ -202,7 +202,11 @@ def set_verbosity(v: int | str) -> None:
 
 @public("logging.flush")
 def flush() -> None:
-    """Write out what the handlers of the logger hold."""
+    """Write out what the handlers of the logger hold.
+
+    Example:
+        >>> tf.logging.flush()
+    """
     for handler in _logger.handlers:
         handler.flush()
 

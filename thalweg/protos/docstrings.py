@@ -178,4 +178,73 @@ DOCSTRINGS: Final = {
         >>> metadata.step_stats.dev_stats[0].device[-5:]
         'CPU:0'
     """,
+    "SequenceExample": """A message with one example that has lists of features too.
+
+    Args:
+        context: a `tf.train.Features`: what holds for the whole example.
+        feature_lists: a `tf.train.FeatureLists`.
+
+    Example:
+        >>> word = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"hi"]))
+        >>> lists = {"words": tf.train.FeatureList(feature=[word, word])}
+        >>> example = tf.train.SequenceExample(
+        ...     feature_lists=tf.train.FeatureLists(feature_list=lists)
+        ... )
+        >>> len(example.feature_lists.feature_list["words"].feature)
+        2
+    """,
+    "FeatureLists": """A message with lists of features by name.
+
+    Args:
+        feature_list: a dict from names to `tf.train.FeatureList`.
+
+    Example:
+        >>> lists = tf.train.FeatureLists(feature_list={"words": tf.train.FeatureList()})
+        >>> list(lists.feature_list)
+        ['words']
+    """,
+    "FeatureList": """A message with a list of features, such as one for each step.
+
+    Args:
+        feature: a list of `tf.train.Feature`.
+
+    Example:
+        >>> one = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+        >>> len(tf.train.FeatureList(feature=[one, one]).feature)
+        2
+    """,
+    "SaverDef": """A message with the names of what a `tf.train.Saver` added to the graph.
+
+    Args:
+        filename_tensor_name: the tensor that the path is fed to.
+        save_tensor_name: the tensor that saves.
+        restore_op_name: the node that restores.
+        max_to_keep: how many checkpoints are kept.
+        sharded: whether each device has a file of its own.
+        keep_checkpoint_every_n_hours: how often one is kept for good.
+        version: the version of the format.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> saver = tf.train.Saver(max_to_keep=3).as_saver_def()
+        >>> saver.restore_op_name, saver.max_to_keep
+        ('save/restore_all', 3)
+    """,
+    "NodeDef": """A message with one node of a `tf.GraphDef`.
+
+    Args:
+        name: its name.
+        op: its type.
+        input: a list of inputs: `name`, `name:1` for other outputs, `^name` for control inputs.
+        device: the device that was asked for.
+        attr: a dict from names to `tf.AttrValue`.
+        experimental_debug_info: which nodes it was made of.
+        experimental_type: the type of its output.
+
+    Example:
+        >>> x = tf.constant(1.0, name="x")
+        >>> node = tf.negative(x, name="y").op.node_def
+        >>> node.name, node.op, list(node.input)
+        ('y', 'Neg', ['x'])
+    """,
 }

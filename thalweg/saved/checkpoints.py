@@ -84,7 +84,21 @@ def NewCheckpointReader(filepattern: str) -> CheckpointReader:
 
 @public("train.load_checkpoint", "contrib.framework.load_checkpoint")
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
-    """A reader of a checkpoint, or of the latest one of a folder."""
+    """A reader of a checkpoint, or of the latest one of a folder.
+
+    Args:
+        ckpt_dir_or_file: the prefix of a checkpoint, or its folder.
+
+    Returns:
+        A reader with `get_tensor`, `has_tensor` and `get_variable_to_shape_map`.
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0], name="v")
+        >>> sess.run(v.initializer)
+        >>> path = tf.train.Saver().save(sess, "folder/model")
+        >>> tf.train.load_checkpoint(path).get_tensor("v")
+        array([1., 2.], dtype=float32)
+    """
     return CheckpointReader(_checkpoint_path(ckpt_dir_or_file))
 
 
@@ -106,7 +120,21 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> NDArray[Any]:
 
 @public("train.list_variables", "contrib.framework.list_variables")
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
-    """The names and shapes of the variables in a checkpoint, sorted."""
+    """The names and shapes of the variables in a checkpoint, sorted.
+
+    Args:
+        ckpt_dir_or_file: the prefix of a checkpoint, or its folder.
+
+    Returns:
+        A list of (name, shape).
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0], name="v")
+        >>> sess.run(v.initializer)
+        >>> path = tf.train.Saver().save(sess, "folder/model")
+        >>> tf.train.list_variables("folder")
+        [('v', [2])]
+    """
     return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
 
 

@@ -108,7 +108,31 @@ def export_meta_graph(
     save_debug_info: bool = False,
     **kwargs: Any,
 ) -> protos.MetaGraphDef:
-    """The MetaGraphDef of a graph, or of what is below a scope; written to a file if named."""
+    """The MetaGraphDef of a graph, or of what is below a scope; written to a file if named.
+
+    Args:
+        filename: the file to write; None: none is.
+        meta_info_def: what is said of the graph.
+        graph_def: the graph as a message, in place of `graph`.
+        saver_def: the saver.
+        collection_list: which collections; all if None.
+        as_text: whether the file is text.
+        graph: the graph; the default one if None.
+        export_scope: a name scope: only what is below it.
+        clear_devices: whether devices are left out.
+        clear_extraneous_savers: whether nodes of other savers are left out.
+        strip_default_attrs: whether attributes with default values are left out.
+        save_debug_info: whether lines of the program are written too.
+        kwargs: taken for old programs.
+
+    Returns:
+        A `MetaGraphDef`.
+
+    Example:
+        >>> x = tf.constant(1.0, name="x")
+        >>> [node.name for node in tf.train.export_meta_graph("graph.meta").graph_def.node]
+        ['x']
+    """
     exported, _ = export_scoped_meta_graph(
         filename=filename,
         graph_def=graph_def,

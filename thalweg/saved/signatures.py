@@ -58,7 +58,19 @@ publish_value("saved_model.tag_constants.EVAL", EVAL)
 
 @public("saved_model.utils.build_tensor_info", "saved_model.build_tensor_info")
 def build_tensor_info(tensor: Tensor | SparseTensor) -> Any:
-    """The TensorInfo of a tensor or sparse tensor: its names, dtype and shape."""
+    """The TensorInfo of a tensor or sparse tensor: its names, dtype and shape.
+
+    Args:
+        tensor: a tensor or sparse tensor of the graph to save.
+
+    Returns:
+        A `TensorInfo`.
+
+    Example:
+        >>> info = tf.saved_model.utils.build_tensor_info(tf.zeros([2, 3], name="z"))
+        >>> info.name, [dim.size for dim in info.tensor_shape.dim]
+        ('z:0', [2, 3])
+    """
     info = protos.TensorInfo(dtype=as_dtype(tensor.dtype).as_datatype_enum)
     info.tensor_shape.CopyFrom(shape_proto(tensor.get_shape()))
     if isinstance(tensor, SparseTensor):
@@ -96,7 +108,23 @@ def build_signature_def(
     outputs: Mapping[str, Any] | None = None,
     method_name: str | None = None,
 ) -> Any:
-    """A SignatureDef of TensorInfos by their keys."""
+    """A SignatureDef of TensorInfos by their keys.
+
+    Args:
+        inputs: TensorInfos by their keys.
+        outputs: TensorInfos by their keys.
+        method_name: what is computed, such as "tensorflow/serving/predict".
+
+    Returns:
+        A `SignatureDef`.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None], name="x")
+        >>> info = tf.saved_model.utils.build_tensor_info(x)
+        >>> signature = tf.saved_model.signature_def_utils.build_signature_def({"x": info})
+        >>> signature.inputs["x"].name
+        'x:0'
+    """
     signature = protos.SignatureDef()
     for key, info in (inputs or {}).items():
         signature.inputs[key].CopyFrom(protos.as_message(info, protos.TensorInfo))
@@ -144,7 +172,22 @@ def classification_signature_def(
     "saved_model.signature_def_utils.predict_signature_def", "saved_model.predict_signature_def"
 )
 def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
-    """The signature of a prediction: any tensors in and out, by their keys."""
+    """The signature of a prediction: any tensors in and out, by their keys.
+
+    Args:
+        inputs: tensors by their keys.
+        outputs: tensors by their keys.
+
+    Returns:
+        A `SignatureDef`.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None], name="x")
+        >>> make = tf.saved_model.signature_def_utils.predict_signature_def
+        >>> signature = make({"x": x}, {"y": x * 2})
+        >>> sorted(signature.outputs), signature.method_name
+        (['y'], 'tensorflow/serving/predict')
+    """
     if not inputs:
         raise ValueError("Prediction inputs cannot be None or empty.")
     if not outputs:

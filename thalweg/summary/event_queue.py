@@ -133,7 +133,7 @@ class EventFileWriter:
         filename_suffix: str | bytes | None = None,
     ) -> None:
         self._logdir = as_str_any(path_to_str(logdir))
-        gfile.MakeDirs(self._logdir)
+        gfile.MakeDirs(self._logdir or ".")
         prefix = os.path.join(self._logdir, "events")
         self._writer = EventsWriter(prefix, as_str_any(filename_suffix or ""))
         self._queue = EventQueue(self._writer, max_queue, flush_secs)

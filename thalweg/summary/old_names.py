@@ -123,7 +123,21 @@ def audio_summary(
 def merge_summary(
     inputs: Sequence[Any], collections: Collections = None, name: str | None = None
 ) -> Tensor:
-    """One summary with all values of several."""
+    """One summary with all values of several.
+
+    Args:
+        inputs: a list of summaries.
+        collections: collections to join.
+        name: the name of the node.
+
+    Returns:
+        A string scalar, a serialised Summary.
+
+    Example:
+        >>> merged = tf.merge_summary([tf.scalar_summary("a", 1.0), tf.scalar_summary("b", 2.0)])
+        >>> [value.tag for value in tf.Summary.FromString(sess.run(merged)).value]
+        ['a', 'b']
+    """
     with name_scope(name, "MergeSummary", inputs):
         merged = summaries.MergeSummary()(list(inputs), name=name)
         return collect(merged, () if collections is None else collections)

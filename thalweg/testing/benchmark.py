@@ -23,7 +23,15 @@ from thalweg.public import public
 
 @public("test.Benchmark")
 class Benchmark:
-    """The base of benchmarks: methods named `benchmark...` are run, and report."""
+    """The base of benchmarks: methods named `benchmark...` are run, and report.
+
+    Example:
+        >>> class Sums(tf.test.Benchmark):
+        ...     def benchmark_one(self):
+        ...         pass
+        >>> callable(Sums().benchmark_one)
+        True
+    """
 
     kinds: ClassVar[list[type[Benchmark]]] = []
 

@@ -110,5 +110,13 @@ def is_gpu_available(
 
 @public("test.is_built_with_cuda", "test.IsBuiltWithCuda")
 def is_built_with_cuda() -> bool:
-    """Whether kernels for CUDA are built in: none are, all are compiled when they are needed."""
+    """Whether kernels for CUDA are built in: none are, all are compiled when they are needed.
+
+    Returns:
+        False.
+
+    Example:
+        >>> tf.test.is_built_with_cuda()
+        False
+    """
     return False

@@ -86,7 +86,34 @@ def input_producer(
     name: str | None = None,
     cancel_op: Node | None = None,
 ) -> FIFOQueue:
-    """A queue of the rows of a tensor, in each epoch in another order; a queue runner fills it."""
+    """A queue of the rows of a tensor, in each epoch in another order; a queue runner fills it.
+
+    Args:
+        input_tensor: the rows.
+        element_shape: the shape of a row, where the tensor does not tell.
+        num_epochs: how often each row comes; without end if None.
+        shuffle: whether rows come in random order.
+        seed: of that order.
+        capacity: how many rows the queue holds.
+        shared_name: a name to share the queue between sessions by.
+        summary_name: the name of a summary of how full it is.
+        name: the name of the nodes.
+        cancel_op: a node that closes the queue at once.
+
+    Returns:
+        The queue.
+
+    Example:
+        >>> queue = tf.train.input_producer([1, 2, 3], shuffle=False)
+        >>> row = queue.dequeue()
+        >>> coordinator = tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coordinator)
+        >>> sess.run(row), sess.run(row)
+        (np.int32(1), np.int32(2))
+        >>> coordinator.request_stop()
+        >>> sess.run(queue.close(cancel_pending_enqueues=True))
+        >>> coordinator.join(threads)
+    """
     with name_scope(name, "input_producer", [input_tensor]):
         rows = convert_to_tensor(input_tensor, name="input_tensor")
         shape = rows.shape[1:].merge_with(element_shape)

@@ -276,7 +276,18 @@ class TruncatedNormal(Initializer):
 
 @public("uniform_unit_scaling_initializer", "initializers.uniform_unit_scaling")
 class UniformUnitScaling(Initializer):
-    """Uniform in ±factor·√(3 / fan-in), where fan-in is the product of all axes but the last."""
+    """Uniform in ±factor·√(3 / fan-in), where fan-in is the product of all axes but the last.
+
+    Args:
+        factor: what the bound is multiplied by.
+        seed: of the random numbers.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> bound = tf.reduce_max(tf.abs(tf.uniform_unit_scaling_initializer()([300, 10])))
+        >>> bool(sess.run(bound) <= 0.1)
+        True
+    """
 
     def __init__(
         self, factor: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32
@@ -535,7 +546,23 @@ def contrib_variance_scaling(
     seed: int | None = None,
     dtype: Any = dtypes.float32,
 ) -> Callable[..., Tensor]:
-    """Random with variance factor / n, where n is the fan-in, the fan-out or their mean."""
+    """Random with variance factor / n, where n is the fan-in, the fan-out or their mean.
+
+    Args:
+        factor: what the variance is multiplied by.
+        mode: "FAN_IN", "FAN_OUT" or "FAN_AVG".
+        uniform: whether numbers are uniform, or normal and truncated.
+        seed: of the random numbers.
+        dtype: the dtype, where the variable does not tell.
+
+    Returns:
+        An initializer.
+
+    Example:
+        >>> start = tf.contrib.layers.variance_scaling_initializer(uniform=True)
+        >>> bool(abs(sess.run(start([600, 10]))).max() <= 0.1)
+        True
+    """
     if mode not in ("FAN_IN", "FAN_OUT", "FAN_AVG"):
         raise TypeError(f"Unknown mode {mode} [FAN_IN, FAN_OUT, FAN_AVG]")
     return _contrib_scaling(uniform, seed, dtype, factor, mode.lower())

@@ -91,7 +91,21 @@ def min_max_variable_partitioner(
 
 @public("fixed_size_partitioner")
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
-    """`num_shards` parts along `axis`, or as many as there are rows."""
+    """`num_shards` parts along `axis`, or as many as there are rows.
+
+    Args:
+        num_shards: how many parts.
+        axis: the axis that is cut.
+
+    Returns:
+        A function for `partitioner=` of `tf.get_variable`.
+
+    Example:
+        >>> with tf.variable_scope("table", partitioner=tf.fixed_size_partitioner(2)):
+        ...     parts = list(tf.get_variable("w", [4, 3]))
+        >>> [part.shape.as_list() for part in parts]
+        [[2, 3], [2, 3]]
+    """
 
     def partitioner(shape: TensorShape, **_: Any) -> list[int]:
         return _cut(shape, axis, min(num_shards, int(shape[axis])))

@@ -108,7 +108,21 @@ def sum_regularizer(regularizer_list: Sequence[Any], scope: str | None = None) -
 def apply_regularization(
     regularizer: Regularizer, weights_list: Sequence[Any] | None = None
 ) -> Tensor:
-    """A penalty summed over weights (by default the WEIGHTS collection), collected as a loss."""
+    """A penalty summed over weights (by default the WEIGHTS collection), collected as a loss.
+
+    Args:
+        regularizer: a function from a tensor to a scalar.
+        weights_list: the weights; None: those of the collection WEIGHTS.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> l2 = tf.contrib.layers.l2_regularizer(0.5)
+        >>> weights = [tf.constant([2.0]), tf.constant([4.0])]
+        >>> sess.run(tf.contrib.layers.apply_regularization(l2, weights))
+        np.float32(5.0)
+    """
     graph = get_default_graph()
     weights = graph.get_collection(GraphKeys.WEIGHTS) if weights_list is None else weights_list
     if not weights:

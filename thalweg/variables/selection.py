@@ -20,7 +20,21 @@ def _names(*functions: str) -> tuple[str, ...]:
 
 @public(*_names("variable"))
 def variable(name: str, shape: Any = None, device: DeviceLike = None, **options: Any) -> Any:
-    """A variable as `get_variable` gives it, on a device if one is named."""
+    """A variable as `get_variable` gives it, on a device if one is named.
+
+    Args:
+        name: the name.
+        shape: the shape.
+        device: the device; None: as the open scopes say.
+        options: as for `tf.get_variable`.
+
+    Returns:
+        A variable.
+
+    Example:
+        >>> tf.contrib.slim.variable("v", [2], device="/cpu:0").device
+        '/device:CPU:0'
+    """
     keys = options.pop("collections", None)
     collections = [GraphKeys.GLOBAL_VARIABLES] if keys is None else keys
     with get_default_graph().device(device or ""):
@@ -29,7 +43,21 @@ def variable(name: str, shape: Any = None, device: DeviceLike = None, **options:
 
 @public(*_names("model_variable"))
 def model_variable(name: str, shape: Any = None, **options: Any) -> Any:
-    """A variable that inference needs."""
+    """A variable that inference needs.
+
+    Args:
+        name: the name.
+        shape: the shape.
+        options: as for `tf.get_variable`.
+
+    Returns:
+        A variable in the collection of model variables too.
+
+    Example:
+        >>> v = tf.contrib.slim.model_variable("v", [2])
+        >>> v in tf.get_collection(tf.GraphKeys.MODEL_VARIABLES)
+        True
+    """
     keys = list(options.pop("collections", None) or ())
     keys += [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES]
     return variable(name, shape, collections=keys, **options)
@@ -41,7 +69,21 @@ def local_variable(
     validate_shape: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """A variable of this process alone."""
+    """A variable of this process alone.
+
+    Args:
+        initial_value: what it starts as: a tensor, or a function that makes it.
+        validate_shape: whether it always has the shape of that value.
+        name: the name.
+
+    Returns:
+        A variable in the collection of local variables, not of global ones.
+
+    Example:
+        >>> v = tf.contrib.framework.local_variable(0, name="seen")
+        >>> v in tf.local_variables(), v in tf.global_variables()
+        (True, False)
+    """
     return Variable(
         initial_value,
         trainable=False,
@@ -65,7 +107,21 @@ def get_variables(
     suffix: str | None = None,
     collection: Hashable = GraphKeys.GLOBAL_VARIABLES,
 ) -> list[Any]:
-    """The variables of a collection in a scope, whose names end with `suffix`."""
+    """The variables of a collection in a scope, whose names end with `suffix`.
+
+    Args:
+        scope: a name or VariableScope; None: everywhere.
+        suffix: how the names end.
+        collection: the collection; by default all variables.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> weights = tf.get_variable("layer/weights", [2])
+        >>> [v.name for v in tf.contrib.slim.get_variables("layer", suffix="weights")]
+        ['layer/weights:0']
+    """
     prefix = scope.name if isinstance(scope, VariableScope) else scope
     if suffix is not None:
         ending = suffix if ":" in suffix else f"{suffix}:"
@@ -112,7 +168,20 @@ def get_variables_by_suffix(suffix: str, scope: Any = None) -> list[Any]:
 
 @public(*_names("get_variables_by_name"))
 def get_variables_by_name(given_name: str, scope: Any = None) -> list[Any]:
-    """The variables of this name, in any scope inside `scope`."""
+    """The variables of this name, in any scope inside `scope`.
+
+    Args:
+        given_name: the last part of the names.
+        scope: a name or VariableScope; None: everywhere.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v = [tf.get_variable(name, [1]) for name in ("conv/w", "conv/b", "dense/w")]
+        >>> [x.op.name for x in tf.contrib.framework.get_variables_by_name("w")]
+        ['conv/w', 'dense/w']
+    """
     wanted = re.compile(rf"(^|/){re.escape(given_name)}$")
     return [found for found in get_variables(scope) if wanted.search(found.op.name)]
 
@@ -159,7 +228,22 @@ def filter_variables(
     exclude_patterns: Sequence[str] | None = None,
     reg_search: bool = True,
 ) -> list[Any]:
-    """The variables whose names match any pattern to include and none to exclude."""
+    """The variables whose names match any pattern to include and none to exclude.
+
+    Args:
+        var_list: the variables.
+        include_patterns: regular expressions; None: all variables.
+        exclude_patterns: regular expressions.
+        reg_search: whether a pattern may match anywhere in a name, or at its start only.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v = [tf.get_variable(name, [1]) for name in ("conv/w", "conv/b", "dense/w")]
+        >>> [x.op.name for x in tf.contrib.framework.filter_variables(v, ["conv"], ["b$"])]
+        ['conv/w']
+    """
     match = re.search if reg_search else re.match
 
     def matches(name: str, patterns: Sequence[str]) -> bool:

@@ -68,6 +68,12 @@ def test_a_worker_that_was_killed_comes_back_at_its_address(cluster):
     assert cluster.run(count_to, 100) == [0, 1]
 
 
+def test_a_parameter_server_that_was_killed_comes_back_empty(cluster):
+    (victim,) = cluster.run(lambda server: os.getpid(), job="ps")
+    os.kill(victim, signal.SIGKILL)
+    assert cluster.run(count_to, 50) == [0, 1]  # the chief initialises its variables again
+
+
 def test_a_function_is_called_again_where_its_worker_died(cluster, tmp_path):
     mark = str(tmp_path / "mark")
 
@@ -110,15 +116,40 @@ def test_ray_knows_the_placement(cluster):
     assert "worker:3" in repr(cluster)
 
 
-def test_the_example(cluster):
-    """In a process of its own, on the Ray that runs already."""
+def on_this_ray(*command):
+    """A command in a process of its own, on the Ray that runs already."""
     import ray
 
-    address = ray.get_runtime_context().gcs_address
-    example = Path(__file__).resolve().parents[3] / "examples" / "on_ray.py"
-    command = [sys.executable, str(example), "--steps", "100"]
-    environment = os.environ | {"RAY_ADDRESS": address}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    command = [sys.executable, *map(str, command)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def test_the_example(cluster):
+    done = on_this_ray(EXAMPLES / "on_ray.py", "--steps", 100)
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"worker \d: loss ([\d.]+)", done.stdout)
     assert len(losses) == 2 and all(float(loss) < 0.5 for loss in losses)
+
+
+LAUNCH = ("-m", "thalweg", "launch", "--ray", "auto")
+
+
+def test_a_script_is_launched_on_ray(cluster):
+    script = EXAMPLES / "distributed.py"
+    done = on_this_ray(*LAUNCH, "--workers", 2, script, "--sync", "--steps", 100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    workers = re.findall(r"worker:(\d) \| step \d+: loss", done.stdout)
+    assert sorted(workers) == ["0", "1"]
+
+
+def test_a_script_that_fails_on_ray_is_started_again_and_named(cluster, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text("import sys; print('here'); sys.exit(3)")
+    done = on_this_ray(*LAUNCH, "--ps", 0, "--restarts", 1, script)
+    assert done.returncode == 1
+    assert done.stdout.count("worker:0 | here") == 2
+    assert done.stderr.splitlines()[-1].endswith("program.py: worker:0 ended with status 3")

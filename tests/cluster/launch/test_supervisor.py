@@ -64,6 +64,13 @@ def test_the_first_failure_ends_all():
     assert {"ps:0 stopped", "worker:0 stopped"} <= set(log)
 
 
+def test_a_task_that_cannot_be_started_ends_all():
+    supervisor, log = supervised({PS: [FOR_EVER], CHIEF: []})
+    with pytest.raises(IndexError):
+        asyncio.run(supervisor.run())
+    assert log.count("ps:0 stopped") == 1
+
+
 def test_the_dead_are_started_again_as_often_as_they_may():
     supervisor, log = supervised({PS: [-9, FOR_EVER], CHIEF: [1, 1, 0]}, restarts=2)
     asyncio.run(supervisor.run())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from thalweg.cluster.launch.task import FLAGS, Task, expanded, tf_config
+from thalweg.cluster.launch.task import FLAGS, Task, environment, expanded
 from thalweg.cluster.spec import ClusterSpec
 
 CLUSTER = ClusterSpec({"ps": ["a:1"], "worker": ["b:2", "c:3"]})
 
 
 def test_tf_config_is_as_in_tensorflow():
-    told = json.loads(tf_config(CLUSTER, Task("worker", 1)))
+    told = json.loads(environment(CLUSTER, Task("worker", 1))["TF_CONFIG"])
     assert told == {
         "cluster": {"ps": ["a:1"], "worker": ["b:2", "c:3"]},
         "task": {"type": "worker", "index": 1},

@@ -19,7 +19,8 @@ from tests.codegen.contraction.contractions import (
 from tests.codegen.contraction.emulated_unit import emulated
 from thalweg.codegen.cache import load
 from thalweg.codegen.contraction.amx_plan import has_unit
-from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
+from thalweg.codegen.contraction.kernel import emit_contraction
+from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly
 from thalweg.codegen.machine import named, runs_here
 from thalweg.ir.dynamic import dynamic

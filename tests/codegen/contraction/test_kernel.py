@@ -22,7 +22,8 @@ from tests.codegen.contraction.contractions import (
 )
 from tests.ops.harness import NARROW_FLOATS
 from thalweg.codegen.contraction.form import form_of, simplified
-from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
+from thalweg.codegen.contraction.kernel import emit_contraction
+from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
 from thalweg.codegen.machine import named
 from thalweg.ir.dynamic import dynamic

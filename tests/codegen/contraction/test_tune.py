@@ -11,7 +11,7 @@ import pytest
 import thalweg as tf
 from tests.codegen.contraction.contractions import matmul
 from thalweg.codegen.contraction import tune as tuned
-from thalweg.codegen.contraction.kernel import schedule, schedules
+from thalweg.codegen.contraction.plan import schedule, schedules
 from thalweg.codegen.contraction.tune import Winners, parsed
 from thalweg.codegen.kernels import emit, keep_schedule, request, tuned_schedule
 from thalweg.codegen.machine import host, named

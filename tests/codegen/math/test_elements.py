@@ -13,13 +13,8 @@ import pytest
 from tests.codegen.jit import assembly, module_text, run, variable_loads
 from thalweg.codegen.llvm.builder import FLOAT, I64, Module, Value
 from thalweg.codegen.machine import named
-from thalweg.codegen.math.elements import (
-    Evaluator,
-    from_memory,
-    register_type,
-    storage_type,
-    to_memory,
-)
+from thalweg.codegen.math.conversion import from_memory, register_type, storage_type, to_memory
+from thalweg.codegen.math.elements import Evaluator
 from thalweg.ir.expr import (
     Accumulated,
     Call,

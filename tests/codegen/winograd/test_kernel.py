@@ -22,7 +22,8 @@ from tests.codegen.contraction.contractions import (
 )
 from thalweg.codegen.cache import load
 from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
+from thalweg.codegen.contraction.kernel import emit_contraction
+from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly
 from thalweg.codegen.machine import named
 from thalweg.codegen.winograd.algorithm import algorithm

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.codegen.contraction.kernel import schedule
+from thalweg.codegen.contraction.plan import schedule
 from thalweg.codegen.machine import host
 from thalweg.runtime import engine
 

@@ -7,6 +7,7 @@ import pytest
 
 import thalweg as tf
 from tests.data.pipelines import Dataset, elements, plain
+from thalweg.data import columns
 
 experimental = tf.data.experimental
 
@@ -309,3 +310,9 @@ def test_mistakes_are_found_on_the_users_line(make, error) -> None:
 def test_mistakes_in_values_are_errors_of_the_stage(make) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="Dataset"):
         elements(make)
+
+
+def test_batches_of_texts_hold_the_texts() -> None:
+    texts = [np.array(b"a", object), np.array(b"b\0", object)]
+    assert [type(item) for item in columns.stacked(texts)] == [bytes, bytes]
+    assert columns.stacked(texts).tolist() == [b"a", b"b\0"]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from thalweg.cluster.addresses import free_ports
+from thalweg.cluster.launch.task import Task, environment, expanded
 from thalweg.cluster.spec import ClusterSpec
 
 _GRACE = 5.0  # seconds from SIGTERM to SIGKILL
@@ -23,6 +24,27 @@ def loopback_cluster(jobs: Mapping[str, int]) -> ClusterSpec:
     return ClusterSpec(
         {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in jobs.items()}
     )
+
+
+class LocalSite:
+    """Starts a program as the tasks of a cluster of this machine.
+
+    Args:
+        words: the command line of each task, as `expanded` takes it.
+        jobs: how many tasks each job has.
+    """
+
+    def __init__(self, words: Sequence[str], jobs: Mapping[str, int]) -> None:
+        self._words = words
+        self.cluster = loopback_cluster(jobs)
+
+    async def start(self, task: Task, write: Callable[[str], None]) -> LocalProcess:
+        """Start a task; `write` is given its output line by line."""
+        command = expanded(self._words, self.cluster, task)
+        return await LocalProcess.start(command, environment(self.cluster, task), write)
+
+    def close(self) -> None:
+        """Nothing is left of a site whose tasks have ended."""
 
 
 class LocalProcess:
@@ -39,13 +61,13 @@ class LocalProcess:
     async def start(
         cls,
         command: Sequence[str],
-        environment: Mapping[str, str],
+        settings: Mapping[str, str],
         write: Callable[[str], None],
         grace: float = _GRACE,
     ) -> LocalProcess:
         """Start a command; `write` is given its output line by line."""
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=PIPE, stderr=STDOUT, env=os.environ | environment, process_group=0
+            *command, stdout=PIPE, stderr=STDOUT, env=os.environ | settings, process_group=0
         )
         return cls(process, write, grace)
 

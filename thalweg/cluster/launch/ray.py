@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
-from thalweg import errors
 from thalweg.cluster.launch import ray_library
 from thalweg.cluster.launch.ray_task import RayTask, Roster
 from thalweg.cluster.launch.task import Task, tasks_of
@@ -21,7 +19,6 @@ from thalweg.cluster.transport.security import Security
 from thalweg.platform.described import described
 from thalweg.public import public
 
-_PATIENCE = 60.0  # seconds until Ray must have found room for tasks
 _THREADS = 4  # of an actor: one runs the user's function, others answer meanwhile
 _ONE_CPU: Mapping[str, float] = {"CPU": 1}
 
@@ -153,7 +150,7 @@ class RayCluster:
         for actor in (*self._tasks.values(), self._roster):
             self._ray.kill(actor)
         for group in self._groups:
-            _groups().remove_placement_group(group)
+            ray_library.release(group)
         self._tasks.clear()
         self._groups.clear()
         if self._connection.is_new:
@@ -167,7 +164,10 @@ class RayCluster:
     def _add(self, tasks: Sequence[Task]) -> None:
         if not tasks:
             return
-        group = self._reserve([self._needs(task) for task in tasks])
+        name = f"{self._name}/{len(self._groups)}"
+        needs = [self._needs(task) for task in tasks]
+        group = ray_library.reserve(needs, self._strategy, name)
+        self._groups.append(group)
         for index, task in enumerate(tasks):
             self._tasks[task] = ray_library.remote(
                 RayTask,
@@ -184,22 +184,3 @@ class RayCluster:
 
     def _needs(self, task: Task) -> Mapping[str, float]:
         return self._resources.get(task.job, _ONE_CPU)
-
-    def _reserve(self, bundles: Sequence[Mapping[str, float]]) -> Any:
-        """A placement group with room for each task."""
-        asked = [dict(each) for each in bundles]
-        name = f"{self._name}/{len(self._groups)}"
-        group = _groups().placement_group(asked, strategy=self._strategy, name=name)
-        self._groups.append(group)
-        if not group.wait(_PATIENCE):
-            raise errors.ResourceExhaustedError(
-                None,
-                None,
-                f"Ray has found no room for {len(asked)} tasks in {_PATIENCE:g} s. They need "
-                f"{asked}, and free are {self._ray.available_resources()}",
-            )
-        return group
-
-
-def _groups() -> Any:
-    return import_module("ray.util.placement_group")

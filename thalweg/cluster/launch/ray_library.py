@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from thalweg import errors
+
+_PATIENCE = 60.0  # seconds until Ray must have found room for tasks
 _LOCAL_CPUS = 64  # a local Ray's CPUs are but a count: tasks share the cores, and jobs may grow
 
 
@@ -59,6 +62,27 @@ def remote(actor: type, resources: Mapping[str, float], **options: Any) -> Any:
         "resources": others or None,
     }
     return library().remote(actor).options(**given, **options)
+
+
+def reserve(bundles: Sequence[Mapping[str, float]], strategy: str, name: str) -> Any:
+    """A placement group with room for each of some tasks."""
+    asked = [dict(each) for each in bundles]
+    groups = import_module("ray.util.placement_group")
+    group = groups.placement_group(asked, strategy=strategy, name=name)
+    if group.wait(_PATIENCE):
+        return group
+    groups.remove_placement_group(group)
+    raise errors.ResourceExhaustedError(
+        None,
+        None,
+        f"Ray has found no room for {len(asked)} tasks in {_PATIENCE:g} s: they need {asked}, "
+        f"and of {library().cluster_resources()} it has {library().available_resources()} free",
+    )
+
+
+def release(group: Any) -> None:
+    """Give a placement group back; what runs in it ends."""
+    import_module("ray.util.placement_group").remove_placement_group(group)
 
 
 def bundle(group: Any, index: int) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from thalweg.cluster.launch.task import Task
+from thalweg.cluster.spec import ClusterSpec
 
 SERVING_JOBS = ("ps",)  # whose tasks do not end by themselves
 
@@ -26,6 +27,20 @@ class Process(Protocol):
 
     async def stop(self) -> None:
         """End it, if it has not ended."""
+        ...
+
+
+class Site(Protocol):
+    """Where tasks run."""
+
+    cluster: ClusterSpec
+
+    async def start(self, task: Task, write: Callable[[str], None]) -> Process:
+        """Start a task, for the first time or again; `write` is given its output line by line."""
+        ...
+
+    def close(self) -> None:
+        """Give back what was taken for the tasks."""
         ...
 
 
@@ -51,13 +66,13 @@ class Supervisor:
     states: dict[Task, str] = field(default_factory=dict[Task, str])
 
     async def run(self) -> None:
-        """Run all; TaskFailed says which task failed first."""
+        """Run all; raises what went wrong first, TaskFailed where a task did."""
         self.states = dict.fromkeys(self.tasks, "waiting")
         try:
             async with asyncio.TaskGroup() as group:
                 kept = {task: group.create_task(self._keep(task)) for task in self.tasks}
                 group.create_task(self._dismiss(kept))
-        except* TaskFailed as failures:
+        except* Exception as failures:
             raise failures.exceptions[0] from None
 
     async def _dismiss(self, kept: dict[Task, asyncio.Task[None]]) -> None:

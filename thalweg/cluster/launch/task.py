@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -32,15 +33,16 @@ def tasks_of(jobs: Mapping[str, int]) -> list[Task]:
     return [Task(job, index) for job, count in jobs.items() for index in range(count)]
 
 
-def tf_config(cluster: ClusterSpec, task: Task) -> str:
-    """The environment variable TF_CONFIG of a task."""
+def environment(cluster: ClusterSpec, task: Task) -> dict[str, str]:
+    """What the environment of a task tells it, besides what its parent's does."""
     about = {"type": task.job, "index": task.index}
-    return json.dumps({"cluster": cluster.as_dict(), "task": about})
+    config = json.dumps({"cluster": cluster.as_dict(), "task": about})
+    return {"TF_CONFIG": config, "PYTHONUNBUFFERED": "1"}  # lines are shown when they are printed
 
 
 def expanded(words: Sequence[str], cluster: ClusterSpec, task: Task) -> list[str]:
-    """Words of a command line with {job}, {index} and {<job>_hosts} replaced."""
-    names = {"{job}": task.job, "{index}": str(task.index)}
+    """Words of a command line with {python}, {job}, {index} and {<job>_hosts} replaced."""
+    names = {"{python}": sys.executable, "{job}": task.job, "{index}": str(task.index)}
     for job in cluster.jobs:
         names[f"{{{job}_hosts}}"] = ",".join(map(str, cluster.job_tasks(job)))
     return [_replaced(word, names) for word in words]

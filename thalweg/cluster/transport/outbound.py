@@ -120,18 +120,18 @@ class Outbound(Peer):
             # ZeroMQ would connect again, but what was under way is gone.
             self.lose(unavailable(self.address, "the connection broke"))
         elif event.event in (
-            zmq.EVENT_DISCONNECTED,
-            zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
             zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
             zmq.EVENT_HANDSHAKE_FAILED_AUTH,
         ):
-            self._handshake_failed()
+            self._be_refused()  # after which ZeroMQ need not try again
+        elif event.event == zmq.EVENT_DISCONNECTED:
+            self._failed_handshakes += 1
+            if self._failed_handshakes == _MAX_FAILED_HANDSHAKES:
+                self._be_refused()
 
-    def _handshake_failed(self) -> None:
-        self._failed_handshakes += 1
-        if self._failed_handshakes == _MAX_FAILED_HANDSHAKES:
-            text = (
-                f"The process at {self.address} refuses the connection: "
-                "it has another key, or none, or is no task of Thalweg"
-            )
-            self.lose(errors.UnauthenticatedError(None, None, text))
+    def _be_refused(self) -> None:
+        text = (
+            f"The process at {self.address} refuses the connection: "
+            "it has another key, or none, or is no task of Thalweg"
+        )
+        self.lose(errors.UnauthenticatedError(None, None, text))

@@ -319,11 +319,14 @@ class Peer(ABC):
 
     def part(self, linger_ms: int) -> None:
         """Say goodbye, as this endpoint closes."""
-        if self._control.session and self.is_alive:
-            frame = wire.write(Message(Kind.BYE))
-            with suppress(errors.OpError):
-                self._attempt(self._channel(frame), frame)
-        self._end(unavailable(self.address, "this endpoint is closed"), linger_ms)
+        closed = unavailable(self.address, "this endpoint is closed")
+        if not self._control.session:
+            self._end(closed, 0)  # nobody was ever there to wait for
+            return
+        frame = wire.write(Message(Kind.BYE))
+        with suppress(errors.OpError):
+            self._attempt(self._channel(frame), frame)
+        self._end(closed, linger_ms)
 
     def inherit(self) -> None:
         """Refuse to be used in the child of a fork, whatever lock the parent held."""

@@ -20,7 +20,7 @@ from thalweg.cluster.wire import MAX_FRAME
 if TYPE_CHECKING:
     import zmq
 
-_HEARTBEAT_MS, _SILENCE_MS = 1000, 3500  # a peer that is silent for so long is cut off
+_HEARTBEAT_MS, _SILENCE_MS = 500, 3000  # a peer that is silent for so long is cut off
 _HANDSHAKE_MS = 5000
 _RECONNECT_MS, _MAX_RECONNECT_MS = 50, 500
 _HIGH_WATER = 4096  # messages that wait in a direction; more make the sender wait

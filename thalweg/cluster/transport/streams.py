@@ -20,7 +20,7 @@ import numpy as np
 from thalweg import errors
 from thalweg.cluster.wire import ValueHeader, WireError
 
-CHUNK = 1 << 19  # bytes
+CHUNK = 1 << 20  # bytes
 WINDOW = 16 * CHUNK  # bytes under way to a peer; memory and delay grow with it
 _MAX_KEPT = 256 << 20  # bytes of memory that waits to serve again
 

@@ -155,7 +155,7 @@ class _Columns:
                 place = frame.add(place, frame.multiply(column, step))
                 address = b.element(frame.pointers[argument], "i16", place)
                 kind = _I16.of(DEPTH)
-                raw = b.load_masked(kind, address, mask) if mask else b.load(kind, address)
+                raw = b.load(kind, address, mask)
                 rows.append(b.emit(_I32.of(SIDE), f"bitcast {raw} to {_I32.of(SIDE)}"))
             for pair, vector in enumerate(transposed(b, rows)):
                 place = frame.integer(2 * (pair * self.layout.width + first))

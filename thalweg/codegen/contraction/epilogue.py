@@ -16,7 +16,7 @@ from thalweg.codegen.contraction.form import Form
 from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import Type, Value, constant
-from thalweg.codegen.math.elements import storage_type, to_memory
+from thalweg.codegen.math.conversion import storage_type, to_memory
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load, Variable
 from thalweg.ir.index import Affine
@@ -159,11 +159,7 @@ def _store(store: Store, leaves: Leaves, value: Value, mask: Value | None) -> No
             b.store(raw, address)
         return
     if isinstance(spread, int) and spread == 1:
-        if mask is None:
-            b.store(raw, address)
-        else:
-            b.store_masked(raw, address, mask)
+        b.store(raw, address, mask)
         return
     steps = leaves.distances(0 if spread is None else spread)
-    every = mask or constant(raw.type.like("i1"), True)
-    b.scatter(raw, b.element(address, scalar, steps), every)
+    b.scatter(raw, b.element(address, scalar, steps), mask)

@@ -27,7 +27,7 @@ from thalweg.codegen.contraction.schedule import SLOTS, range_of, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Value, constant
-from thalweg.codegen.math.elements import register_type
+from thalweg.codegen.math.conversion import register_type
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Bound

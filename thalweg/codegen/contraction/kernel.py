@@ -11,10 +11,10 @@ from __future__ import annotations
 from math import ceil
 
 from thalweg.codegen.contraction.amx import emit_matrix
-from thalweg.codegen.contraction.form import NotContraction, form_of
+from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.gemm import GemmEmitter
 from thalweg.codegen.contraction.packing import Packing, Span
-from thalweg.codegen.contraction.plan import best, check, neighbours, schedule, schedules
+from thalweg.codegen.contraction.plan import best, check
 from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting
 from thalweg.codegen.contraction.scratch import Scratch
 from thalweg.codegen.frame import Frame
@@ -25,15 +25,6 @@ from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import filtered
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import Variable
-
-__all__ = [
-    "NotContraction",
-    "Schedule",
-    "emit_contraction",
-    "neighbours",
-    "schedule",
-    "schedules",
-]
 
 
 def emit_contraction(

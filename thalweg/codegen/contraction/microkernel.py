@@ -84,13 +84,6 @@ class TileKernel:
             return base
         return self.frame.b.element(base, self.kind.scalar, distance)
 
-    def load(self, address: Value, mask: Value | None) -> Value:
-        """A vector, of which a mask says which lanes there are."""
-        b = self.frame.b
-        return (
-            b.load(self.kind, address) if mask is None else b.load_masked(self.kind, address, mask)
-        )
-
 
 @dataclass
 class MicroKernel(TileKernel):
@@ -167,7 +160,7 @@ class MicroKernel(TileKernel):
     def _column(self, base: Value, j: int, masked: bool | None = None) -> Value:
         address = self.address(base, self.frame.integer(j * self.kind.lanes))
         is_masked = self.masked_loads if masked is None else masked
-        return self.load(address, self.masks[j] if is_masked else None)
+        return self.frame.b.load(self.kind, address, self.masks[j] if is_masked else None)
 
     def _row(self, address: Value) -> list[Value]:
         if self.vector_a:
@@ -220,10 +213,10 @@ class DotKernel(TileKernel):
         self, at: Factors, index: Value, mask: Value | None, sums: Sequence[Value]
     ) -> list[Value]:
         a, b = self.address(at.a, index), self.address(at.b, index)
-        columns = [self.load(self.address(b, distance), mask) for distance in self.columns]
+        columns = [self.frame.b.load(self.kind, self.address(b, d), mask) for d in self.columns]
         result: list[Value] = []
         for i, distance in enumerate(self.rows):
-            row = self.load(self.address(a, distance), mask)
+            row = self.frame.b.load(self.kind, self.address(a, distance), mask)
             start = i * len(columns)
             for column, total in zip(columns, sums[start : start + len(columns)], strict=True):
                 result.append(self.frame.b.multiply_add(row, column, total))

@@ -18,7 +18,7 @@ import numpy as np
 from thalweg.codegen.contraction.form import loads_of, map_offsets, pinned_in, substituted
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import Builder, Value, constant
-from thalweg.codegen.math.elements import from_memory, register_type, storage_type
+from thalweg.codegen.math.conversion import from_memory, register_type, storage_type
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Cast, Expr, Index, Load
 from thalweg.ir.index import Affine
@@ -424,10 +424,7 @@ class Copy:
         value = constant(storage_type(self.dtype, self.lanes), 0)
         if not zero:
             value = self._values(index, mask)
-        if mask is None:
-            b.store(value, address)
-        else:
-            b.store_masked(value, address, mask)
+        b.store(value, address, mask)
 
     def _values(self, index: Value, mask: Value | None) -> Value:
         frame, axis = self.frame, self.axes[-1]

@@ -23,7 +23,7 @@ from thalweg.codegen.contraction.schedule import (
 )
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Value
-from thalweg.codegen.math.elements import register_type
+from thalweg.codegen.math.conversion import register_type
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.loop import Variable
 

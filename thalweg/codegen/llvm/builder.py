@@ -328,30 +328,28 @@ class Builder:
         self._stack.append(f"  %v{self._count} = alloca [{count} x {kind}], align 64")
         return Value(POINTER, f"%v{self._count}")
 
-    def load(self, kind: Type, address: Value) -> Value:
-        """What lies at an address; vectors need the alignment of an element only."""
-        return self.emit(kind, f"load {kind}, {address}, align {alignment(kind)}")
+    def load(self, kind: Type, address: Value, mask: Value | None = None) -> Value:
+        """What lies at an address; of a vector, the lanes that the mask allows: others are zero.
 
-    def store(self, value: Value, address: Value) -> None:
-        """Put a value at an address."""
-        self.line(f"store {value}, {address}, align {alignment(value.type)}")
-
-    def load_masked(self, kind: Type, address: Value, mask: Value) -> Value:
-        """The lanes of a vector in memory that the mask allows; the others are zero."""
-        name = f"llvm.masked.load.{suffix(kind)}.p0"
-        zero = Value(kind, "zeroinitializer")
+        Vectors need the alignment of an element only.
+        """
         align = alignment(kind)
+        if mask is None:
+            return self.emit(kind, f"load {kind}, {address}, align {align}")
+        name, zero = f"llvm.masked.load.{suffix(kind)}.p0", Value(kind, "zeroinitializer")
         self.module.declare(name, kind, [POINTER, mask.type, kind])
         return self.emit(
             kind, f"call {kind} @{name}(ptr align {align} {address.text}, {mask}, {zero})"
         )
 
-    def store_masked(self, value: Value, address: Value, mask: Value) -> None:
-        """Put the lanes that the mask allows at an address."""
-        kind = value.type
+    def store(self, value: Value, address: Value, mask: Value | None = None) -> None:
+        """Put a value at an address; of a vector, the lanes that the mask allows."""
+        kind, align = value.type, alignment(value.type)
+        if mask is None:
+            self.line(f"store {value}, {address}, align {align}")
+            return
         mask = self._hidden(mask) if kind.bits < 32 else mask
         name = f"llvm.masked.store.{suffix(kind)}.p0"
-        align = alignment(kind)
         self.module.declare(name, VOID, [kind, POINTER, mask.type])
         self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
 
@@ -365,8 +363,9 @@ class Builder:
         narrow = hidden if lanes == 64 else self.emit(packed.type, f"trunc {hidden} to i{lanes}")
         return self.emit(mask.type, f"bitcast {narrow} to {mask.type}")
 
-    def gather(self, kind: Type, addresses: Value, mask: Value) -> Value:
+    def gather(self, kind: Type, addresses: Value, mask: Value | None) -> Value:
         """The elements at a vector of addresses, where the mask allows; the others are zero."""
+        mask = mask or constant(kind.like("i1"), True)
         name = f"llvm.masked.gather.{suffix(kind)}.v{kind.lanes}p0"
         zero = Value(kind, "zeroinitializer")
         align = alignment(kind)
@@ -376,9 +375,9 @@ class Builder:
             f"call {kind} @{name}({addresses.type} align {align} {addresses.text}, {mask}, {zero})",
         )
 
-    def scatter(self, value: Value, addresses: Value, mask: Value) -> None:
+    def scatter(self, value: Value, addresses: Value, mask: Value | None) -> None:
         """Put lanes at a vector of addresses, in the order of the lanes, where the mask allows."""
-        kind = value.type
+        kind, mask = value.type, mask or constant(value.type.like("i1"), True)
         name = f"llvm.masked.scatter.{suffix(kind)}.v{kind.lanes}p0"
         align = alignment(kind)
         self.module.declare(name, VOID, [kind, addresses.type, mask.type])

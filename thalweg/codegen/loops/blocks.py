@@ -7,7 +7,7 @@ kept beside it. Other reductions of the same loop are merged block by block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.llvm.builder import Builder, Value, constant
@@ -50,39 +50,34 @@ class Totals:
 
     def start(self, slots: Slots) -> Slots:
         """The totals before any block, of slots like these."""
-        return [
-            [
-                value
-                for accumulator, state, _ in self._each(slot, slot)
-                for value in self._start(accumulator, state)
-            ]
-            for slot in slots
-        ]
+        return self._each_slot(slots, slots, lambda one, state, _: self._start(one, state))
 
     def take(self, totals: Slots, slots: Slots) -> Slots:
         """The totals after one more block."""
-        return [
-            [
-                value
-                for accumulator, state, kept in self._each(slot, total)
-                for value in self._taken(accumulator, kept, state)
-            ]
-            for total, slot in zip(totals, slots, strict=True)
-        ]
+        return self._each_slot(
+            slots, totals, lambda one, state, kept: self._taken(one, kept, state)
+        )
 
     def states(self, totals: Slots) -> Slots:
         """The totals as the states of reductions that were never cut."""
+        return self._each_slot(totals, totals, lambda one, _, kept: self._state(one, kept), True)
+
+    def _each_slot(
+        self,
+        slots: Slots,
+        totals: Slots,
+        made: Callable[[Accumulator, State, State], State],
+        are_totals: bool = False,
+    ) -> Slots:
+        """What is made of the states of all reductions in each slot, and of the totals for it."""
+        pairs = zip(slots, totals, strict=True)
         return [
-            [
-                value
-                for accumulator, _, kept in self._each(total, total, True)
-                for value in self._state(accumulator, kept)
-            ]
-            for total in totals
+            [value for parts in self._each(slot, total, are_totals) for value in made(*parts)]
+            for slot, total in pairs
         ]
 
     def _each(
-        self, slot: Sequence[Value], total: Sequence[Value], is_total: bool = False
+        self, slot: Sequence[Value], total: Sequence[Value], is_total: bool
     ) -> Iterator[tuple[Accumulator, State, State]]:
         """Each reduction with its part of a slot, and of the totals for that slot."""
         first = start = 0

@@ -19,7 +19,7 @@ from thalweg.codegen.loops.facts import extent_of, outside_reductions
 from thalweg.codegen.loops.lanes import Body, Lanes, Slots, flat, like
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
-from thalweg.codegen.math.elements import register_type
+from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.math.reductions import State, accumulator_of
 from thalweg.ir.dynamic import factors_of
 from thalweg.ir.expr import Const, Expr, Reduce, Select

@@ -18,7 +18,7 @@ from thalweg.codegen.loops.lanes import Lanes, Slots
 from thalweg.codegen.loops.plan import BLOCK, Plan
 from thalweg.codegen.loops.scope import Address, Frame, LaneScope, Scope
 from thalweg.codegen.math.reductions import accumulator_of, combined
-from thalweg.ir.expr import Expr, Reduce, Scan
+from thalweg.ir.expr import Expr, Scan
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.loop import Variable
@@ -40,9 +40,16 @@ class Emission:
         fault: Value,
         threads: tuple[Value, Value],
     ) -> None:
-        self._plan, self._form, self._b = plan, plan.form, builder
+        self._plan, self._b = plan, builder
         self._fault_word, self._threads = fault, threads
-        self._frame = Frame(builder, pointers, words, plan.safe, self._divides_by_zero, self._alone)
+        self._frame = Frame(
+            builder,
+            pointers,
+            words,
+            plan.safe,
+            lambda _, condition: self._raise(condition, _DIVISION_FAULT),
+            lambda copy, expr, mask: self._computation.alone(copy, expr, mask),
+        )
         self._computation = Computation(plan, builder, self._frame)
         self._works: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
         self._scans = plan.form.every(Scan)
@@ -50,19 +57,10 @@ class Emission:
     def write(self) -> None:
         """The whole kernel."""
         scope = Scope((LaneScope(self._frame),))
-        if self._plan.split is None:
-            with self._b.when(self._is_first()):
-                self._level(scope, 0)
-        else:
+        with self._b.when(self._is_first()) if self._plan.split is None else nullcontext():
             self._level(scope, 0)
 
     # Small things
-
-    def _alone(self, copy: LaneScope, expr: Reduce, mask: Value | None) -> Value:
-        return self._computation.alone(copy, expr, mask)
-
-    def _extent(self, variable: Variable) -> Value:
-        return self._computation.extent(variable)
 
     def _is_first(self) -> Value:
         return self._b.compare("eq", self._threads[0], constant(I64, 0))
@@ -71,9 +69,6 @@ class Emission:
         return self._b.binary("add nsw", value, constant(I64, number)) if number else value
 
     # Faults
-
-    def _divides_by_zero(self, b: Builder, condition: Value) -> None:
-        self._raise(condition, _DIVISION_FAULT)
 
     def _raise(self, condition: Value, fault: int) -> None:
         with self._b.when(condition):
@@ -125,7 +120,7 @@ class Emission:
         return self._plan.split is not None and self._plan.split[0] == depth
 
     def _scalar_loop(self, scope: Scope, depth: int, variable: Variable) -> None:
-        count = self._extent(variable)
+        count = self._computation.extent(variable)
         first, last = self._bounds(depth, count, 1)
         if variable in self._plan.blocks:
             first, last = self._block(scope, variable, count)
@@ -149,7 +144,7 @@ class Emission:
     def _flattened(self, scope: Scope, first: int, last: int) -> None:
         """Several loops as one, so that threads have enough to share."""
         b, variables = self._b, self._plan.variables[first : last + 1]
-        counts = [self._extent(variable) for variable in variables]
+        counts = [self._computation.extent(variable) for variable in variables]
         total = counts[0]
         for count in counts[1:]:
             total = b.binary("mul", total, count)
@@ -168,7 +163,7 @@ class Emission:
         loop = Lanes(self._b, variable, lanes, self._plan.copies, self._plan.masks())
         count = extent_of(variable)
         unit = loop.block if count is not None and count >= _MANY * loop.block else lanes
-        first, last = self._bounds(depth, self._extent(variable), unit)
+        first, last = self._bounds(depth, self._computation.extent(variable), unit)
 
         def inside(inner: Scope, slots: Slots) -> Slots:
             self._level(inner, depth + 1)

@@ -8,19 +8,12 @@ from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Const, Expr, Load, Reduce, Variable
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
-from thalweg.ir.rewrite import Fold
+from thalweg.ir.rewrite import Fold, walk
 
 
 def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
     """All expressions under some roots that are not part of the body of a reduction."""
-    found = set[Expr]()
-    pending = list(roots)
-    while pending:
-        expr = pending.pop()
-        if expr not in found:
-            found.add(expr)
-            pending += [] if isinstance(expr, Reduce) else expr.parts
-    return found
+    return set(walk(roots, lambda part: () if isinstance(part, Reduce) else part.parts))
 
 
 def extent_of(variable: Variable) -> int | None:

@@ -15,16 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant
+from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
 from thalweg.codegen.loops.facts import harmless
-from thalweg.codegen.math.elements import (
-    Evaluator,
-    converted,
-    from_memory,
-    sensitivity,
-    storage_type,
-    to_memory,
-)
+from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
+from thalweg.codegen.math.elements import Evaluator, sensitivity
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Variable, Word
 from thalweg.ir.functions.dtypes import BOOL
@@ -283,11 +277,9 @@ class LaneScope(Evaluator):
         is_vector = place.contiguous or place.lanes is not None
         kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
         if place.lanes is not None:
-            raw = b.gather(kind, pointer, self._all(mask))
-        elif place.contiguous:
-            raw = b.load(kind, pointer) if mask is None else b.load_masked(kind, pointer, mask)
-        elif mask is None:
-            raw = b.load(kind, pointer)
+            raw = b.gather(kind, pointer, mask)
+        elif place.contiguous or mask is None:
+            raw = b.load(kind, pointer, mask)
         else:
             nothing = constant(kind, 0)
             raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: nothing)
@@ -298,11 +290,9 @@ class LaneScope(Evaluator):
         b, pointer = self.builder, self._address(argument, place)
         raw = to_memory(b, value, argument.dtype)
         if place.lanes is not None:
-            b.scatter(b.splat(raw, self.lanes), pointer, self._all(mask))
-        elif place.contiguous and mask is not None:
-            b.store_masked(b.splat(raw, self.lanes), pointer, mask)
+            b.scatter(b.splat(raw, self.lanes), pointer, mask)
         elif place.contiguous:
-            b.store(b.splat(raw, self.lanes), pointer)
+            b.store(b.splat(raw, self.lanes), pointer, mask)
         elif mask is None:
             b.store(raw, pointer)
         else:
@@ -320,9 +310,6 @@ class LaneScope(Evaluator):
         operation = "fadd" if raw.type.is_float else "add"
         pointer = self._address(argument, place)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
-
-    def _all(self, mask: Value | None) -> Value:
-        return constant(I1.of(self.lanes), True) if mask is None else mask
 
     def _address(self, argument: Argument, place: Address) -> Value:
         b, scalar = self.builder, storage_type(argument.dtype).scalar

@@ -19,7 +19,7 @@ from thalweg.codegen.frame import At, Frame
 from thalweg.codegen.llvm.builder import POINTER, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
-from thalweg.codegen.math.elements import storage_type
+from thalweg.codegen.math.conversion import storage_type
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine

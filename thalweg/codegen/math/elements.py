@@ -42,16 +42,6 @@ from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.rewrite import Fold
 from thalweg.platform.caches import memoized
 
-__all__ = [
-    "Evaluator",
-    "constant_of",
-    "converted",
-    "from_memory",
-    "register_type",
-    "storage_type",
-    "to_memory",
-]
-
 #: Gives the value of a load, index, reduction, scan or sum in the lanes a mask allows (None: all).
 #: The mask has as many lanes as the evaluator; the value may have one, the same for all lanes.
 Leaf = Callable[[Expr, Value | None], Value]

@@ -80,10 +80,10 @@ class Stage:
     def channels_at(self, address: Value, channel: Value) -> Value:
         """A vector of channels, as far as they exist."""
         extent = self.window.channel.extent
-        if extent % self.lanes == 0:
-            return self.b.load(self.kind, address)
-        mask = self.frame.below(channel, self.frame.integer(extent), self.lanes)
-        return self.b.load_masked(self.kind, address, mask)
+        mask = None
+        if extent % self.lanes:
+            mask = self.frame.below(channel, self.frame.integer(extent), self.lanes)
+        return self.b.load(self.kind, address, mask)
 
     def along(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
         """Whether an element of a tile along an axis is there, and how far away."""
@@ -266,9 +266,7 @@ class Filters(Stage):
         def tap(down: int, across: int) -> Value:
             place = offset.constant + down * steps[0] + across * steps[1]
             address = self.element(base, frame.integer(place))
-            if mask is None:
-                return self.b.load(self.kind, address)
-            return self.b.load_masked(self.kind, address, mask)
+            return self.b.load(self.kind, address, mask)
 
         return self.in_order(tap)
 

@@ -18,7 +18,6 @@ from thalweg.graph.dtypes import as_dtype, int64, string
 from thalweg.graph.likes import Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import casting
-from thalweg.ops.math import arithmetic
 from thalweg.public import public
 from thalweg.saved.saveables import SaveableObject, SaveSpec
 
@@ -33,26 +32,58 @@ def _names(name: str) -> tuple[str, str]:
 def shuffle_and_repeat(
     buffer_size: TensorLike, count: TensorLike | None = None, seed: TensorLike | None = None
 ) -> Transformation:
-    """Shuffles, and repeats, reshuffling each time."""
+    """Shuffles, and repeats, reshuffling each time.
+
+    Args:
+        buffer_size: how many elements are drawn from.
+        count: how often the dataset is repeated; without end if None.
+        seed: of the random order.
+
+    Returns:
+        A function from datasets to datasets, for `Dataset.apply`.
+
+    Example:
+        >>> apply = tf.contrib.data.shuffle_and_repeat(10, count=2, seed=1)
+        >>> numbers = tf.data.Dataset.range(3).apply(apply).batch(6)
+        >>> sorted(sess.run(numbers.make_one_shot_iterator().get_next()).tolist())
+        [0, 0, 1, 1, 2, 2]
+    """
     return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
 
 
 @public(*_names("map_and_batch"), *_names("map_and_batch_with_legacy_function"))
 def map_and_batch(
     map_func: Callable[..., Any],
-    batch_size: TensorLike,
-    num_parallel_batches: TensorLike | None = None,
+    batch_size: Tensor | int,
+    num_parallel_batches: Tensor | int | None = None,
     drop_remainder: TensorLike = False,
-    num_parallel_calls: TensorLike | None = None,
+    num_parallel_calls: Tensor | int | None = None,
 ) -> Transformation:
-    """Batches of a function of each element."""
+    """Batches of a function of each element.
+
+    Args:
+        map_func: the function.
+        batch_size: how many elements make a batch.
+        num_parallel_batches: how many batches are made at once.
+        drop_remainder: whether a last batch that is too small is left out.
+        num_parallel_calls: how many elements are mapped at once.
+
+    Returns:
+        A function from datasets to datasets, for `Dataset.apply`.
+
+    Example:
+        >>> apply = tf.contrib.data.map_and_batch(lambda x: x * x, 3)
+        >>> batch = tf.data.Dataset.range(4).apply(apply).make_one_shot_iterator().get_next()
+        >>> sess.run(batch), sess.run(batch)
+        (array([0, 1, 4]), array([9]))
+    """
     if num_parallel_batches is not None and num_parallel_calls is not None:
         raise ValueError(
             "The `num_parallel_batches` and `num_parallel_calls` arguments are mutually exclusive."
         )
     calls = num_parallel_calls
     if num_parallel_batches is not None:
-        calls = arithmetic.multiply(batch_size, num_parallel_batches)
+        calls = batch_size * num_parallel_batches
 
     def apply(dataset: Dataset) -> Dataset:
         return dataset.map(map_func, calls).batch(batch_size, drop_remainder)
@@ -80,7 +111,19 @@ def unbatch() -> Transformation:
 
 @public("contrib.data.batch_and_drop_remainder")
 def batch_and_drop_remainder(batch_size: TensorLike) -> Transformation:
-    """Batches of exactly `batch_size` elements."""
+    """Batches of exactly `batch_size` elements.
+
+    Args:
+        batch_size: how many elements make a batch.
+
+    Returns:
+        A function from datasets to datasets, for `Dataset.apply`.
+
+    Example:
+        >>> apply = tf.contrib.data.batch_and_drop_remainder(2)
+        >>> tf.data.Dataset.range(5).apply(apply).output_shapes.as_list()
+        [2]
+    """
     return lambda dataset: dataset.batch(batch_size, drop_remainder=True)
 
 
@@ -107,7 +150,25 @@ def parallel_interleave(
     buffer_output_elements: TensorLike | None = None,
     prefetch_input_elements: TensorLike | None = None,
 ) -> Transformation:
-    """The elements of several datasets in turn, each read by a thread; the order is fixed."""
+    """The elements of several datasets in turn, each read by a thread; the order is fixed.
+
+    Args:
+        map_func: a function from an element to a dataset.
+        cycle_length: how many datasets are read in turn.
+        block_length: how many elements are taken from each at a time.
+        sloppy: taken for old programs.
+        buffer_output_elements, prefetch_input_elements: how much is read ahead.
+
+    Returns:
+        A function from datasets to datasets, for `Dataset.apply`.
+
+    Example:
+        >>> repeated = lambda x: tf.data.Dataset.from_tensors(x).repeat(2)
+        >>> apply = tf.contrib.data.parallel_interleave(repeated, cycle_length=2)
+        >>> numbers = tf.data.Dataset.range(2).apply(apply).batch(4)
+        >>> sess.run(numbers.make_one_shot_iterator().get_next())
+        array([0, 1, 0, 1])
+    """
     return lambda dataset: dataset.interleave(
         map_func, cycle_length, block_length, num_parallel_calls=cycle_length
     )
@@ -115,7 +176,21 @@ def parallel_interleave(
 
 @public(*_names("prefetch_to_device"))
 def prefetch_to_device(device: str, buffer_size: TensorLike | None = None) -> Transformation:
-    """Elements prefetched to where the device finds them."""
+    """Elements prefetched to where the device finds them.
+
+    Args:
+        device: the name of the device.
+        buffer_size: how many elements; a good number if None.
+
+    Returns:
+        A function from datasets to datasets, for `Dataset.apply`.
+
+    Example:
+        >>> apply = tf.contrib.data.prefetch_to_device("/cpu:0")
+        >>> number = tf.data.Dataset.range(3).apply(apply).make_one_shot_iterator().get_next()
+        >>> sess.run(number)
+        np.int64(0)
+    """
     return lambda dataset: dataset.prefetch(1 if buffer_size is None else buffer_size)
 
 
@@ -132,7 +207,24 @@ def group_by_window(
     window_size: TensorLike | None = None,
     window_size_func: Callable[[Tensor], Any] | None = None,
 ) -> Transformation:
-    """Gathers elements by key; `reduce_func(key, dataset)` of each group, when it is full."""
+    """Gathers elements by key; `reduce_func(key, dataset)` of each group, when it is full.
+
+    Args:
+        key_func: a function from an element to an int64 scalar.
+        reduce_func: a function of (key, dataset of a group) that gives a dataset.
+        window_size: how many elements make a group.
+        window_size_func: a function from a key to that size, in its place.
+
+    Returns:
+        A function from datasets to datasets, for `Dataset.apply`.
+
+    Example:
+        >>> parity, batched = lambda x: x % 2, lambda key, group: group.batch(2)
+        >>> apply = tf.contrib.data.group_by_window(parity, batched, window_size=2)
+        >>> pair = tf.data.Dataset.range(4).apply(apply).make_one_shot_iterator().get_next()
+        >>> sess.run(pair), sess.run(pair)
+        (array([0, 2]), array([1, 3]))
+    """
     if (window_size is None) == (window_size_func is None):
         raise ValueError("Must pass either window_size or window_size_func, and not both.")
 
@@ -238,7 +330,15 @@ class DistributeOptions(_Settings):
 
 @public("data.Options")
 class Options(_Settings):
-    """What a dataset is told by `with_options`. The order of elements is always fixed."""
+    """What a dataset is told by `with_options`. The order of elements is always fixed.
+
+    Example:
+        >>> options = tf.data.Options()
+        >>> options.experimental_deterministic = True
+        >>> dataset = tf.data.Dataset.range(3).with_options(options)
+        >>> dataset.options().experimental_deterministic
+        True
+    """
 
     def __init__(self) -> None:
         self.experimental_optimization = OptimizationOptions()

@@ -18,13 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import load_all
-from thalweg.codegen.contraction.kernel import (
-    NotContraction,
-    Schedule,
-    neighbours,
-    schedule,
-    schedules,
-)
+from thalweg.codegen.contraction.form import NotContraction
+from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
+from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.kernels import keep_schedule, key_of, request, tuned_schedule
 from thalweg.codegen.progress import progress
 from thalweg.device.cpu.pool import Entry, Pool, StepTable

@@ -24,7 +24,23 @@ def make_tensor_proto(
     verify_shape: bool = False,
     allow_broadcast: bool = False,
 ) -> protos.TensorProto:
-    """A TensorProto of a Python or NumPy value; fewer elements than `shape` has repeat the last."""
+    """A TensorProto of a Python or NumPy value; fewer elements than `shape` has repeat the last.
+
+    Args:
+        values: a number, string, list or array; or a TensorProto, which is returned as it is.
+        dtype: the dtype; by default that of the values.
+        shape: the shape; by default that of the values.
+        verify_shape: raise where the values have another shape.
+        allow_broadcast: whether fewer values than the shape has may be given.
+
+    Returns:
+        A `TensorProto`.
+
+    Example:
+        >>> proto = tf.contrib.util.make_tensor_proto([1.5, 2.5], shape=[1, 2])
+        >>> tf.contrib.util.make_ndarray(proto)
+        array([[1.5, 2.5]], dtype=float32)
+    """
     if verify_shape and allow_broadcast:
         raise ValueError("allow_broadcast and verify_shape are not both allowed.")
     if protos.is_message(values, protos.TensorProto):
@@ -75,7 +91,19 @@ def _storage(dtype: DType) -> Any:
 
 @public("make_ndarray", "contrib.util.make_ndarray")
 def make_ndarray(tensor: protos.TensorProto) -> Array:
-    """The array of a TensorProto."""
+    """The array of a TensorProto.
+
+    Args:
+        tensor: a `TensorProto`.
+
+    Returns:
+        A NumPy array.
+
+    Example:
+        >>> node = tf.constant([1, 2]).op.node_def
+        >>> tf.contrib.util.make_ndarray(node.attr["value"].tensor)
+        array([1, 2], dtype=int32)
+    """
     dtype = as_dtype(tensor.dtype)
     sizes = [dimension.size for dimension in tensor.tensor_shape.dim]
     kind = np.dtype(dtype.as_numpy_dtype)

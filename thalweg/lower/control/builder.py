@@ -55,6 +55,7 @@ from thalweg.ops.state.scatter import ScatterUpdate
 
 #: (region, the shapes of its inputs and variables, target) -> its lowering, new or cached
 Lower = Callable[[Region, Mapping[Tensor, Shape], Target], Lowered]
+Kept = Mapping[Tensor, LoopTraces]  # lists that an outer loop keeps
 
 
 def lower_control(
@@ -99,11 +100,7 @@ class _Lowering:
         return ControlProgram(tuple(self._items), tuple(outputs), counts, lists, drawings)
 
     def _lowered(
-        self,
-        unit: ControlRegion,
-        given: Sequence[Given],
-        where: Storage,
-        kept: Mapping[Tensor, LoopTraces],
+        self, unit: ControlRegion, given: Sequence[Given], where: Storage, kept: Kept
     ) -> list[Given]:
         """Lower a control node to items; `kept` are its lists that an outer loop keeps."""
         lowered = self._loop if isinstance(unit.node.op, While) else self._branching
@@ -133,11 +130,7 @@ class _Lowering:
     # Loops
 
     def _loop(
-        self,
-        unit: ControlRegion,
-        given: Sequence[Given],
-        where: Storage,
-        kept: Mapping[Tensor, LoopTraces],
+        self, unit: ControlRegion, given: Sequence[Given], where: Storage, kept: Kept
     ) -> list[Given]:
         """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
         concatenated."""
@@ -168,7 +161,7 @@ class _Lowering:
         return [self._output(tensor, cycle) for tensor in unit.outputs]
 
     def _keeping(
-        self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Mapping[Tensor, LoopTraces]
+        self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Kept
     ) -> LoopTraces:
         """The counters and traces of a loop; initialises them at its entry."""
         traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
@@ -268,11 +261,7 @@ class _Lowering:
     # Conditionals
 
     def _branching(
-        self,
-        unit: ControlRegion,
-        given: Sequence[Given],
-        where: Storage,
-        kept: Mapping[Tensor, LoopTraces],
+        self, unit: ControlRegion, given: Sequence[Given], where: Storage, kept: Kept
     ) -> list[Given]:
         node, op = unit.node, cast("Branching", unit.node.op)
         choice, inputs = given[0], given[1:]
@@ -316,7 +305,7 @@ class _Lowering:
         inputs: Sequence[Given],
         found: dict[Tensor, Given],
         where: Storage,
-        kept: Mapping[Tensor, LoopTraces],
+        kept: Kept,
     ) -> None:
         scratch = Scratch()
         wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))

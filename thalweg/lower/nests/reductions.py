@@ -35,18 +35,8 @@ Add = Callable[[Node, tuple[Variable, ...], Sequence[Store]], None]
 
 def outermost(values: Sequence[Expr]) -> list[Reduce]:
     """The reductions in expressions that are not inside other ones."""
-    found: list[Reduce] = []
-    pending, seen = list(values), set[Expr]()
-    while pending:
-        part = pending.pop()
-        if part in seen:
-            continue
-        seen.add(part)
-        if isinstance(part, Reduce):
-            found.append(part)
-        elif not isinstance(part, Load):
-            pending += part.parts
-    return found
+    parts = walk(values, lambda part: () if isinstance(part, Reduce | Load) else part.parts)
+    return [part for part in parts if isinstance(part, Reduce)]
 
 
 class HoistReductions:

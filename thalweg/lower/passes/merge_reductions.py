@@ -20,7 +20,7 @@ from thalweg.ir.index import Affine, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Fold
+from thalweg.ir.rewrite import Fold, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import (
@@ -93,18 +93,10 @@ def _is_sum(part: Expr) -> bool:
 
 def _chains(value: Expr) -> list[Expr]:
     """The sums in an expression that are not terms of larger sums."""
-    found: list[Expr] = []
-    pending, seen = [value], set[Expr]()
-    while pending:
-        part = pending.pop()
-        if part in seen or isinstance(part, Load):
-            continue
-        seen.add(part)
-        if _is_sum(part):
-            found.append(part)
-        else:
-            pending += part.parts
-    return found
+    parts = walk(
+        [value], lambda part: () if isinstance(part, Load) or _is_sum(part) else part.parts
+    )
+    return [part for part in parts if _is_sum(part)]
 
 
 def _added(chain: Expr) -> list[tuple[Buffer, Affine]]:

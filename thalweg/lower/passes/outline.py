@@ -130,15 +130,12 @@ class Subgraphs:
         return prod(kept) if shape[len(shape) - len(kept) :] == kept else 0
 
 
-class Templates:
-    """Templates by the subgraphs that they compute."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, BoundTemplate] = {}
+class Templates(dict[Hashable, BoundTemplate]):
+    """Templates by the keys of the subgraphs that they compute."""
 
     def instantiate(self, subgraph: Subgraph, target: Buffer, node: Node) -> LoopNest | None:
         """The nest that computes a subgraph into a buffer, if there is a template for it."""
-        known = self._known.get(subgraph.key)
+        known = self.get(subgraph.key)
         return known and known.instantiate((*subgraph.views, (target, 0)), (node,))
 
     def note(self, subgraph: Subgraph, target: Buffer, nest: LoopNest) -> None:
@@ -146,4 +143,4 @@ class Templates:
         template, views = nest.template, (*subgraph.views, (target, 0))
         is_complete = {buffer for buffer, _ in views}.issuperset(template.buffers)
         if not nest.checks and template.can_rebind and is_complete:
-            self._known[subgraph.key] = BoundTemplate.of(template, views)
+            self[subgraph.key] = BoundTemplate.of(template, views)

@@ -118,7 +118,20 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
 
 @public("parallel_stack")
 def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
-    """As `stack` along axis 0, for tensors whose shapes are all known."""
+    """As `stack` along axis 0, for tensors whose shapes are all known.
+
+    Args:
+        values: tensors of one shape.
+        name: the name of the node.
+
+    Returns:
+        A tensor with one axis more, the first.
+
+    Example:
+        >>> sess.run(tf.parallel_stack([[1, 2], [3, 4]]))
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+    """
     tensors = convert_all(values)
     for tensor in tensors:
         tensor.shape.assert_is_fully_defined()

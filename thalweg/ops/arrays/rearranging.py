@@ -210,13 +210,44 @@ def _cropped_whole(size: Size, part: Size, crop: list[int] | None) -> Size:
 def space_to_batch_nd(
     input: Any, block_shape: Any, paddings: Any, name: str | None = None
 ) -> Tensor:
-    """Pad the axes after the first, cut them into blocks, move positions in a block to batch."""
+    """Pad the axes after the first, cut them into blocks, move positions in a block to batch.
+
+    Args:
+        input: [batch, space..., rest...].
+        block_shape: the sizes of the blocks, one for each axis of space.
+        paddings: [axes, 2]: how many zeros come before and after.
+        name: the name of the node.
+
+    Returns:
+        A tensor with a larger batch.
+
+    Example:
+        >>> x = tf.reshape([1, 2, 3, 4], [1, 4, 1])
+        >>> sess.run(tf.space_to_batch_nd(x, [2], [[0, 0]]))[..., 0]
+        array([[1, 3],
+               [2, 4]], dtype=int32)
+    """
     return SpaceToBatchND()(input, _integers(block_shape), _integers(paddings), name=name)
 
 
 @public("batch_to_space_nd", "manip.batch_to_space_nd")
 def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
-    """The inverse of `space_to_batch_nd`: batch moves back into space, which is then cropped."""
+    """The inverse of `space_to_batch_nd`: batch moves back into space, which is then cropped.
+
+    Args:
+        input: [batch, space..., rest...].
+        block_shape: the sizes of the blocks, one for each axis of space.
+        crops: [axes, 2]: how much is cut off at each end afterwards.
+        name: the name of the node.
+
+    Returns:
+        A tensor with a smaller batch.
+
+    Example:
+        >>> x = tf.reshape([1, 2, 3, 4], [4, 1, 1])
+        >>> sess.run(tf.batch_to_space_nd(x, [4], [[0, 0]])).ravel()
+        array([1, 2, 3, 4], dtype=int32)
+    """
     return BatchToSpaceND()(input, _integers(block_shape), _integers(crops), name=name)
 
 
@@ -297,7 +328,23 @@ def batch_to_space(
     name: str | None = None,
     block_shape: Any = None,
 ) -> Tensor:
-    """The inverse of `space_to_batch`."""
+    """The inverse of `space_to_batch`.
+
+    Args:
+        input: [batch, height, width, depth].
+        crops: [2, 2]: how many rows and columns are cut off at each end.
+        block_size, block_shape: the size of the blocks, by its old or new name.
+        name: the name of the node.
+
+    Returns:
+        A tensor with a smaller batch.
+
+    Example:
+        >>> x = tf.reshape([1, 2, 3, 4], [4, 1, 1, 1])
+        >>> sess.run(tf.batch_to_space(x, [[0, 0], [0, 0]], 2))[0, ..., 0]
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+    """
     block = np.full(2, block_size, np.int64) if block_shape is None else block_shape
     moved = batch_to_space_nd(input, block, crops, name=name)
     if block_shape is None:
@@ -583,7 +630,27 @@ def extract_image_patches(
     name: str | None = None,
     sizes: Sequence[int] | None = None,
 ) -> Tensor:
-    """The patches of images, each laid out along the depth axis at its place in a grid."""
+    """The patches of images, each laid out along the depth axis at its place in a grid.
+
+    Args:
+        images: [batch, height, width, depth].
+        ksizes, sizes: [1, rows, columns, 1]: the size of a patch, by its old or new name.
+        strides: [1, rows, columns, 1]: the distance between patches.
+        rates: [1, rows, columns, 1]: the distance between the pixels of a patch.
+        padding: "VALID" or "SAME".
+        name: the name of the node.
+
+    Returns:
+        [batch, rows, columns, patch elements].
+
+    Example:
+        >>> x = tf.reshape(tf.range(9), [1, 3, 3, 1])
+        >>> ones = [1, 1, 1, 1]
+        >>> patches = tf.extract_image_patches(x, [1, 2, 2, 1], ones, ones, "VALID")
+        >>> sess.run(patches)[0, 0]
+        array([[0, 1, 3, 4],
+               [1, 2, 4, 5]], dtype=int32)
+    """
     given = sizes if ksizes is None else ksizes
     if given is None or strides is None or rates is None or padding is None:
         raise ValueError("extract_image_patches needs ksizes, strides, rates and padding")

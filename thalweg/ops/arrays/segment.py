@@ -176,7 +176,12 @@ segment_sum = _segment(SegmentSum, "segment_sum", "math.segment_sum")
 
 
 class SegmentMean(SegmentReduction):
-    """y[i] = mean of x[k] over sorted ids[k] = i"""
+    """y[i] = mean of x[k] over sorted ids[k] = i
+
+    Example:
+        >>> sess.run(tf.segment_mean([1.0, 3.0, 5.0], [0, 0, 1]))
+        array([2., 5.], dtype=float32)
+    """
 
     def _reduce(self, data: Array, ids: Array, count: int) -> Array:
         sums = combine(np.add, data, ids, count, 0)
@@ -214,7 +219,12 @@ segment_mean = _segment(SegmentMean, "segment_mean", "math.segment_mean")
 
 
 class SegmentProd(SegmentReduction):
-    """y[i] = Π x[k] over sorted ids[k] = i"""
+    """y[i] = Π x[k] over sorted ids[k] = i
+
+    Example:
+        >>> sess.run(tf.segment_prod([2, 3, 5], [0, 0, 1]))
+        array([6, 5], dtype=int32)
+    """
 
     ufunc = np.multiply
     combine = "prod"
@@ -245,7 +255,12 @@ class SegmentExtreme(SegmentReduction, abstract=True):
 
 
 class SegmentMax(SegmentExtreme):
-    """y[i] = max x[k] over sorted ids[k] = i"""
+    """y[i] = max x[k] over sorted ids[k] = i
+
+    Example:
+        >>> sess.run(tf.segment_max([2, 3, 5], [0, 0, 1]))
+        array([3, 5], dtype=int32)
+    """
 
     ufunc = np.maximum
     combine = "max"
@@ -255,7 +270,12 @@ segment_max = _segment(SegmentMax, "segment_max", "math.segment_max")
 
 
 class SegmentMin(SegmentExtreme):
-    """y[i] = min x[k] over sorted ids[k] = i"""
+    """y[i] = min x[k] over sorted ids[k] = i
+
+    Example:
+        >>> sess.run(tf.segment_min([2, 3, 5], [0, 0, 1]))
+        array([2, 5], dtype=int32)
+    """
 
     ufunc = np.minimum
     combine = "min"

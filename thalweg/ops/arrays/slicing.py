@@ -375,7 +375,28 @@ def strided_slice(
     var: HoldsTensor | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The elements begin, begin + strides, … before end, along every axis; masks as in NumPy."""
+    """The elements begin, begin + strides, … before end, along every axis; masks as in NumPy.
+
+    Args:
+        input_: a tensor.
+        begin, end: vectors: where each axis begins and ends.
+        strides: a vector of steps; 1 if None.
+        begin_mask, end_mask: bit i: axis i begins at its first element, ends after its last.
+        ellipsis_mask: bit i: entry i stands for as many whole axes as are missing.
+        new_axis_mask: bit i: entry i adds an axis of size 1.
+        shrink_axis_mask: bit i: the axis is taken at `begin` and left out.
+        var: the variable that the tensor is of, for assignments.
+        name: the name of the node.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> x = tf.constant([[1, 2, 3], [4, 5, 6]])
+        >>> sess.run(tf.strided_slice(x, [0, 2], [2, 0], [1, -1]))
+        array([[3, 2],
+               [6, 5]], dtype=int32)
+    """
     first = shaping.index_tensor(begin)
     op = StridedSlice(
         begin_mask=begin_mask,

@@ -100,6 +100,28 @@ _SHOWN = {
 }
 
 
+_COMPARED = """
+
+Example:
+    >>> x = tf.constant([{x}])
+    >>> with tf.control_dependencies([tf.{name}(x, {y})]):
+    ...     checked = tf.identity(x)
+    >>> sess.run(checked)
+    array([{x}], dtype=int32)"""
+
+_SIGNED = """
+
+Example:
+    >>> x = tf.constant([{x}])
+    >>> with tf.control_dependencies([tf.{name}(x)]):
+    ...     checked = tf.identity(x)
+    >>> sess.run(checked)
+    array([{x}], dtype=int32)"""
+
+#: x and y of which a relation holds
+_HOLDS = {"==": (2, 2), "!=": (2, 3), "<": (2, 3), "<=": (2, 3), ">": (3, 2), ">=": (3, 2)}
+
+
 def _comparison(default_name: str, symbol: str, relation: str) -> Any:
     """The public function that asserts `x ? y` for every pair of elements."""
 
@@ -120,6 +142,8 @@ def _comparison(default_name: str, symbol: str, relation: str) -> Any:
 
     check.__name__ = check.__qualname__ = default_name
     about = f"A node that fails the step unless x {symbol} y for every pair of elements."
+    x, y = _HOLDS[symbol]
+    about += _COMPARED.format(name=default_name, x=x, y=y)
     given = {"x": "a tensor.", "y": "a tensor of the same dtype, of a shape that broadcasts."}
     check.__doc__ = composed(about, given | _SHOWN, "A node: make others depend on it.")
     return check
@@ -173,6 +197,7 @@ def _sign(default_name: str, symbol: str, relation: str) -> Any:
 
     check.__name__ = check.__qualname__ = default_name
     about = f"A node that fails the step unless x {symbol} 0 for every element."
+    about += _SIGNED.format(name=default_name, x=-2 if "<" in symbol else 2)
     given = {"x": "a real tensor."}
     check.__doc__ = composed(about, given | _SHOWN, "A node: make others depend on it.")
     return check
@@ -231,7 +256,26 @@ def assert_rank(
     message: str | None = None,
     name: str | None = None,
 ) -> Node:
-    """Check that `x` has `rank` axes: now if both are known, else in the step."""
+    """Check that `x` has `rank` axes: now if both are known, else in the step.
+
+    Args:
+        x: a tensor.
+        rank: the number of axes.
+        data: tensors to show; by default what was compared.
+        summarize: how many elements of each are shown; 3 if None.
+        message: a text to show first.
+        name: the name of the nodes.
+
+    Returns:
+        A node: make others depend on it.
+
+    Example:
+        >>> try:
+        ...     check = tf.assert_rank(tf.zeros([2, 3]), 1, message="a vector, please")
+        ... except ValueError as error:
+        ...     print(str(error)[:16])
+        a vector, please
+    """
     with name_scope(name, "assert_rank", [x]):
         rule = _RankRule("rank", operator.eq, compare.equal)
         return rule.check(x, rank, data, summarize, message)

@@ -19,6 +19,19 @@ def load_op_library(library_filename: str) -> ModuleType:
     """Run a Python file that defines op blocks; returns its module, the same one each time.
 
     Ops are Python classes here: a compiled library for another system cannot be loaded.
+
+    Args:
+        library_filename: the path of a Python file.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> with open("doubling.py", "w") as file:
+        ...     written = file.write("def double(x):\\n    return x + x\\n")
+        >>> library = tf.load_op_library("doubling.py")
+        >>> sess.run(library.double(tf.constant([1.5, 2.0])))
+        array([3., 4.], dtype=float32)
     """
     path = Path(library_filename).resolve()
     if path in _loaded:

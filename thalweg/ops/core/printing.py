@@ -224,7 +224,19 @@ _LOG_LEVELS = {"info": "info", "warning": "warning", "error": "error"}
 def print_values(*inputs: UserObject, **options: Any) -> Node:
     """A node that prints tensors and Python values when it runs.
 
-    Options are `output_stream`, `summarize`, `sep`, `end` and `name`, as for `tf.print`.
+    Args:
+        inputs: tensors, and structures of them and of Python values.
+        options: `output_stream`, a file such as `sys.stderr`; `summarize`, how many entries at each
+            end of an axis; `sep` and `end`, as for `print`; `name`.
+
+    Returns:
+        A node; run it, or make others depend on it.
+
+    Example:
+        >>> shown = tf.print("x is", tf.constant([1, 2]), output_stream="file://x.txt")
+        >>> sess.run(shown)
+        >>> tf.gfile.GFile("x.txt").read()
+        'x is [1 2]\\n'
     """
     stream = _stream_name(options.pop("output_stream", sys.stderr))
     edge = options.pop("summarize", _DEFAULT_ENTRIES)

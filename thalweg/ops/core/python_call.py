@@ -221,5 +221,19 @@ def numpy_function(
     Tout: DTypeLike | Sequence[DTypeLike],  # noqa: N803 - TensorFlow's name
     name: str | None = None,
 ) -> Structure:
-    """The results of a Python function of NumPy arrays, called each time the node runs."""
+    """The results of a Python function of NumPy arrays, called each time the node runs.
+
+    Args:
+        func: a function of arrays that gives an array, or a list of them.
+        inp: the tensors to call it with.
+        Tout: the dtype of the result, or a list of dtypes.
+        name: the name of the node.
+
+    Returns:
+        A tensor or a list of them, of unknown shapes: see `Tensor.set_shape`.
+
+    Example:
+        >>> sess.run(tf.numpy_function(np.sort, [[3.0, 1.0, 2.0]], tf.float32))
+        array([1., 2., 3.], dtype=float32)
+    """
     return py_func(func, inp, Tout, stateful=True, name=name)

@@ -97,7 +97,20 @@ class ShapeN(Op):
 
 @public("shape_n")
 def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
-    """The shapes of several tensors."""
+    """The shapes of several tensors.
+
+    Args:
+        input: a list of tensors.
+        out_type: int32 or int64.
+        name: the name of the node.
+
+    Returns:
+        A list of vectors.
+
+    Example:
+        >>> sess.run(tf.shape_n([tf.zeros([2, 3]), tf.zeros([4])]))
+        [array([2, 3], dtype=int32), array([4], dtype=int32)]
+    """
     return ShapeN(out_type=as_dtype(out_type))(input, name=name)
 
 

@@ -411,7 +411,29 @@ def parse_single_sequence_example(
     example_name: Any = None,
     name: str | None = None,
 ) -> tuple[Tensors, Tensors]:
-    """(context features, feature lists) of one serialised SequenceExample."""
+    """(context features, feature lists) of one serialised SequenceExample.
+
+    Args:
+        serialized: a string scalar, a serialised SequenceExample.
+        context_features: what is wanted of the context, by name: FixedLenFeature or VarLenFeature.
+        sequence_features: what is wanted of the lists, by name: FixedLenSequenceFeature or
+            VarLenFeature.
+        example_name: a name to show in errors.
+        name: the name of the nodes.
+
+    Returns:
+        (context, lists): two dicts of tensors.
+
+    Example:
+        >>> one = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+        >>> twice = tf.train.FeatureList(feature=[one, one])
+        >>> lists = tf.train.FeatureLists(feature_list={"ids": twice})
+        >>> text = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
+        >>> wanted = {"ids": tf.FixedLenSequenceFeature([], tf.int64)}
+        >>> _, found = tf.parse_single_sequence_example(text, sequence_features=wanted)
+        >>> sess.run(found["ids"])
+        array([7, 7])
+    """
     context, lists = _sequence_features(context_features, sequence_features)
     with name_scope(name, "ParseSingleSequenceExample", [serialized]):
         op = ParseSingleSequenceExample(

@@ -252,7 +252,21 @@ class ExtractJpegShape(Op):
 def extract_jpeg_shape(
     contents: Any, output_type: Any = dtypes.int32, name: str | None = None
 ) -> Tensor:
-    """The shape of a JPEG file, without decoding it."""
+    """The shape of a JPEG file, without decoding it.
+
+    Args:
+        contents: a string scalar, the bytes of a JPEG file.
+        output_type: int32 or int64.
+        name: the name of the node.
+
+    Returns:
+        A vector: height, width, channels.
+
+    Example:
+        >>> file = tf.image.encode_jpeg(tf.zeros([4, 6, 3], tf.uint8))
+        >>> sess.run(tf.image.extract_jpeg_shape(file))
+        array([4, 6, 3], dtype=int32)
+    """
     return ExtractJpegShape(output_type=as_dtype(output_type))(contents, name=name)
 
 

@@ -128,7 +128,21 @@ def packed(parts: SparseArrays, kind: DType) -> Array:
 def serialize_sparse(
     sp_input: SparseLike, name: str | None = None, out_type: Any = dtypes.string
 ) -> Any:
-    """A SparseTensor as a vector of three strings (or variants)."""
+    """A SparseTensor as a vector of three strings (or variants).
+
+    Args:
+        sp_input: a SparseTensor.
+        name: the name of the node.
+        out_type: string or variant.
+
+    Returns:
+        A vector of three elements: indices, values and shape.
+
+    Example:
+        >>> x = tf.SparseTensor([[0, 1]], [5], [2, 2])
+        >>> sess.run(tf.serialize_sparse(x)).shape
+        (3,)
+    """
     op = SerializeSparse(out_type=as_dtype(out_type))
     return op(*as_sparse(sp_input).components(), name=name)
 
@@ -230,7 +244,24 @@ def batched(parts: Sequence[SparseArrays], kind: DType) -> SparseArrays:
 def deserialize_many_sparse(
     serialized_sparse: Any, dtype: Any, rank: int | None = None, name: str | None = None
 ) -> SparseTensor:
-    """Rows of `serialize_many_sparse` as one SparseTensor; `rank` is that of one element."""
+    """Rows of `serialize_many_sparse` as one SparseTensor; `rank` is that of one element.
+
+    Args:
+        serialized_sparse: a string matrix [rows, 3].
+        dtype: the dtype of the values.
+        rank: the rank of one element; None: unknown.
+        name: the name of the node.
+
+    Returns:
+        A SparseTensor with one axis more.
+
+    Example:
+        >>> x = tf.SparseTensor([[0, 1], [1, 0]], [5, 6], [2, 2])
+        >>> again = tf.deserialize_many_sparse(tf.serialize_many_sparse(x), tf.int32)
+        >>> sess.run(tf.sparse_tensor_to_dense(again))
+        array([[0, 5],
+               [6, 0]], dtype=int32)
+    """
     op = DeserializeManySparse(dtype=as_dtype(dtype))
     return _with_rank(op(convert_to_tensor(serialized_sparse), name=name), rank)
 

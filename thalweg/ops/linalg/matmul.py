@@ -294,7 +294,21 @@ class BatchGradientArgs(Op):
 def batch_matmul(
     x: Any, y: Any, adj_x: bool = False, adj_y: bool = False, name: str | None = None
 ) -> Tensor:
-    """The products of the innermost matrices of `x` and `y`, either adjoint first."""
+    """The products of the innermost matrices of `x` and `y`, either adjoint first.
+
+    Args:
+        x, y: tensors [..., rows, columns] whose leading axes broadcast.
+        adj_x, adj_y: whether its matrices are conjugated and transposed first.
+        name: the name of the node.
+
+    Returns:
+        A tensor of matrices.
+
+    Example:
+        >>> x = tf.constant([[[1.0, 2.0]], [[3.0, 4.0]]])
+        >>> sess.run(tf.batch_matmul(x, x, adj_y=True)).ravel()
+        array([ 5., 25.], dtype=float32)
+    """
     left, right = _operands(x, y)
     return BatchMatMulV2(adj_x=adj_x, adj_y=adj_y)(left, right, name=name or "BatchMatMul")
 

@@ -77,7 +77,12 @@ realdiv = binary(RealDiv, "realdiv", "real_div")
 
 
 class TruncateDiv(Quotient):
-    """z = x / y rounded towards zero; of floats the rounded quotient is"""
+    """z = x / y rounded towards zero; of floats the rounded quotient is
+
+    Example:
+        >>> sess.run(tf.truncatediv([7, -7], 2))
+        array([ 3, -3], dtype=int32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
     rounds_once = False
@@ -125,7 +130,12 @@ class Div(Quotient):
 
 
 class FloorDiv(Quotient):
-    """z = x / y rounded towards minus infinity; of floats the floor of the rounded quotient"""
+    """z = x / y rounded towards minus infinity; of floats the floor of the rounded quotient
+
+    Example:
+        >>> sess.run(tf.floor_div([7, -7], 2))
+        array([ 3, -4], dtype=int32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
     rounds_once = False

@@ -414,7 +414,12 @@ tanh = unary(Tanh, "tanh", "nn.tanh", "math.tanh")
 
 
 class Asinh(Smooth):
-    """y = arsinh x"""
+    """y = arsinh x
+
+    Example:
+        >>> sess.run(tf.asinh([0.0, 1.0]))
+        array([0.       , 0.8813736], dtype=float32)
+    """
 
     numpy = staticmethod(np.arcsinh)
 
@@ -429,7 +434,12 @@ asinh = unary(Asinh, "asinh", "math.asinh")
 
 
 class Acosh(Smooth):
-    """y = arcosh x"""
+    """y = arcosh x
+
+    Example:
+        >>> sess.run(tf.acosh([1.0, 2.0]))
+        array([0.      , 1.316958], dtype=float32)
+    """
 
     numpy = staticmethod(np.arccosh)
 
@@ -444,7 +454,12 @@ acosh = unary(Acosh, "acosh", "math.acosh")
 
 
 class Atanh(Smooth):
-    """y = artanh x"""
+    """y = artanh x
+
+    Example:
+        >>> sess.run(tf.atanh([0.0, 0.5]))
+        array([0.        , 0.54930615], dtype=float32)
+    """
 
     numpy = staticmethod(np.arctanh)
 

@@ -240,7 +240,32 @@ def fixed_unigram_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Draws classes by counts: the last fields of the lines of `vocab_file`, or `unigrams`."""
+    """Draws classes by counts: the last fields of the lines of `vocab_file`, or `unigrams`.
+
+    Args:
+        true_classes: int64 [batch, num_true].
+        num_true: how many classes of an example are true.
+        num_sampled: how many classes are drawn.
+        unique: whether no class is drawn twice.
+        range_max: how many classes there are.
+        vocab_file: a file with a line for each class.
+        distortion: the power that counts are raised to.
+        num_reserved_ids: how many classes come before those counted, and are never drawn.
+        num_shards, shard: draws only every so many-th class, from this one on.
+        unigrams: the counts, in place of a file.
+        seed: of the draws.
+        name: the name of the node.
+
+    Returns:
+        (sampled, expected counts of the true classes, expected counts of the sampled ones).
+
+    Example:
+        >>> sampled, _, _ = tf.nn.fixed_unigram_candidate_sampler(
+        ...     tf.constant([[0]], tf.int64), 1, 2, True, 3, unigrams=[1.0, 0.0, 5.0], seed=1
+        ... )
+        >>> sorted(sess.run(sampled).tolist())
+        [0, 2]
+    """
     if bool(vocab_file) == bool(unigrams):
         raise ValueError("Exactly one of vocab_file and unigrams must be given")
     op = FixedUnigramCandidateSampler(

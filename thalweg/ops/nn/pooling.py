@@ -328,7 +328,24 @@ def max_pool2d(
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` of images."""
+    """`max_pool` of images.
+
+    Args:
+        input: [batch, height, width, channels].
+        ksize: the size of the window: a number, or one for each axis.
+        strides: the distance between windows.
+        padding: "VALID" or "SAME".
+        data_format: "NHWC" or "NCHW".
+        name: the name of the node.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> x = tf.reshape(tf.range(4.0), [1, 2, 2, 1])
+        >>> sess.run(tf.nn.max_pool2d(x, 2, 2, "VALID")).ravel()
+        array([3.], dtype=float32)
+    """
     return max_pool(input, ksize, strides, padding, data_format, name)
 
 

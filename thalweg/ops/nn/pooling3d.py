@@ -73,7 +73,24 @@ def avg_pool3d(
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> Tensor:
-    """The mean elements under a window over [batch, depth, height, width, channels]."""
+    """The mean elements under a window over [batch, depth, height, width, channels].
+
+    Args:
+        input: [batch, depth, height, width, channels].
+        ksize: [1, depth, height, width, 1]: the size of the window.
+        strides: the distance between windows, of the same form.
+        padding: "VALID" or "SAME".
+        data_format: "NDHWC" or "NCDHW".
+        name: the name of the node.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> ones, x = [1, 1, 1, 1, 1], tf.reshape(tf.range(4.0), [1, 1, 2, 2, 1])
+        >>> sess.run(tf.nn.avg_pool3d(x, [1, 1, 2, 2, 1], ones, "VALID")).ravel()
+        array([1.5], dtype=float32)
+    """
     return AvgPool3D(**_attributes(ksize, strides, padding, data_format))(input, name=name)
 
 

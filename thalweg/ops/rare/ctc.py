@@ -255,7 +255,27 @@ def ctc_loss(
     time_major: bool = True,
     logits: Any = None,
 ) -> Tensor:
-    """The CTC loss of each sequence of `labels`, a SparseTensor, under frame-wise logits."""
+    """The CTC loss of each sequence of `labels`, a SparseTensor, under frame-wise logits.
+
+    Args:
+        labels: an int32 SparseTensor [batch, time] of classes.
+        inputs, logits: [time, batch, classes + 1], the last class being the blank; by the old or
+            new name.
+        sequence_length: [batch]: how many frames count.
+        preprocess_collapse_repeated: whether repeated labels are merged first.
+        ctc_merge_repeated: whether repeated classes of frames count as one.
+        ignore_longer_outputs_than_inputs: whether labels that do not fit have a loss of 0, and are
+            no error.
+        time_major: whether time comes first, as above, or the batch.
+
+    Returns:
+        A tensor [batch].
+
+    Example:
+        >>> labels = tf.SparseTensor([[0, 0]], [0], [1, 1])
+        >>> sess.run(tf.nn.ctc_loss(tf.cast(labels, tf.int32), tf.zeros([1, 1, 2]), [1]))
+        array([0.6931472], dtype=float32)
+    """
     if isinstance(inputs, SparseTensor):
         labels, inputs = inputs, labels  # before 1.0 the inputs came first
     if not isinstance(labels, SparseTensor):

@@ -217,7 +217,24 @@ def dilation2d(
     filters: Any = None,
     dilations: Sequence[int] | None = None,
 ) -> Tensor:
-    """The grayscale dilation of images [batch, height, width, c] by a function [k, l, c]."""
+    """The grayscale dilation of images [batch, height, width, c] by a function [k, l, c].
+
+    Args:
+        input: [batch, height, width, channels].
+        filter, filters: [rows, columns, channels], by the old or new name.
+        strides: [1, rows, columns, 1]: the distance between windows.
+        rates, dilations: [1, rows, columns, 1]: the distance between the elements of a window.
+        padding: "VALID" or "SAME".
+        name: the name of the node.
+
+    Returns:
+        A tensor: the greatest sum of pixel and filter under each window.
+
+    Example:
+        >>> x, ones = tf.reshape(tf.range(4.0), [1, 2, 2, 1]), [1, 1, 1, 1]
+        >>> sess.run(tf.nn.dilation2d(x, tf.zeros([2, 2, 1]), ones, ones, "VALID")).ravel()
+        array([3.], dtype=float32)
+    """
     w = one_of("filter", filter, "filters", filters)
     apart = one_of("rates", rates, "dilations", dilations)
     op = Dilation2D(

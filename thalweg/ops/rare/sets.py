@@ -313,7 +313,23 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 def edit_distance(
     hypothesis: SparseLike, truth: SparseLike, normalize: bool = True, name: str = "edit_distance"
 ) -> Tensor:
-    """Levenshtein distances between the sequences of two SparseTensors, by the truth's length."""
+    """Levenshtein distances between the sequences of two SparseTensors, by the truth's length.
+
+    Args:
+        hypothesis: a SparseTensor of sequences along the last axis.
+        truth: another of the same rank.
+        normalize: whether distances are divided by the length of the truth.
+        name: the name of the node.
+
+    Returns:
+        A float32 tensor without the last axis.
+
+    Example:
+        >>> one = tf.SparseTensor([[0, 0], [0, 1]], ["a", "b"], [1, 2])
+        >>> two = tf.SparseTensor([[0, 0], [0, 1]], ["a", "c"], [1, 2])
+        >>> sess.run(tf.edit_distance(one, two))
+        array([0.5], dtype=float32)
+    """
     first, second = as_sparse(hypothesis), as_sparse(truth)
     op = EditDistance(normalize=normalize)
     return op(*first.components(), *second.components(), name=name)

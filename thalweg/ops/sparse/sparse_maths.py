@@ -548,7 +548,23 @@ def sparse_tensor_dense_matmul(
     adjoint_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product of a sparse and a dense matrix, either of them adjoint."""
+    """The product of a sparse and a dense matrix, either of them adjoint.
+
+    Args:
+        sp_a: a SparseTensor of rank 2.
+        b: a matrix of the same dtype.
+        adjoint_a, adjoint_b: whether it is conjugated and transposed first.
+        name: the name of the node.
+
+    Returns:
+        A matrix.
+
+    Example:
+        >>> a = tf.SparseTensor([[0, 1]], [2.0], [2, 2])
+        >>> sess.run(tf.sparse_tensor_dense_matmul(a, [[1.0], [3.0]]))
+        array([[6.],
+               [0.]], dtype=float32)
+    """
     a = as_sparse(sp_a)
     with name_scope(name, "SparseTensorDenseMatMul", [*a.components(), b]) as scope:
         op = SparseTensorDenseMatMul(adjoint_a=adjoint_a, adjoint_b=adjoint_b)

@@ -120,7 +120,24 @@ def sparse_concat(
     concat_dim: Any = None,
     expand_nonconcat_dims: bool | None = None,
 ) -> SparseTensor:
-    """SparseTensors joined along `axis`; other dimensions may grow if they are to be expanded."""
+    """SparseTensors joined along `axis`; other dimensions may grow if they are to be expanded.
+
+    Args:
+        axis, concat_dim: the axis, by its new or old name.
+        sp_inputs: the SparseTensors.
+        name: the name of the node.
+        expand_nonconcat_dim, expand_nonconcat_dims: whether other sizes may differ; the greatest
+            counts.
+
+    Returns:
+        A SparseTensor.
+
+    Example:
+        >>> x = tf.SparseTensor([[0, 1]], [5], [1, 2])
+        >>> sess.run(tf.sparse_tensor_to_dense(tf.sparse_concat(0, [x, x])))
+        array([[0, 5],
+               [0, 5]], dtype=int32)
+    """
     place = int(concat_dim if axis is None else axis)
     inputs = [as_sparse(value) for value in sp_inputs]
     if len(inputs) == 1:
@@ -299,7 +316,20 @@ def sparse_slice(
 
 @public("sparse_retain", "sparse.retain")
 def sparse_retain(sp_input: SparseLike, to_retain: Any) -> SparseTensor:
-    """A SparseTensor with only the values that `to_retain` marks."""
+    """A SparseTensor with only the values that `to_retain` marks.
+
+    Args:
+        sp_input: a SparseTensor.
+        to_retain: a bool vector, one for each value.
+
+    Returns:
+        A SparseTensor.
+
+    Example:
+        >>> x = tf.SparseTensor([[0, 0], [0, 1]], [5, 6], [1, 2])
+        >>> sess.run(tf.sparse_retain(x, [False, True])).values
+        array([6], dtype=int32)
+    """
     sparse = as_sparse(sp_input)
     marks = convert_to_tensor(to_retain)
     marks.shape.assert_has_rank(1)
@@ -401,7 +431,22 @@ def sparse_mask(a: IndexedSlices, mask_indices: Any, name: str | None = None) ->
 def sparse_to_indicator(
     sp_input: SparseLike, vocab_size: TensorLike, name: str | None = None
 ) -> Tensor:
-    """A dense bool tensor, true at the ids that the values of each row name."""
+    """A dense bool tensor, true at the ids that the values of each row name.
+
+    Args:
+        sp_input: an int32 or int64 SparseTensor [..., n] of ids.
+        vocab_size: how many ids there are.
+        name: the name of the nodes.
+
+    Returns:
+        A bool tensor [..., vocab_size].
+
+    Example:
+        >>> x = tf.SparseTensor([[0, 0], [1, 0]], tf.constant([2, 0], tf.int64), [2, 1])
+        >>> sess.run(tf.sparse_to_indicator(x, 3))
+        array([[False, False,  True],
+               [ True, False, False]])
+    """
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseToIndicator", [sparse]) as scope:
         truth = filling.fill(shaping.shape(sparse.values), True)

@@ -123,7 +123,12 @@ def _spread(node: Node, rows: Tensor) -> list[Tensor | None]:
 
 
 class SparseSegmentSum(SparseSegmentReduction):
-    """y[i] = Σ data[indices[k]] over sorted segment_ids[k] = i"""
+    """y[i] = Σ data[indices[k]] over sorted segment_ids[k] = i
+
+    Example:
+        >>> sess.run(tf.sparse_segment_sum([[1], [2], [4]], [0, 2], [0, 0]))
+        array([[5]], dtype=int32)
+    """
 
     signature = _SUM.format("")
     power = 0

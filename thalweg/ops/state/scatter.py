@@ -260,7 +260,24 @@ def scatter_sub(
 def scatter_mul(
     ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Tensor:
-    """Multiply rows of a variable; the result reads the new value."""
+    """Multiply rows of a variable; the result reads the new value.
+
+    Args:
+        ref: a variable.
+        indices: the rows.
+        updates: the factors, with a row for each index.
+        use_locking: whether updates exclude each other.
+        name: the name of the node.
+
+    Returns:
+        A tensor that reads the new value.
+
+    Example:
+        >>> v = tf.Variable([1, 2, 3])
+        >>> sess.run(v.initializer)
+        >>> sess.run(tf.scatter_mul(v, [0, 2], [5, 5]))
+        array([ 5,  2, 15], dtype=int32)
+    """
     return ScatterMul(use_locking=use_locking)(ref, indices, updates, name=name)
 
 

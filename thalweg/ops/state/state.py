@@ -103,7 +103,22 @@ class IsVariableInitialized(Op):
 
 @public("is_variable_initialized")
 def is_variable_initialized(variable: Any) -> Tensor:
-    """Whether a variable has a value in the session."""
+    """Whether a variable has a value in the session.
+
+    Args:
+        variable: a variable.
+
+    Returns:
+        A bool scalar.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> is_set = tf.is_variable_initialized(v)
+        >>> before = sess.run(is_set)
+        >>> sess.run(v.initializer)
+        >>> before, sess.run(is_set)
+        (np.False_, np.True_)
+    """
     return IsVariableInitialized()(variable)
 
 

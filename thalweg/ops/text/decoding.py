@@ -181,7 +181,20 @@ class EncodeBase64(StringMap):
 
 @public("encode_base64", "io.encode_base64")
 def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Tensor:
-    """Strings in web-safe base64, with `=` at the end only if `pad`."""
+    """Strings in web-safe base64, with `=` at the end only if `pad`.
+
+    Args:
+        input: a string tensor.
+        pad: whether `=` fills up the last group.
+        name: the name of the node.
+
+    Returns:
+        A string tensor of the same shape.
+
+    Example:
+        >>> sess.run(tf.encode_base64(["hello", "hi"]))
+        array([b'aGVsbG8', b'aGk'], dtype=object)
+    """
     return EncodeBase64(pad=pad)(input, name=name)
 
 
@@ -203,7 +216,19 @@ def _decoded_base64(item: bytes) -> bytes:
 
 @public("decode_base64", "io.decode_base64")
 def decode_base64(input: Any, name: str | None = None) -> Tensor:
-    """The bytes that web-safe base64 strings encode; padding is optional."""
+    """The bytes that web-safe base64 strings encode; padding is optional.
+
+    Args:
+        input: a string tensor.
+        name: the name of the node.
+
+    Returns:
+        A string tensor of the same shape.
+
+    Example:
+        >>> sess.run(tf.decode_base64("aGVsbG8"))
+        b'hello'
+    """
     return DecodeBase64()(input, name=name)
 
 

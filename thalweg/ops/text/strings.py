@@ -472,7 +472,22 @@ def reduce_join(
     reduction_indices: Any = None,
     keepdims: bool | None = None,
 ) -> Tensor:
-    """Strings joined along axes (all, in order, if None); `[1, 0]` and `[0, 1]` differ."""
+    """Strings joined along axes (all, in order, if None); `[1, 0]` and `[0, 1]` differ.
+
+    Args:
+        inputs: a string tensor.
+        axis, reduction_indices: the axes to join along, in this order; by the new or old name.
+        keep_dims, keepdims: whether reduced axes stay, with size 1.
+        separator: what comes between.
+        name: the name of the node.
+
+    Returns:
+        A string tensor.
+
+    Example:
+        >>> sess.run(tf.reduce_join([["a", "b"], ["c", "d"]], 1, separator="-"))
+        array([b'a-b', b'c-d'], dtype=object)
+    """
     strings = convert_to_tensor(inputs, dtypes.string)
     given = axis if reduction_indices is None else reduction_indices
     if given is None or (isinstance(given, list | tuple) and not given):

@@ -15,7 +15,18 @@ publish_value("io.gfile.GFile", GFile)
 
 @public("io.gfile.exists")
 def exists(path: Path) -> bool:
-    """Whether `path` is a file or a folder."""
+    """Whether `path` is a file or a folder.
+
+    Args:
+        path: a path.
+
+    Returns:
+        A bool.
+
+    Example:
+        >>> tf.io.gfile.exists("nothing.txt")
+        False
+    """
     return gfile.Exists(path)
 
 
@@ -60,7 +71,17 @@ def makedirs(path: Path) -> None:
 
 @public("io.gfile.remove")
 def remove(path: Path) -> None:
-    """Delete a file."""
+    """Delete a file.
+
+    Args:
+        path: the path of a file.
+
+    Example:
+        >>> open("old.txt", "w").close()
+        >>> tf.io.gfile.remove("old.txt")
+        >>> tf.io.gfile.exists("old.txt")
+        False
+    """
     gfile.Remove(path)
 
 

@@ -63,7 +63,23 @@ class TFRecordCompressionType:
 
 @public("python_io.TFRecordOptions", "io.TFRecordOptions")
 class TFRecordOptions:
-    """How records are compressed; all but the type matter to writing alone."""
+    """How records are compressed; all but the type matter to writing alone.
+
+    Args:
+        compression_type: "ZLIB", "GZIP", "" or a TFRecordCompressionType.
+        flush_mode, compression_method, mem_level, compression_strategy: as in `zlib`; taken for old
+            programs.
+        input_buffer_size, output_buffer_size: taken for old programs.
+        window_bits: the size of zlib's window, as a power of two.
+        compression_level: from 0, fast, to 9, small.
+
+    Example:
+        >>> options = tf.python_io.TFRecordOptions("GZIP")
+        >>> with tf.python_io.TFRecordWriter("records.gz", options) as writer:
+        ...     writer.write(b"one")
+        >>> list(tf.python_io.tf_record_iterator("records.gz", options))
+        [b'one']
+    """
 
     compression_type_map: ClassVar[dict[Any, str]] = {
         TFRecordCompressionType.ZLIB: "ZLIB",

@@ -22,7 +22,15 @@ def get_root_dir_with_all_resources() -> str:
 
 @public("resource_loader.get_data_files_path")
 def get_data_files_path() -> str:
-    """The folder of the file that calls this."""
+    """The folder of the file that calls this.
+
+    Returns:
+        A path.
+
+    Example:
+        >>> isinstance(tf.resource_loader.get_data_files_path(), str)
+        True
+    """
     return _folder_of_caller()
 
 

@@ -68,6 +68,7 @@ class _Exporter(Unfolder):
         self._nodes: list[Node] = []
         self._owner = ""  # the control node that is unfolded
         self._names = Counter[str]()
+        self._truths: dict[Tensor, list[Tensor]] = {}  # of what chooses a branch of several
         self._groups: set[bytes] = set()  # of the nodes made so far
 
     def add(
@@ -133,11 +134,15 @@ class _Exporter(Unfolder):
         """The outputs of a switch: one for each value of what chooses."""
         if chosen.dtype is dtypes.bool:
             return list(primitives.switch(data, chosen, name=self._name("Switch")))
+        if chosen not in self._truths:
+            with self.graph.control_dependencies([chosen]):  # which is in the frame of its loop
+                self._truths[chosen] = [
+                    compare.equal(chosen, number, name=self._name("is_chosen"))
+                    for number in range(count - 1)
+                ]
         ends: list[Tensor] = []
-        for number in range(count - 1):
-            with self.graph.control_dependencies([chosen]):
-                is_it = compare.equal(chosen, number, name=self._name("is_chosen"))
-            data, end = primitives.switch(data, is_it, name=self._name("Switch"))
+        for truth in self._truths[chosen]:
+            data, end = primitives.switch(data, truth, name=self._name("Switch"))
             ends.append(end)
         return [*ends, data]
 

@@ -25,6 +25,22 @@ class ProfilerHook(SessionRunHook):
     """Writes `timeline-<step>.json` every so many steps or seconds; the first step is never traced.
 
     Open the file in chrome://tracing or Perfetto.
+
+    Args:
+        save_steps: write every so many steps.
+        save_secs: write every so many seconds; one of the two is given.
+        output_dir: the folder; by default the current one.
+        show_dataflow: whether arrows show what waits for what.
+        show_memory: whether memory is shown.
+
+    Example:
+        >>> step = tf.train.create_global_step()
+        >>> count = tf.assign_add(step, 1)
+        >>> hook = tf.train.ProfilerHook(save_steps=2, output_dir="traces")
+        >>> with tf.train.MonitoredSession(hooks=[hook]) as session:
+        ...     steps = [int(session.run(count)) for _ in range(4)]
+        >>> sorted(name for name in tf.gfile.ListDirectory("traces") if name.startswith("timeline"))
+        ['timeline-3.json']
     """
 
     def __init__(

@@ -145,7 +145,23 @@ class AdamOptimizer(ElementwiseOptimizer):
 
 @public("contrib.opt.LazyAdamOptimizer")
 class LazyAdamOptimizer(AdamOptimizer):
-    """Adam that leaves rows without a gradient alone, as a sparse gradient's rows are few."""
+    """Adam that leaves rows without a gradient alone, as a sparse gradient's rows are few.
+
+    Args:
+        learning_rate: the step.
+        beta1, beta2: how fast the moments are forgotten.
+        epsilon: what is added to the divisor.
+        use_locking: whether updates exclude each other.
+        name: the name of the nodes.
+
+    Example:
+        >>> table = tf.Variable(tf.ones([3, 1]))
+        >>> loss = tf.reduce_sum(tf.gather(table, [1]))
+        >>> train = tf.contrib.opt.LazyAdamOptimizer(0.5).minimize(loss)
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train), sess.run(table).ravel()
+        (None, array([1.       , 0.5000002, 1.       ], dtype=float32))
+    """
 
     def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
         return self._apply_rows(grad, var)

@@ -19,6 +19,25 @@ class FtrlOptimizer(ElementwiseOptimizer):
     """b = a + g²;  z ← z + g − (bᵖ − aᵖ) / α·w;  w ← −shrink(z, l1) / (bᵖ / α + 2·l2);  a ← b
 
     p is −learning_rate_power. Shrinkage adds 2·l2_shrinkage·w to the g of z.
+
+    Args:
+        learning_rate: α.
+        learning_rate_power: -p, at most 0.
+        initial_accumulator_value: what a starts as.
+        l1_regularization_strength: l1, which makes weights zero.
+        l2_regularization_strength: l2, which makes them small.
+        use_locking: whether updates exclude each other.
+        name: the name of the nodes.
+        accum_name, linear_name: the names of the slots a and z.
+        l2_shrinkage_regularization_strength: how strongly the gradient itself is moved towards
+            zero.
+
+    Example:
+        >>> w = tf.Variable(1.0)
+        >>> train = tf.train.FtrlOptimizer(0.5).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train), round(float(sess.run(w)), 3)
+        (None, 0.35)
     """
 
     def __init__(

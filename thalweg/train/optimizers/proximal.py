@@ -50,7 +50,23 @@ class ProximalGradientDescentOptimizer(ElementwiseOptimizer):
 
 @public("train.ProximalAdagradOptimizer")
 class ProximalAdagradOptimizer(ElementwiseOptimizer):
-    """a ← a + g²;  β = α / √a;  w ← shrink(w − β·g, β·l1) / (1 + β·l2)"""
+    """a ← a + g²;  β = α / √a;  w ← shrink(w − β·g, β·l1) / (1 + β·l2)
+
+    Args:
+        learning_rate: α.
+        initial_accumulator_value: what a starts as.
+        l1_regularization_strength: l1, which makes weights zero.
+        l2_regularization_strength: l2, which makes them small.
+        use_locking: whether updates exclude each other.
+        name: the name of the nodes.
+
+    Example:
+        >>> w = tf.Variable(1.0)
+        >>> train = tf.train.ProximalAdagradOptimizer(0.5).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train), round(float(sess.run(w)), 3)
+        (None, 0.506)
+    """
 
     def __init__(
         self,
