@@ -193,3 +193,9 @@ def test_an_address_that_is_taken_is_an_error_that_leaves_nothing(endpoint: Make
     with pytest.raises(errors.UnknownError, match=f"Cannot listen at {server.address}"):
         endpoint(server.address)
     assert ask(endpoint(None).peer(server.address)).kind is Kind.DONE
+
+
+@pytest.mark.parametrize("address", ["", "host", "127.0.0.1:port"])
+def test_what_is_no_address_is_said_so(endpoint: MakeEndpoint, address: str):
+    with pytest.raises(errors.InvalidArgumentError, match="not an address like host:port"):
+        endpoint(None).peer(address)

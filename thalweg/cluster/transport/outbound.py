@@ -37,15 +37,15 @@ class Outbound(Peer):
         self._make_socket, self._identity = make_socket, identity
         self._failed_handshakes = 0
         self._is_connected = False
-        self._socket = self._connect(self._received)
         self._bulk_socket: Socket | None = None
+        self._socket = self._new_socket(self._received)
+        self._socket.connect(address)
         self._socket.send((wire.write(identity.hello()),))
+        self._socket.watch()  # from now on the I/O thread may lose this peer
         surroundings.loop.later(patience, lambda: self._give_up(patience))
 
-    def _connect(self, received: Callable[[list[zmq.Frame]], None]) -> Socket:
-        socket = Socket(self._surroundings.loop, self._make_socket(), received, self._happened)
-        socket.connect(self.address)
-        return socket
+    def _new_socket(self, received: Callable[[list[zmq.Frame]], None]) -> Socket:
+        return Socket(self._surroundings.loop, self._make_socket(), received, self._happened)
 
     def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
         return self._socket.send(frames, stamp)
@@ -108,7 +108,9 @@ class Outbound(Peer):
 
     def _attach(self, session: int) -> None:
         """Have a second connection for chunks."""
-        self._bulk_socket = self._connect(self._received_bulk)
+        self._bulk_socket = self._new_socket(self._received_bulk)
+        self._bulk_socket.connect(self.address)
+        self._bulk_socket.watch()
         self._bulk = Channel(self._bulk_socket.send, session)
         self._bulk.put(wire.write(Message(Kind.ATTACH)))
 

@@ -91,8 +91,12 @@ class Socket:
 
     def connect(self, address: str) -> None:
         """Connect in the background, again and again until it succeeds."""
-        self._socket.connect(f"tcp://{address}")
-        self.watch()
+        try:
+            self._socket.connect(f"tcp://{address}")
+        except self._zmq.ZMQError as error:
+            self.close()
+            why = f"{address!r} is not an address like host:port: {error.strerror}"
+            raise errors.InvalidArgumentError(None, None, why) from error
 
     def watch(self) -> None:
         """Begin to tell of messages and connections."""
