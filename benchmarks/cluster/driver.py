@@ -66,7 +66,7 @@ class Cluster:
     """Parameter servers and workers of one system."""
 
     def __init__(self, system: str, workers: int, environment: Mapping[str, str] = {}) -> None:
-        jobs = {"ps": _addresses(SERVERS), "worker": _addresses(workers)}
+        jobs = {"ps": addresses(SERVERS), "worker": addresses(workers)}
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment}
         tasks = {
             job: [
@@ -109,7 +109,7 @@ def ask(tasks: Sequence[TaskProcess], do: str, **request: Any) -> list[dict[str,
     return [task.reply() for task in tasks]
 
 
-def _addresses(count: int) -> list[str]:
+def addresses(count: int) -> list[str]:
     """Ports that are free now."""
     sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     addresses = [f"{LOOPBACK}:{each.getsockname()[1]}" for each in sockets]

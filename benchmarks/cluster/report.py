@@ -23,7 +23,7 @@ graphs come from one file for both systems, `benchmarks/cluster/programs.py`.
 - **Training**: a perceptron 784-100-10, batch 64; word2vec with a vocabulary of 50,000, 128 numbers
   a word, batch 128, 64 samples. 4 workers, gradient descent, each worker on its own or all together
   by `SyncReplicasOptimizer`.
-- **Start**: from the call until the last of 8 tasks runs its first node, by their clocks; median.
+- **A step of nothing**: one node without work on each of 8 tasks, until all have answered; median.
 """
 
 
