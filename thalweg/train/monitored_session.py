@@ -57,7 +57,7 @@ class ChiefSessionCreator(SessionCreator):
 
     Args:
         scaffold: a `tf.train.Scaffold`, where the parts of the job are not the default ones.
-        master: the empty string: sessions run in this process.
+        master: the target of a server of the cluster; the empty string runs in this process.
         config: a `tf.ConfigProto`.
         checkpoint_dir: the folder whose latest checkpoint is restored.
         checkpoint_filename_with_path: the checkpoint itself, instead of a folder.
@@ -349,7 +349,7 @@ def MonitoredTrainingSession(
     """A session for a training job: saves checkpoints, writes summaries, starts where it left off.
 
     Args:
-        master: the empty string: sessions run in this process.
+        master: the target of a server of the cluster; the empty string runs in this process.
         is_chief: whether this process initializes and saves; others wait for it.
         checkpoint_dir: the folder of checkpoints; None saves none.
         scaffold: a `tf.train.Scaffold`, where the parts of the job are not the default ones.
