@@ -34,7 +34,7 @@ def exists(name: str) -> bool:
         ("contrib.slim.conv2d", "is not here; use tf.contrib.layers.conv2d."),
         ("image.ssim", "TensorFlow's tf.image.ssim is not here."),
         ("linalg.LinearOperatorDiag", "use matrices: tf.matmul"),
-        ("train.Server", "is not here; a process is one machine"),
+        ("distribute.MirroredStrategy", "is not here; tf.device and tf.train"),
     ],
 )
 def test_unknown_names_say_what_to_use(name: str, text: str) -> None:

@@ -6,7 +6,7 @@ about is absent, and whether everything they recommend exists.
 
 from __future__ import annotations
 
-_PROCESS = "a program is one process; tf.device places ops on its devices"
+_PROCESS = "tf.device and tf.train.replica_device_setter place ops on devices and tasks"
 _COMPILED = "every step is compiled, there is nothing to switch on; see Session.plan"
 _ARGUMENTS = "bind arguments with functools.partial"
 _COLUMNS = "prepare features with Dataset.map, tf.one_hot and tf.nn.embedding_lookup"

@@ -133,7 +133,8 @@ def gathers() -> Made:
     made = tf.gather(x, i)
     sums = tf.unsorted_segment_sum(made, i, 11)
     scattered = tf.scatter_nd(i[:, None], made, [11, 19])
-    return [made, sums, scattered, *tf.gradients(made, [x])], {x: value, i: places}
+    slopes = tf.gradients(tf.gather(x, i[:, None]), [x])
+    return [made, sums, scattered, *slopes], {x: value, i: places}
 
 
 def slices() -> Made:

@@ -118,7 +118,7 @@ def test_functions_have_their_parameters(stubs: Stubs) -> None:
 #: of two more reasons, which stand in the signatures themselves.
 ANYTHING = {
     "a value, whose type the program knows": """
-        Tensor.eval Tensor.numpy Tensor.item Variable.eval Variable.numpy DType.as_numpy_dtype
+        Tensor.eval Tensor.numpy Tensor.item Variable.eval Variable.numpy
         DType.min DType.max Operation.get_attr FlagValues.get_flag_value FlagValues.set_default
         FlagValues.__getattr__ FlagValues.__getitem__ GFile.read GFile.readline GFile.__next__
     """,
@@ -130,14 +130,15 @@ ANYTHING = {
         Template.__call__ SaveableObject.__init__ SaveableObject.restore Initializer.__call__
     """,
     "like one of another package": """
-        GraphAssertions.assertProtoEquals GraphAssertions.assertProtoEqualsVersion Message.CopyFrom
-        RunMetadata.__init__
+        GraphAssertions.assertProtoEquals GraphAssertions.assertProtoEqualsVersion
+        SummaryToEventTransformer.add_run_metadata
     """,
+    "a session, monitored or not": "ParameterServer.load ParameterServer.load_table",
     "as Python or TensorFlow has it": "Dimension.__eq__ Dimension.__ne__ Earlier.__getattr__",
     "of packages above the one it is in": """
         OpError.__init__ OpError.at OpError.node_def OpError.op IdTableWithHashBuckets.__init__
         TableInitializerBase.initialize SummaryToEventTransformer.__init__ Dataset.options
-        Dataset.with_options replica_device_setter StepContext.__init__ StepContext.session
+        Dataset.with_options StepContext.__init__ StepContext.session
         StepContext.run_with_hooks
     """,
     "of the engine, which users hold but do not call": """
@@ -146,7 +147,7 @@ ANYTHING = {
         LazyTrace.__init__ LazyTrace.advance LazyTrace.child LazyTrace.enter_as LazyTrace.keep
         LazyTrace.leaf_value LazyTrace.shortcut LazyTrace.take Op.__call__ Resources.allocate
         Resources.get Resources.state StepPlan.__init__ StepPlan.profile Traits.__init__
-        VariableStore.get VariableStore.get_partitioned VariableStore.get_variable
+        VariableStore.get VariableStore.get_partitioned VariableStore.get_variable KeyRanges.route
     """,
 }
 

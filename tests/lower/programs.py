@@ -18,7 +18,7 @@ from thalweg.inspect.kernel_info import kernels_of
 from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.specialise import Region
-from thalweg.runtime import session as sessions
+from thalweg.runtime import engine
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Plan, Step, plan
 
@@ -56,7 +56,7 @@ def lowered(*fetches: Any) -> Lowered:
 def use_target(monkeypatch: pytest.MonkeyPatch, **numbers: Any) -> None:
     """From now on steps are lowered for a processor with other numbers."""
     devices = [CpuDevice(target=replace(host(), **numbers))]
-    for module in (sys.modules[__name__], sessions):
+    for module in (sys.modules[__name__], engine):
         monkeypatch.setattr(module, "local_devices", lambda *_: devices)
 
 

@@ -20,6 +20,7 @@ LIMITS = {
     "conversions by type": 1_000,
     "devices that nobody has": 1_000,
     "dtypes of functions": 10_000,
+    "ended steps of a task": 10_000,
     "fallbacks of a region": 128,
     "forms of a region": 64,
     "kernels in memory": 1 << 13,

@@ -19,7 +19,7 @@ from thalweg.protos.classes import declared_names
 OURS_ALONE = {
     *("CheckpointState", "SavedModel", "QueueRunnerDef", "Code"),
     *("BytesList", "FloatList", "Int64List", "Feature", "Features", "FeatureList", "FeatureLists"),
-    *("Example", "SequenceExample"),
+    *("Example", "SequenceExample", "ServerDef"),
 }
 DEPTH = 4  # of random messages: some contain themselves
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.cluster import failures
 from thalweg.cluster.addresses import bindable, numeric
 from thalweg.cluster.member import Member
-from thalweg.cluster.spec import ClusterSpec, server_def
+from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place, packed, values_of
@@ -237,11 +237,11 @@ class Server:
 
     def __init__(
         self,
-        server_or_cluster_def: Any,
+        server_or_cluster_def: ClusterLike | protos.ServerDef,
         job_name: str | None = None,
         task_index: int | None = None,
         protocol: str | None = None,
-        config: Any = None,
+        config: protos.ConfigProto | None = None,
         start: bool = True,
     ) -> None:
         self._def = server_def(server_or_cluster_def, job_name, task_index, protocol, config)
@@ -279,7 +279,7 @@ class Server:
             self._task.stop()
         self._stopped.set()
 
-    def update(self, cluster: Any) -> None:
+    def update(self, cluster: ClusterLike) -> None:
         """Hear that tasks have come or moved; sessions that begin from now on use them.
 
         Args:
@@ -291,7 +291,7 @@ class Server:
             self._task.update(self._cluster)
 
     @property
-    def server_def(self) -> Any:
+    def server_def(self) -> protos.ServerDef:
         """Which task of which cluster this server is, as a `tf.train.ServerDef`."""
         return self._def
 
@@ -303,6 +303,6 @@ class Server:
         return f"{SCHEME}{self._task.endpoint.address}"
 
     @staticmethod
-    def create_local_server(config: Any = None, start: bool = True) -> Server:
+    def create_local_server(config: protos.ConfigProto | None = None, start: bool = True) -> Server:
         """A server that is a cluster of its own, at a port that is free."""
         return Server({"localhost": ["localhost:0"]}, protocol="grpc", config=config, start=start)

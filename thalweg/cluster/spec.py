@@ -6,8 +6,8 @@ says besides which of the tasks somebody is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from thalweg import protos
 from thalweg.public import public
@@ -18,6 +18,10 @@ protos.publish("ClusterDef", "JobDef", "ServerDef", below="train")
 PROTOCOL: Final = "thalweg"
 
 Tasks = dict[int, str]  # addresses, by the index of the task
+#: What describes a cluster: jobs with the addresses of their tasks, all of them or by index.
+ClusterLike: TypeAlias = (
+    "ClusterSpec | protos.ClusterDef | Mapping[str, Sequence[str] | Mapping[int, str]]"
+)
 Item = TypeVar("Item")
 
 
@@ -41,7 +45,7 @@ class ClusterSpec:
         (2, 'worker1:2222')
     """
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: ClusterLike) -> None:
         self._jobs: dict[str, Tasks] = _jobs(cluster)
 
     def __bool__(self) -> bool:

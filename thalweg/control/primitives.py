@@ -20,6 +20,7 @@ from thalweg.graph.likes import DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.ops.core import basic
 from thalweg.ops.math import compare
 from thalweg.public import public
 
@@ -297,6 +298,12 @@ def control_trigger(name: str | None = None) -> Node:
 def abort(error_msg: str = "", exit_without_error: bool = False, name: str | None = None) -> Node:
     """A node that ends the process: with SIGABRT, or as if all had gone well."""
     return Abort(error_msg=error_msg, exit_without_error=exit_without_error)(name=name)
+
+
+def same(data: Any, name: str | None = None) -> Any:
+    """The same value, or reference, under another name."""
+    tensor = convert_to_tensor(data, as_ref=_is_reference(data))
+    return (RefIdentity() if tensor.dtype.is_ref_dtype else basic.Identity())(tensor, name=name)
 
 
 def _is_reference(value: Any) -> bool:

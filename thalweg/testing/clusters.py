@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from thalweg import protos
 from thalweg.cluster.addresses import free_ports
 from thalweg.cluster.server import Server
 from thalweg.public import public
@@ -14,8 +13,8 @@ def create_local_cluster(
     num_workers: int,
     num_ps: int,
     protocol: str = "grpc",
-    worker_config: Any = None,
-    ps_config: Any = None,
+    worker_config: protos.ConfigProto | None = None,
+    ps_config: protos.ConfigProto | None = None,
 ) -> tuple[list[Server], list[Server]]:
     """Start the servers of a small cluster in this process, at ports that are free.
 

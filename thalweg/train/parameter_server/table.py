@@ -14,6 +14,7 @@ import numpy as np
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies, device, name_scope
 from thalweg.ops.arrays import indexing, joining, partitioning
@@ -112,7 +113,7 @@ class ParameterTable:
             with control_dependencies([counted]):
                 return indexing.gather(shard, rows)
 
-    def push(self, keys: Any, gradients: Any, name: str | None = None) -> Node:
+    def push(self, keys: TensorLike, gradients: TensorLike, name: str | None = None) -> Node:
         """Send the gradients of keys to their servers, which update the values by them.
 
         Args:

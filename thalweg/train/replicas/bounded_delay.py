@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from thalweg.graph import dtypes
+from thalweg.graph.likes import NodeLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import control_dependencies, device, name_scope
 from thalweg.ops.core import basic, filling
@@ -84,7 +85,7 @@ class BoundedDelay:
         workers = len(self._finished)
         return described(self, max_delay=self.max_delay, workers=workers, worker=self._worker_index)
 
-    def after(self, train_op: Any) -> Node:
+    def after(self, train_op: NodeLike) -> Node:
         """A node that ends a worker's step: runs its train op, then waits for the next permit.
 
         Args:

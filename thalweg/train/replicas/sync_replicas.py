@@ -9,7 +9,7 @@ n workers the first m are enough and the others are backups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from thalweg.graph.collections import GraphKeys
@@ -22,6 +22,7 @@ from thalweg.ops.state.accumulators import ConditionalAccumulator, SparseConditi
 from thalweg.ops.state.queues import FIFOQueue
 from thalweg.platform import tf_logging
 from thalweg.public import public
+from thalweg.train.averages import ExponentialMovingAverage
 from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.optimizers.optimizer import Gradient, GradientAndVariable, Optimizer
 from thalweg.train.queue_runner import QueueRunner
@@ -77,8 +78,8 @@ class SyncReplicasOptimizer(Optimizer):
         opt: Optimizer,
         replicas_to_aggregate: int,
         total_num_replicas: int | None = None,
-        variable_averages: Any = None,
-        variables_to_average: Any = None,
+        variable_averages: ExponentialMovingAverage | None = None,
+        variables_to_average: Sequence[Variable] | None = None,
         use_locking: bool = False,
         name: str = "sync_replicas",
     ) -> None:
@@ -129,7 +130,7 @@ class SyncReplicasOptimizer(Optimizer):
     def apply_gradients(
         self,
         grads_and_vars: Iterable[GradientAndVariable],
-        global_step: Any = None,
+        global_step: Variable | None = None,
         name: str | None = None,
     ) -> Any:
         """A node that pushes this worker's gradients and waits for the update that follows.
