@@ -82,7 +82,7 @@ def read_cluster(path: str) -> ClusterSpec:
     if isinstance(content, dict) and isinstance(content.get("cluster"), dict):  # pyright: ignore[reportUnknownMemberType] - of any JSON object
         content = cast("dict[str, Any]", content)["cluster"]
     try:
-        return ClusterSpec(content)
+        return ClusterSpec(cast("Any", content))
     except (TypeError, ValueError):
         raise Problem(
             f'{path}: not a cluster: expected an object such as {{"ps": ["host:port"], '
