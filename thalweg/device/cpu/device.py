@@ -26,7 +26,7 @@ from thalweg.lower.control.builder import Lower
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.platform.caches import memoized
 
 Array = NDArray[Any]
@@ -56,17 +56,17 @@ class CpuDevice(Device):
         """Names everything about the device that its programs depend on."""
         return f"{self.target} {self.target.key} {self.threads}"
 
-    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
         """Memory for an array; what it holds is undefined."""
-        return Buffer(np.empty(shape, dtype), self.name)
+        return HostBuffer(np.empty(shape, dtype), self.name)
 
-    def upload(self, value: Array) -> Buffer:
+    def upload(self, value: Array) -> HostBuffer:
         """A copy of an array of the host."""
-        return Buffer(np.array(value, order="C"), self.name)
+        return HostBuffer(np.array(value, order="C"), self.name)
 
     def download(self, buffer: Buffer) -> Array:
         """A copy of a buffer."""
-        return buffer.array.copy()
+        return buffer.snapshot()
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """A lowered region as a program on this device's threads."""
