@@ -20,7 +20,7 @@ from thalweg.device.cpu.listing import Listing
 from thalweg.device.cpu.loading import make_program
 from thalweg.device.cpu.pool import Pool, default_pool, default_threads
 from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.program_template import ProgramTemplate
+from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.device import Device
 from thalweg.lower.control.builder import Lower
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -78,7 +78,7 @@ class CpuDevice(Device):
 
     def restore(
         self,
-        template: ProgramTemplate,
+        template: TableTemplate,
         kernels: Sequence[Loaded],
         region: Region,
         listing: Callable[[], Listing],
