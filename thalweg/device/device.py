@@ -58,6 +58,8 @@ class DeviceProgram(ABC):
 class Device(ABC):
     """A processor with memory of its own."""
 
+    is_host: bool = True  # its memory is the host's: buffers are arrays
+
     def __init__(self, name: str, target: Target) -> None:
         self.name = name  # in full: "/job:localhost/replica:0/task:0/device:CPU:0"
         self.target = target
@@ -98,8 +100,15 @@ class Device(ABC):
         """A program from its template, as the program cache keeps it, and its loaded kernels."""
 
     @abstractmethod
+    def list_launches(
+        self, lowered: Lowered, kernels: Sequence[SpecializedKernel], template: Any, loaded: Any
+    ) -> Any:
+        """What a program from the program cache was made of, for those who print its plan."""
+
+    @abstractmethod
     def load_control(self, unit: ControlRegion, lower: Lower) -> Any:
-        """A conditional or a loop: (context, values) -> outputs, or None for the executor."""
+        """A conditional or a loop: (context, values) -> outputs, or None for the executor. None in
+        its place leaves all of them to the executor."""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

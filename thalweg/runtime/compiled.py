@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from thalweg.device.cpu import loading as native
-from thalweg.device.cpu.listing import Listing, listed
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
@@ -52,6 +51,12 @@ class Backend:
     compiled: bool = True
     #: of nodes, where they are not all on one
     devices: Mapping[Node, Device | Elsewhere] | None = None
+
+    @cached_property
+    def has_accelerator(self) -> bool:
+        """Whether values may be in memory that is not the host's."""
+        every = (self.device,) if self.devices is None else set(self.devices.values())
+        return any(isinstance(device, Device) and not device.is_host for device in every)
 
     def device_of(self, node: Node) -> Device | Elsewhere:
         """The device that a node is on."""
@@ -108,6 +113,11 @@ class Executable:
         shapes = tuple([np.shape(value)[is_row:] for value, is_row in pairs])
         program = self.programs.get(shapes) or self.compile(shapes, ())
         return None if program is None else program.by_rows(values, is_row, count)
+
+    @property
+    def device(self) -> Device:
+        """The device it runs on."""
+        return self._device
 
     @property
     def holds_gil(self) -> bool:
@@ -177,10 +187,9 @@ class Executable:
 
 def _listed(
     region: Region, shapes: Mapping[Tensor, Any], device: Device, found: CachedProgram
-) -> Listing:
+) -> Any:
     """What a program from an earlier process was made of: the region is lowered after all."""
     with gc_paused(), deep_calls():
         lowered = lower(region, shapes, device.target)
         launches = adapted(lowered.launches, found.form())
-        loaded = [found.loaded[call.kernel] for call in found.template.calls]
-        return listed(lowered, launches, loaded, device.target)
+        return device.list_launches(lowered, launches, found.template, found.loaded)

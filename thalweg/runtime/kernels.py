@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
+from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import Allocate, VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
@@ -75,10 +76,15 @@ def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> C
         function = Executable(unit, device, backend.fallback)
         is_local = not unit.references or not backend.reaches_elsewhere()
         called = function if is_local else _with_local_cells(function)
+        if backend.has_accelerator and device.is_host:
+            called = _with_host_values(called)
         return Call(called, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
-    return Call(_kernel(unit, takes_context), takes_context, references, unit, (unit,))
+    kernel = _kernel(unit, takes_context)
+    if backend.has_accelerator:
+        kernel = _with_host_arrays(kernel)
+    return Call(kernel, takes_context, references, unit, (unit,))
 
 
 class ForeignCell(ABC):
@@ -103,6 +109,43 @@ def _with_local_cells(function: Callable[..., Any]) -> Callable[..., Any]:
 def local_cells(values: Iterable[Any]) -> list[Any]:
     """Values, with variables of this process for those of others."""
     return [each.local() if isinstance(each, ForeignCell) else each for each in values]
+
+
+def _with_host_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A NumPy kernel on values that may be on a device."""
+
+    def call(*values: Any) -> Any:
+        return function(*host_arrays(values))
+
+    return call
+
+
+def host_arrays(values: Iterable[Any]) -> list[Any]:
+    """Values, with arrays of the host for buffers of devices."""
+    return [each.lease() if isinstance(each, Buffer) else each for each in values]
+
+
+def _with_host_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A region of the host on values and variables that may be on a device. It writes none of
+    those variables: whatever does is where they are."""
+
+    def call(context: Any, *values: Any) -> Any:
+        return function(context, *[_host_value(each) for each in values])
+
+    return call
+
+
+def _host_value(value: Any) -> Any:
+    if isinstance(value, Buffer):
+        return value.lease()
+    is_away = isinstance(value, VariableCell) and not isinstance(value.buffer, HostBuffer | None)
+    return _host_cell(value) if is_away else value
+
+
+def _host_cell(cell: VariableCell) -> VariableCell:
+    made = VariableCell(cell.name, cell.dtype, cell.shape)
+    made.assign(cell.read())
+    return made
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:

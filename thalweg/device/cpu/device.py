@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded, find_all
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.control_program import NativeControl
-from thalweg.device.cpu.listing import Listing
+from thalweg.device.cpu.listing import Listing, listed
 from thalweg.device.cpu.loading import make_program
 from thalweg.device.cpu.pool import Pool, default_pool, default_threads
 from thalweg.device.cpu.program import Program
@@ -85,6 +85,17 @@ class CpuDevice(Device):
     ) -> Program:
         """A program from its template and its loaded kernels."""
         return Program(template, kernels, region, listing, self.pool)
+
+    def list_launches(
+        self,
+        lowered: Lowered,
+        kernels: Sequence[SpecializedKernel],
+        template: TableTemplate,
+        loaded: Sequence[Loaded],
+    ) -> Listing:
+        """What a program was made of."""
+        found = [loaded[call.kernel] for call in template.calls]
+        return listed(lowered, kernels, found, self.target)
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
         """A conditional or a loop as native programs."""

@@ -25,7 +25,7 @@ from thalweg.runtime.compiled import Backend, Elsewhere
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
-from thalweg.runtime.kernels import Call, call_of, local_cells
+from thalweg.runtime.kernels import Call, call_of, host_arrays, local_cells
 from thalweg.runtime.program_cache import cached_lower
 
 #: Where this is False, everything is left to the executor: both must give the same.
@@ -56,6 +56,8 @@ class ControlCall:
         """Why it ran on the executor, where native code is wanted."""
         if self._spans:
             return "its nodes are on several devices"
+        if not self._backend.device.is_host:
+            return "its device runs regions, not loops"
         if self.native is None or not NATIVE:
             return "nothing is compiled"
         return self.native.reason or "native code gave up"
@@ -70,6 +72,8 @@ class ControlCall:
         if not self._spans:  # so nothing inside writes to a variable of another process
             inputs = local_cells(inputs)
         if self.native is not None and NATIVE:
+            if self._backend.has_accelerator:
+                inputs = host_arrays(inputs)
             results = self.native(context, inputs)
             if results is not None:
                 self.was_native = True
