@@ -132,14 +132,20 @@ class GridEmitter(WorkEmitter):
         return found
 
     def _partial(
-        self, scope: Scope, values: dict[Variable, Value], works: Iterable[Check | Store]
+        self,
+        scope: Scope,
+        plain: Scope,
+        values: dict[Variable, Value],
+        works: Iterable[Check | Store],
     ) -> None:
-        """Do works that lack some variables once, in a scope without lanes."""
+        """Do works that lack some variables once; in a scope without lanes if they lack those."""
         for work in works:
             guard = self._at_zero(values, work)
+            around = scope if self.mapping.vector in work.variables else plain
             with self._b.when(guard) if guard is not None else nullcontext():
-                self._prepare(scope, [work])
-                self._perform(scope, [work])
+                inner = around.bind({})  # what is computed here is not known to what follows
+                self._prepare(inner, [work])
+                self._perform(inner, [work])
 
 
 class EachEmitter(GridEmitter):
@@ -170,7 +176,7 @@ class EachEmitter(GridEmitter):
         whole = [work for work in inside if set(m.items) <= set(work.variables)]
         self._prepare(scope, whole)
         self._perform(scope, [work for work in here if work in whole])
-        self._partial(plain, values, [work for work in here if work not in whole])
+        self._partial(scope, plain, values, [work for work in here if work not in whole])
         if depth < len(m.serial) and any(self._depth(work) > depth for work in inside):
             self._serial_loop(scope, plain, values, depth)
 

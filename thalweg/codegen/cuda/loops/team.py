@@ -73,8 +73,8 @@ class TeamEmitter(GridEmitter):
         shared = [work for work in self._works if work not in own]
         with b.when(inside) if inside is not None else nullcontext():
             with b.when(b.compare("eq", self.member, constant(I64, 0))):
-                self._perform(self.item, whole)
-                self._partial(plain, values, [work for work in own if work not in whole])
+                self._perform(self.item.bind({}), whole)
+                self._partial(self.item, plain, values, [w for w in own if w not in whole])
             if shared:
                 self._rest(plain, values, shared)
 
@@ -115,7 +115,7 @@ class TeamEmitter(GridEmitter):
         self._prepare(scope, whole)
         self._perform(scope, whole)
         others = [work for work in works if work not in whole]
-        self._partial(plain.bind(places), values | places, others)
+        self._partial(scope, plain.bind(places), values | places, others)
 
     def _places(self, number: Value) -> dict[Variable, Value]:
         return self.digits(number, self.mapping.rest)
