@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cuda import emulation, nvptx
+from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.builder import I32, I64, POINTER, VOID, Builder, Module, Type, Value
 
@@ -31,11 +32,15 @@ FUNCTIONS: dict[str, tuple[Type, tuple[Type, ...]]] = {
 MEETING = frozenset({"grid.barrier", "grid.warp", "grid.lane"})
 
 
+_MIN_BF16 = 80  # the compute capability that rounds to bfloat16 in one instruction
+
+
 class GridModule(Module):
     """A module whose functions may use the grid, for the machine of a target."""
 
     def __init__(self, target: CudaTarget) -> None:
-        super().__init__(native_fp16=not target.is_emulated, fma=not target.is_emulated)
+        real = not target.is_emulated
+        super().__init__(real, real, real and target.capability >= _MIN_BF16)
         self.target = target
         self._entries: list[tuple[str, Sequence[Type], Builder, int]] = []
         self._used = set[str]()
@@ -45,6 +50,11 @@ class GridModule(Module):
             self._used.add(name)
         else:
             super().declare(name, result, parameters)
+
+    def _builder(
+        self, name: str, parameters: Sequence[Type], result: Type, attributes: str
+    ) -> Builder:
+        return GridBuilder(self, name, parameters, result, attributes)
 
     def entry(self, name: str, words: Sequence[Type], max_threads: int) -> Builder:
         """A kernel to be written: its first parameter is the grid, then come its argument words.
