@@ -97,7 +97,7 @@ class CudaDevice(Device):
         context = self._driver.open(self._index, self.name)
         limit = self._limit(context)
         pool = Pool(context, limit, 0 if self._allow_growth else limit)
-        return DeviceMemory(Memory(context, pool, context.stream()), self.name)
+        return DeviceMemory(Memory(context, pool, context.stream()), self.name, self.target)
 
     def _limit(self, context: Context) -> int:
         free, total = context.memory()

@@ -173,7 +173,7 @@ class Invocation:
         """Have graphs with the words as they are: made on the first call, updated on others. In a
         serial one each launch comes after the one before."""
         if not self.graphs:
-            self._build(is_serial)
+            self._build(is_serial or self._is_timed)
         elif self._changed:
             for number in self._changed:
                 for entry in range(len(self._template.launches[number].shapes)):

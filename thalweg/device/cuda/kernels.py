@@ -52,7 +52,12 @@ class Image:
 
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    """Fields as they were before JSON, which has lists in place of tuples."""
+    return {name: _tuple(value) for name, value in fields.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any JSON values
 
 
 @dataclass(frozen=True)
@@ -67,16 +72,18 @@ class LoadedKernel:
 
 @dataclass(frozen=True)
 class KernelRequest:
-    """A kernel that is wanted. `guarded`: it does nothing where the fault word is set. `explain`
-    gives the error that the user sees."""
+    """A kernel that is wanted. `guarded`: it does nothing where the fault word is set. `aligned`:
+    its buffers begin at multiples of 16 bytes. `explain` gives the error that the user sees."""
 
     kernel: Kernel
     guarded: bool
+    aligned: bool
     explain: Callable[[Exception], Exception]
 
     def name(self, target: CudaTarget) -> str:
         """What it is called in the cache."""
-        parts = f"cuda {target} {target.key} {self.guarded} {key_of(self.kernel)}"
+        form = f"{self.guarded} {self.aligned}"
+        parts = f"cuda {target} {target.key} {form} {key_of(self.kernel)}"
         return sha256(parts.encode()).hexdigest()
 
 
@@ -128,7 +135,7 @@ class Kernels:
 
     def _compiled(self, request: KernelRequest) -> Image:
         try:
-            made = emit(request.kernel, self._target, request.guarded)
+            made = emit(request.kernel, self._target, request.guarded, request.aligned)
         except Exception as error:
             raise request.explain(error) from error
         return Image(code_of(made, self._target), made.entries, made.scratch, made.tensor_maps)

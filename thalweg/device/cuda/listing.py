@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from thalweg.codegen.cuda.kernel import emit, launch_shapes
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.device.cuda.dependencies import edges, is_check, writes_variable
 from thalweg.device.cuda.kernels import LoadedKernel
+from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.flops_bytes import flops_bytes
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import Arena, arrange
+from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch
 
 _FLOPS_RATE = 2e13  # of plain arithmetic: an estimate that only cuts long steps into graphs
@@ -29,6 +33,7 @@ class CudaCall:
     words: int
     scratch: int
     guarded: bool
+    aligned: bool
     shapes: tuple[LaunchShape, ...]
     after: tuple[int, ...]
     seconds: float  # about what it takes
@@ -40,7 +45,7 @@ class CudaCall:
 
     def emitted(self, target: CudaTarget) -> CudaKernel:
         """Its code as LLVM text."""
-        return emit(self.specialized.kernel, target, self.guarded)
+        return emit(self.specialized.kernel, target, self.guarded, self.aligned)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,20 @@ def guarded_launches(launches: Sequence[Launch]) -> list[bool]:
     return [checks and writes_variable(launch) for launch in launches]
 
 
+def aligned_launches(lowered: Lowered) -> list[bool]:
+    """For each launch, whether all its buffers begin at multiples of 16 bytes."""
+    streams = {buffer: n * STREAM_BYTES for n, buffer in enumerate(lowered.streams.values())}
+
+    def start(buffer: Buffer, first: int) -> int:
+        _, inside = lowered.pieces.get(buffer, (buffer, 0))
+        return streams.get(buffer, 0) + (first + inside) * np.dtype(buffer.dtype).itemsize
+
+    return [
+        all(start(*pair) % 16 == 0 for pair in zip(launch.buffers, launch.starts, strict=True))
+        for launch in lowered.launches
+    ]
+
+
 def listed(
     lowered: Lowered,
     kernels: Sequence[SpecializedKernel],
@@ -70,6 +89,7 @@ def listed(
     sizes = [kernel.scratch for kernel in loaded]
     arena = arrange(launches, sizes, lowered.pieces, target)
     after, guarded = edges(launches, arena, sizes), guarded_launches(launches)
+    aligned = aligned_launches(lowered)
     calls: list[CudaCall] = []
     words = 0
     for number, launch in enumerate(launches):
@@ -81,7 +101,8 @@ def listed(
             words,
             arena.scratch[number],
             guarded[number],
-            launch_shapes(specialized.kernel, target, specialized.words),
+            aligned[number],
+            launch_shapes(specialized.kernel, target, specialized.words, aligned[number]),
             after[number],
             seconds_of(launch, target),
         )

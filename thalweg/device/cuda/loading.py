@@ -10,7 +10,13 @@ import numpy as np
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.device.cuda.graph_template import GraphTemplate, PlacedLaunch
 from thalweg.device.cuda.kernels import KernelRequest, Kernels, LoadedKernel
-from thalweg.device.cuda.listing import CudaCall, CudaListing, guarded_launches, listed
+from thalweg.device.cuda.listing import (
+    CudaCall,
+    CudaListing,
+    aligned_launches,
+    guarded_launches,
+    listed,
+)
 from thalweg.device.program_template import Border, Layout
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -27,15 +33,16 @@ def load_kernels(
     lowered: Lowered, kernels: Sequence[SpecializedKernel], cache: Kernels, target: CudaTarget
 ) -> tuple[list[str], list[LoadedKernel]]:
     """The kernels of all launches, and their names in the cache."""
-    guarded = guarded_launches(lowered.launches)
+    launches = lowered.launches
+    forms = zip(guarded_launches(launches), aligned_launches(lowered), strict=True)
     requests = [
-        KernelRequest(one.kernel, guards, partial(_explained, launch))
-        for one, guards, launch in zip(kernels, guarded, lowered.launches, strict=True)
+        KernelRequest(one.kernel, *form, partial(_explained, launch))
+        for one, form, launch in zip(kernels, forms, launches, strict=True)
     ]
-    unique = {(request.kernel, request.guarded): request for request in requests}
+    keys = [(request.kernel, request.guarded, request.aligned) for request in requests]
+    unique = dict(zip(keys, requests, strict=True))
     found = dict(zip(unique, cache.load(list(unique.values())), strict=True))
     names = {key: request.name(target) for key, request in unique.items()}
-    keys = [(request.kernel, request.guarded) for request in requests]
     return [names[key] for key in keys], [found[key] for key in keys]
 
 

@@ -8,6 +8,7 @@ host. A call returns when the GPU is done, so whatever it used is free again.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,10 +16,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.device.cuda.graph_template import GraphTemplate
-from thalweg.device.cuda.invocation import Invocation
+from thalweg.device.cuda.invocation import Invocation, Timed
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.listing import CudaCall, CudaListing
 from thalweg.device.cuda.memory import DeviceBuffer, Memory, Staging, shown
@@ -37,8 +40,8 @@ _MAX_NAMED = 5  # tensors that an error about memory names
 class DeviceMemory:
     """What the programs of a device share: its memory, how arrays get there, its name."""
 
-    def __init__(self, memory: Memory, name: str) -> None:
-        self.memory, self.name = memory, name
+    def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
+        self.memory, self.name, self.target = memory, name, target
         self.staging = Staging(memory.context)
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
         memory.pool.relieve = self.relieve
@@ -69,6 +72,7 @@ class CudaProgram(RegionProgram[Invocation]):
             region.inputs[place].dtype.base_dtype.as_numpy_dtype for place, _ in template.inputs
         ]
         self._shared, self._list = shared, listing
+        self.device, self.target = shared.name, shared.target
         self._constants: list[DeviceBuffer] | None = None
         self._idle: deque[Invocation] = deque()
         shared.programs.add(self)
@@ -135,6 +139,10 @@ class CudaProgram(RegionProgram[Invocation]):
         except errors.ResourceExhaustedError as error:
             raise self._exhausted(error) from None
 
+    def timed(self) -> TimedCudaProgram:
+        """The same program, keeping the times of its kernels when it runs."""
+        return TimedCudaProgram(self)
+
     def _uploaded(self, array: Any) -> DeviceBuffer:
         made = self._shared.memory.buffer(array.shape, array.dtype, self._shared.name)
         self._shared.memory.upload(made.address, array)
@@ -165,7 +173,8 @@ class CudaProgram(RegionProgram[Invocation]):
         results = self._bind_outputs(invocation, cells)
         for row, (node, known) in enumerate(self.streams):
             invocation.streams[row] = node.op.stream(context.at(node), *known)
-        invocation.prepare(is_serial=len(set(map(id, cells))) < len(cells))
+        is_serial = len(set(map(id, cells))) < len(cells)  # one variable under two names
+        invocation.prepare(is_serial)
         self._launch(invocation, context)
         invocation.held.clear()
         if invocation.fault[0]:
@@ -279,3 +288,37 @@ class CudaProgram(RegionProgram[Invocation]):
         kind = source.dtype.base_dtype.name
         sizes = "" if shape is None else list(shape)
         return f"'{source.name}' {kind}{sizes}, {shown(size)}, made at {source.op.origin}"
+
+
+class TimedCudaProgram(CudaProgram):
+    """A program that keeps the times of its last run. It shares all else with the original."""
+
+    def __init__(self, program: CudaProgram) -> None:
+        vars(self).update(vars(program))
+        self._idle = deque()
+        self._events: list[Timed] = []
+
+    def invocation(self, is_timed: bool = True) -> Invocation:
+        """Memory and graphs for a call, with events around kernels, which run one by one."""
+        return super().invocation(is_timed=True)
+
+    def _run(
+        self,
+        invocation: Invocation,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+    ) -> list[Any] | None:
+        results = super()._run(invocation, context, values, cells)
+        self._events = invocation.timed
+        return results
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """When each launch of the last run began and ended, in nanoseconds: [launch, 0, end]."""
+        elapsed, now = self._shared.memory.context.elapsed, time.perf_counter_ns()
+        found = np.zeros((len(self._events), 1, 2), np.int64)
+        first = self._events[0].first if self._events else 0
+        for number, (begin, end) in enumerate(self._events):
+            found[number, 0] = [now + int(elapsed(first, event) * 1e9) for event in (begin, end)]
+        return found
