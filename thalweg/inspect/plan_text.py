@@ -130,7 +130,8 @@ def _runs(step: Program | CudaProgram, kernels: Sequence[PlannedKernel]) -> str:
     launches = sum(len(call.shapes) for call in step.calls)
     code = sum(kernel.size for kernel in step.kernels)
     graphs = plural(len(step.template.graphs), "CUDA graph")
-    return f"on {step.device} as {graphs} of {plural(launches, 'launch')}, {size(code)} of code"
+    nodes = plural(launches, "kernel node")
+    return f"on {step.device} as {graphs} of {nodes}, {size(code)} of code"
 
 
 def _made(region: PlannedRegion) -> str:

@@ -260,8 +260,7 @@ class Profile:
             f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
             *self._disturbance(threads),
             f"threads  {1 - self.waiting:.1%} of their time in kernels, {self.waiting:.1%} waiting",
-            f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
-            f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
+            *_machines(programs, threads),
         ]
 
     def _disturbance(self, threads: int) -> list[str]:
@@ -344,6 +343,20 @@ def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
         (kernel.bytes, _memory_limit(kernel), "bytes"),
     )
     return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
+
+
+def _machines(programs: Sequence[ProgramRun], threads: int) -> list[str]:
+    """What the devices can do that programs ran on."""
+    every = [kernel for program in programs for kernel in program.kernels]
+    gpus = {kernel.target for kernel in every if isinstance(kernel, GpuKernel)}
+    lines = [f"gpu      {gpu.memory_rate / 1e9:.0f} GB/s of its memory" for gpu in gpus]
+    if gpus and all(isinstance(kernel, GpuKernel) for kernel in every):
+        return lines
+    return [
+        *lines,
+        f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
+        f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
+    ]
 
 
 def _memory_limit(kernel: PlannedKernel) -> float:

@@ -28,7 +28,7 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer, host_buffer
-from thalweg.platform.caches import memoized
+from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
@@ -189,10 +189,13 @@ def cuda_devices(count: int | None, task: str, gpus: GpuOptions) -> list[CudaDev
         return []
     there = range(driver.count())
     chosen = _chosen(gpus.visible, there)
-    options = gpus.memory_fraction, gpus.allow_growth, is_emulated
-    made = [
-        _cuda_device(index, number, task, *options) for number, index in enumerate(chosen[:count])
-    ]
+    made: list[CudaDevice] = []
+    for number, index in enumerate(chosen[:count]):
+        key = index, number, task, gpus.memory_fraction, gpus.allow_growth
+        if key not in _devices:
+            name = f"{task}/device:GPU:{number}"
+            _devices[key] = CudaDevice(driver, index, name, *key[3:], is_emulated)
+        made.append(_devices[key])
     return [device for device in made if not device.is_lost]
 
 
@@ -210,11 +213,9 @@ def _chosen(visible: str, there: range) -> list[int]:
     return [int(name) for name in names] or list(there)
 
 
-@memoized(64)
-def _cuda_device(
-    index: int, number: int, task: str, fraction: float, allow_growth: bool, is_emulated: bool
-) -> CudaDevice:
-    driver = found_driver()[0]
-    assert driver is not None
-    name = f"{task}/device:GPU:{number}"
-    return CudaDevice(driver, index, name, fraction, allow_growth, is_emulated)
+_devices = Bounded[Any, CudaDevice]("GPUs of this process", 64)
+
+
+def forget_devices() -> None:
+    """Open GPUs anew, for sessions that come later."""
+    _devices.clear()

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
-from thalweg.codegen.cache import shared_disk
+from thalweg.codegen.cache import note, shared_disk
 from thalweg.codegen.cuda.compile import to_cubin, to_ptx
 from thalweg.codegen.cuda.kernel import emit
 from thalweg.codegen.cuda.launch import CudaKernel, TensorMapSpec
@@ -101,11 +102,15 @@ class Kernels:
         wanted = dict(zip(names, requests, strict=True))
         with self._lock:
             missing = {n: r for n, r in wanted.items() if self._found(n) is None}
+            start = time.perf_counter()
             for name, image in zip(missing, self._made(list(missing.values())), strict=True):
                 disk = shared_disk()
                 if disk is not None:
                     disk.write(name, image.to_bytes())
                 self._known[name] = self._loaded(image)
+                now = time.perf_counter()
+                note(misses=1, compile_seconds=now - start, code_bytes=len(image.code))
+                start = now
             return [self._known[name] for name in names]
 
     def find(self, names: Sequence[str]) -> list[LoadedKernel] | None:
@@ -117,12 +122,15 @@ class Kernels:
 
     def _found(self, name: str) -> LoadedKernel | None:
         known = self._known.get(name)
+        if known is not None:
+            note(memory_hits=1)
         disk = shared_disk()
         content = disk.read(name) if known is None and disk is not None else None
         if content is None:
             return known
         try:
             known = self._known[name] = self._loaded(Image.from_bytes(content))
+            note(disk_hits=1, code_bytes=known.size)
         except (ValueError, KeyError, TypeError, RuntimeError):
             return None  # not of our making: it is compiled again
         return known
