@@ -1,7 +1,7 @@
 """The nodes at the borders of partitions: a Send where a value is made, a Recv where it is used.
 
 A Send hands its input to the step's rendezvous, a Recv is done when the rendezvous has the value.
-What is in the memory of a device leaves it as an array of the host.
+What is in the memory of one device goes to another one as an array of the host.
 A token stands for a control edge: it is sent when a node is done.
 """
 
@@ -50,8 +50,8 @@ class Sending(Transfer, abstract=True):
         return []
 
     def kernel(self, context: Any, tensor: Any = ()) -> list[Any]:
-        value = tensor.lease() if isinstance(tensor, Buffer) else tensor
-        self.rendezvous(context).send(self.key, value)
+        is_away = isinstance(tensor, Buffer) and tensor.device != self.recv_device
+        self.rendezvous(context).send(self.key, tensor.lease() if is_away else tensor)
         return []
 
 

@@ -8,7 +8,7 @@ that cannot be compiled is run on its NumPy kernel, between what can.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -21,6 +21,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
+from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
@@ -51,12 +52,12 @@ class Backend:
     compiled: bool = True
     #: of nodes, where they are not all on one
     devices: Mapping[Node, Device | Elsewhere] | None = None
+    is_accelerated: bool = False  # the session has a device with memory of its own
 
-    @cached_property
+    @property
     def has_accelerator(self) -> bool:
         """Whether values may be in memory that is not the host's."""
-        every = (self.device,) if self.devices is None else set(self.devices.values())
-        return any(isinstance(device, Device) and not device.is_host for device in every)
+        return self.is_accelerated or not self.device.is_host
 
     def device_of(self, node: Node) -> Device | Elsewhere:
         """The device that a node is on."""
@@ -68,6 +69,23 @@ class Backend:
         return any(isinstance(device, Elsewhere) for device in every)
 
 
+def host_arrays(values: Iterable[Any]) -> list[Any]:
+    """Values, with arrays of the host for buffers of devices."""
+    return [each.lease() if isinstance(each, Buffer) else each for each in values]
+
+
+def host_cells(cells: Iterable[VariableCell]) -> list[VariableCell]:
+    """Variables, with copies for those of other devices. A region writes none of them: whatever
+    does is where they are."""
+    return [each if isinstance(each.buffer, HostBuffer | None) else _copy(each) for each in cells]
+
+
+def _copy(cell: VariableCell) -> VariableCell:
+    made = VariableCell(cell.name, cell.dtype, cell.shape)
+    made.assign(cell.read())
+    return made
+
+
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8
 _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
@@ -76,8 +94,11 @@ _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the olde
 class Executable:
     """The kernel of a region: native programs by the shapes that came in."""
 
-    def __init__(self, region: Region, device: Device, fallback: Fallback) -> None:
-        self.region = region
+    def __init__(
+        self, region: Region, device: Device, fallback: Fallback, converts: bool = False
+    ) -> None:
+        """`converts`: what comes in may be in the memory of another device."""
+        self.region, self._converts = region, converts
         self.programs = Bounded[Shapes, DeviceProgram]("programs of a region", _MAX_PROGRAMS)
         #: For shapes with which a node of the region cannot be compiled.
         self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
@@ -100,6 +121,8 @@ class Executable:
         deliver: Callable[[int, Any], None] | None = None,
     ) -> Any:
         """The region's outputs; some may be delivered, by number, while others are computed."""
+        if self._converts:
+            arrays, cells = host_arrays(arrays), host_cells(cells)
         shapes = tuple([np.shape(array) for array in arrays])
         program = self.programs.get(shapes) or self.compile(shapes, cells)
         results = None if program is None else program(context, arrays, cells, deliver)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
-from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import Allocate, VariableCell
 from thalweg.partition.rendezvous import Rendezvous
+from thalweg.partition.transfers import Sending
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Backend, Elsewhere, Executable
+from thalweg.runtime.compiled import Backend, Elsewhere, Executable, host_arrays
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
@@ -69,20 +69,19 @@ def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> C
     device = backend.device_of(unit if isinstance(unit, Node) else unit.nodes[-1])
     if isinstance(device, Elsewhere):
         return device.call(unit)
+    converts = backend.has_accelerator and device.is_host
     if isinstance(unit, SendingRegion):
-        sending = SendingExecutable(unit, device, backend.fallback)
+        sending = SendingExecutable(unit, device, backend.fallback, converts)
         return Call(sending, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
     if isinstance(unit, Region):
-        function = Executable(unit, device, backend.fallback)
+        function = Executable(unit, device, backend.fallback, converts)
         is_local = not unit.references or not backend.reaches_elsewhere()
         called = function if is_local else _with_local_cells(function)
-        if backend.has_accelerator and device.is_host:
-            called = _with_host_values(called)
         return Call(called, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
     kernel = _kernel(unit, takes_context)
-    if backend.has_accelerator:
+    if backend.has_accelerator and not isinstance(unit.op, Sending):
         kernel = _with_host_arrays(kernel)
     return Call(kernel, takes_context, references, unit, (unit,))
 
@@ -118,34 +117,6 @@ def _with_host_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*host_arrays(values))
 
     return call
-
-
-def host_arrays(values: Iterable[Any]) -> list[Any]:
-    """Values, with arrays of the host for buffers of devices."""
-    return [each.lease() if isinstance(each, Buffer) else each for each in values]
-
-
-def _with_host_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A region of the host on values and variables that may be on a device. It writes none of
-    those variables: whatever does is where they are."""
-
-    def call(context: Any, *values: Any) -> Any:
-        return function(context, *[_host_value(each) for each in values])
-
-    return call
-
-
-def _host_value(value: Any) -> Any:
-    if isinstance(value, Buffer):
-        return value.lease()
-    is_away = isinstance(value, VariableCell) and not isinstance(value.buffer, HostBuffer | None)
-    return _host_cell(value) if is_away else value
-
-
-def _host_cell(cell: VariableCell) -> VariableCell:
-    made = VariableCell(cell.name, cell.dtype, cell.shape)
-    made.assign(cell.read())
-    return made
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:

@@ -382,3 +382,31 @@ def test_a_child_of_a_fork_is_told_to_open_the_gpu_itself() -> None:
 
 def test_regions_without_a_gpu_are_the_same_as_before() -> None:
     assert units(tf.tanh(tf.placeholder(tf.float32, [3]))) == [["Tanh"]]
+
+
+def test_a_pipeline_prefetches_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.arange(6 * 2000, dtype=np.float32).reshape(6, 2000)
+    dataset = tf.data.Dataset.from_tensor_slices((images, np.arange(6))).batch(2)
+    dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/gpu:0", 2))
+    iterator = dataset.make_initializable_iterator()
+    image, label = iterator.get_next()
+    total, shown = tf.reduce_sum(image, 1), tf.as_string(tf.reduce_sum(image))
+    with tf.Session() as session:
+        session.run(iterator.initializer)
+        staged: list[int] = []
+        real = CudaProgram._stage
+
+        def stage(self: Any, place: Any, value: Any, number: int) -> None:
+            staged.append(np.asarray(value).nbytes)
+            real(self, place, value, number)
+
+        monkeypatch.setattr(CudaProgram, "_stage", stage)
+        found = [session.run([total, label]) for _ in range(2)]
+        np.testing.assert_allclose(found[1][0], images[2:4].sum(1))
+        np.testing.assert_array_equal(found[1][1], [2, 3])
+        assert max(staged, default=0) < 16_000  # the images were there already
+        assert float(session.run(shown)) == images[4:].sum()
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(total)
+        session.run(iterator.initializer)
+        np.testing.assert_array_equal(session.run(image), images[:2])

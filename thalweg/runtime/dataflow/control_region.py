@@ -21,11 +21,11 @@ from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
-from thalweg.runtime.compiled import Backend, Elsewhere
+from thalweg.runtime.compiled import Backend, Elsewhere, host_arrays
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
-from thalweg.runtime.kernels import Call, call_of, host_arrays, local_cells
+from thalweg.runtime.kernels import Call, call_of, local_cells
 from thalweg.runtime.program_cache import cached_lower
 
 #: Where this is False, everything is left to the executor: both must give the same.
