@@ -87,7 +87,7 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
     items = (*(v for v in parallel if v is not vector), *([vector] if vector else []))
     form, backward = scans_in_order(form, (*items, *alone), ordered)
     if not alone:
-        shared = [e for e in form.every(Reduce) if _is_shared(e, form)]
+        shared = [e for e in form.every(Reduce) if is_shared(e, form)]
         if shared and (made := _team_mapping(form, target, shared, aligned)) is not None:
             return made
     width = _width(form, vector, target, aligned)
@@ -185,7 +185,8 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
 # Teams
 
 
-def _is_shared(expr: Reduce, form: Loops) -> bool:
+def is_shared(expr: Reduce, form: Loops) -> bool:
+    """Whether a reduction is so long that threads share it, once for all that is inside."""
     terms = math.prod(int(v.extent) for v in expr.variables)
     return terms >= MIN_SHARED_TERMS and free_variables(expr) <= frozenset(form.variables)
 
