@@ -14,10 +14,12 @@ from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.loops.combine import shared_bytes
-from thalweg.codegen.cuda.loops.emit import EachEmitter
-from thalweg.codegen.cuda.loops.mapping import Mapping, block_count, item_count, mapping_of
+from thalweg.codegen.cuda.loops.emit import EachEmitter, GridEmitter
+from thalweg.codegen.cuda.loops.mapping import Kind, Mapping, block_count, item_count, mapping_of
+from thalweg.codegen.cuda.loops.scan import ScanEmitter, scan_bytes
 from thalweg.codegen.cuda.loops.split import Phase, Split, split_of
 from thalweg.codegen.cuda.loops.team import TeamEmitter
+from thalweg.codegen.cuda.loops.transpose import TransposeEmitter, transpose_bytes
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.builder import I64, POINTER, Type, Value, constant
 from thalweg.codegen.loops.simplify import simplest
@@ -61,9 +63,25 @@ def _shape(mapping: Mapping, words: Sequence[int], first: int) -> LaunchShape:
         return math.prod(words[f.word - first] if isinstance(f, Dynamic) else f for f in factors)
 
     items = item_count(mapping, {v: value(v.extent) for v in mapping.items})
-    reductions = mapping.form.every(Reduce)
-    memory = 0 if mapping.kind == "each" else shared_bytes(mapping, reductions)
-    return LaunchShape((block_count(mapping, items), 1, 1), (mapping.threads, 1, 1), memory)
+    grid = block_count(mapping, items), 1, 1
+    return LaunchShape(grid, (mapping.threads, 1, 1), _shared_bytes(mapping))
+
+
+def _shared_bytes(mapping: Mapping) -> int:
+    if mapping.kind == "transpose":
+        return transpose_bytes(mapping)
+    if mapping.kind == "scan":
+        return scan_bytes(mapping)
+    return 0 if mapping.kind == "each" else shared_bytes(mapping, mapping.form.every(Reduce))
+
+
+_EMITTERS: dict[Kind, type[GridEmitter]] = {
+    "each": EachEmitter,
+    "row": TeamEmitter,
+    "column": TeamEmitter,
+    "transpose": TransposeEmitter,
+    "scan": ScanEmitter,
+}
 
 
 @dataclass(frozen=True)
@@ -88,8 +106,9 @@ class _Writing:
         words = {word: b.parameters[1 + word] for word in form.words}
         if self.guarded or _is_guarded(form):
             _stop_at_fault(b, fault)
-        kind = EachEmitter if self.mapping.kind == "each" else TeamEmitter
-        emitter = kind(self.mapping, b, pointers, words, fault, self.aligned)
+        emitter = _EMITTERS[self.mapping.kind](
+            self.mapping, b, pointers, words, fault, self.aligned
+        )
         if split is not None and isinstance(emitter, TeamEmitter):
             emitter.phase = Phase(split, is_first, others[count])
         emitter.write()

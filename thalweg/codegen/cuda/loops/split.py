@@ -56,7 +56,7 @@ class Phase:
 
 def split_of(mapping: Mapping) -> Split | None:
     """How the reductions of a kernel are split, if that pays."""
-    if mapping.kind == "each":
+    if mapping.kind not in ("row", "column"):
         return None
     shared = [expr for expr in mapping.form.every(Reduce) if is_shared(expr, mapping.form)]
     inner = {part for expr in shared for part in postorder([expr.body])}
