@@ -56,13 +56,14 @@ class GridModule(Module):
     ) -> Builder:
         return GridBuilder(self, name, parameters, result, attributes)
 
-    def entry(self, name: str, words: Sequence[Type], max_threads: int) -> Builder:
+    def entry(self, name: str, words: Sequence[Type], max_threads: int) -> GridBuilder:
         """A kernel to be written: its first parameter is the grid, then come its argument words.
 
         No block of its launches has more threads than `max_threads`.
         """
         inlining = "noinline" if self.target.is_emulated else "alwaysinline"
         body = self.function(f"{name}.body", [POINTER, *words], attributes=f"{inlining} nounwind")
+        assert isinstance(body, GridBuilder)
         self._entries.append((name, words, body, max_threads))
         return body
 
