@@ -59,6 +59,8 @@ class Device(ABC):
     """A processor with memory of its own."""
 
     is_host: bool = True  # its memory is the host's: buffers are arrays
+    description: str = ""  # of the hardware, where it has a name
+    capability: int = 0  # of a GPU: its compute capability times ten
 
     def __init__(self, name: str, target: Target) -> None:
         self.name = name  # in full: "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -70,6 +72,11 @@ class Device(ABC):
         """Names everything about the device that its programs depend on."""
 
     # Memory
+
+    @property
+    def memory_limit(self) -> int:
+        """How many bytes it has."""
+        return 0
 
     @abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:

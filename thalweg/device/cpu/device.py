@@ -6,6 +6,7 @@ else. Several devices in one process share the cores: each gets a pool with its 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -55,6 +56,11 @@ class CpuDevice(Device):
     def key(self) -> str:
         """Names everything about the device that its programs depend on."""
         return f"{self.target} {self.target.key} {self.threads}"
+
+    @property
+    def memory_limit(self) -> int:
+        """How many bytes the host has."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
         """Memory for an array; what it holds is undefined."""

@@ -55,6 +55,12 @@ class CudaDevice(Device):
         as it is needed or, without growth, at once."""
         self.properties = driver.properties(index)
         super().__init__(name, target_of(self.properties, is_emulated))
+        found = self.properties
+        self.capability = found.capability
+        self.description = (
+            f"device: {index}, name: {found.name}, pci bus id: {found.bus_id}, "
+            f"compute capability: {found.capability // 10}.{found.capability % 10}"
+        )
         self._driver, self._index = driver, index
         self._fraction, self._allow_growth = fraction, allow_growth
         self._lock = freed_after_fork(threading.RLock())
@@ -106,6 +112,11 @@ class CudaDevice(Device):
         return max(free - _LEFT, free // 2)
 
     # Memory
+
+    @property
+    def memory_limit(self) -> int:
+        """How many bytes of the GPU the process may use."""
+        return int((self._fraction or 1.0) * self.properties.memory)
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
         """Memory for an array; what it holds is undefined. Objects are the host's."""
