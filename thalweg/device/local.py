@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from thalweg.device.cpu.device import LOCAL_TASK, cpu_device
-from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.device import cuda_devices
 from thalweg.device.device import Device
 from thalweg.device.gpu_options import GpuOptions
 
@@ -25,8 +25,6 @@ def local_devices(
     count = max(1, device_count.get("CPU", 1))
     cpus = [cpu_device(index, count, threads, task) for index in range(count)]
     wanted = device_count.get("GPU")
-    if gpus is None or wanted == 0 or found_driver()[0] is None:
+    if gpus is None or wanted == 0:
         return [*cpus]
-    from thalweg.device.cuda.device import cuda_devices  # code generators: not without a GPU
-
     return [*cpus, *cuda_devices(wanted, task, gpus)]

@@ -1,4 +1,4 @@
-"""Finds the driver of this process: libcuda, its emulation, or none. Imports nothing heavy."""
+"""Finds the driver of this process: libcuda, its emulation, or none."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from functools import cache
 
 from thalweg.device.cuda.driver import Driver
+from thalweg.device.cuda.emulated import EmulatedDriver
 from thalweg.device.cuda.libcuda import LibcudaDriver
 
 
@@ -21,7 +22,5 @@ def found_driver() -> tuple[Driver | None, bool]:
         return None, False
     if wanted != "emulated":
         return LibcudaDriver.found(), False
-    from thalweg.device.cuda.emulated import EmulatedDriver  # it loads compiled kernels
-
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
     return (None if is_hidden else EmulatedDriver()), True
