@@ -25,6 +25,7 @@ _STATIC_SHARED = 48 << 10  # above this, a function has to be allowed its shared
 _MAX_DYNAMIC_SHARED = 8  # an attribute of functions
 _CLUSTER = 4  # an attribute of launches
 _HOST, _DEVICE = 1, 2  # kinds of memory
+_LIKELY_RATE = 1e12  # bytes a second
 _NON_BLOCKING = 1  # a stream that does not wait for the default one
 
 # Attributes of devices
@@ -131,8 +132,8 @@ class LibcudaDriver(Driver):
         self._call("cuDeviceGetName", name, 256, device)
         self._call("cuDeviceGetPCIBusId", bus, 64, device)
         self._call("cuDeviceTotalMem_v2", byref(memory), device)
-        # Memory transfers twice in a cycle of its clock, which is in kHz.
-        rate = 2e3 * number(_MEMORY_CLOCK) * number(_BUS_WIDTH) / 8
+        # Memory transfers twice in a cycle of its clock, which is in kHz where it is told at all.
+        rate = 2e3 * number(_MEMORY_CLOCK) * number(_BUS_WIDTH) / 8 or _LIKELY_RATE
         return Properties(
             name.value.decode(),
             10 * number(_MAJOR) + number(_MINOR),
@@ -179,6 +180,13 @@ class LibcudaContext(Context):
         if code:
             raise self.failure(code, function, _described(code))
 
+    def release(self, function: str, handle: Any) -> None:
+        """Free something. Finalizers do so, and some after the driver has ended: what it answers
+        does not matter."""
+        if self.lost is None:
+            self.enter()
+            getattr(_library(), function)(handle)
+
     def enter(self) -> None:
         """Have this thread's calls go to this context."""
         if getattr(self._current, "is_set", False):
@@ -201,8 +209,7 @@ class LibcudaContext(Context):
         return address.value
 
     def free(self, address: int) -> None:
-        if self.lost is None:
-            self.call("cuMemFree_v2", c_uint64(address))
+        self.release("cuMemFree_v2", c_uint64(address))
 
     def pin(self, size: int) -> int:
         address = c_void_p()
@@ -210,8 +217,7 @@ class LibcudaContext(Context):
         return address.value or 0
 
     def unpin(self, address: int) -> None:
-        if self.lost is None:
-            self.call("cuMemFreeHost", c_void_p(address))
+        self.release("cuMemFreeHost", c_void_p(address))
 
     # Work
 
@@ -353,10 +359,9 @@ class LibcudaGraph(Graph):
             raise self._context.failure(code, "cuGraphLaunch", _described(code))
 
     def close(self) -> None:
-        if self._context.lost is None:
-            if self._runnable:
-                self._context.call("cuGraphExecDestroy", self._runnable)
-            self._context.call("cuGraphDestroy", self._graph)
+        if self._runnable:
+            self._context.release("cuGraphExecDestroy", self._runnable)
+        self._context.release("cuGraphDestroy", self._graph)
         self._runnable = c_void_p()
 
 
