@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from thalweg import errors, protos
 from thalweg.graph import context
+from thalweg.graph.device import DeviceName
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef.util import extract_sub_graph
 from thalweg.graph.likes import FetchLike, MaybeNone, Structure
@@ -325,9 +326,9 @@ class BaseSession:
         """Make this the default session (and only that: not its graph) inside the block."""
         return context.sessions.pushed(self)
 
-    def list_devices(self) -> list[str]:
-        """The devices of this session."""
-        return list(self._engine.placer.devices)
+    def list_devices(self) -> list[DeviceName]:
+        """The devices of this session, as strings that also have `name` and `device_type`."""
+        return [DeviceName(name) for name in self._engine.placer.devices]
 
 
 @public("get_default_session")
