@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from threading import get_ident
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from thalweg.codegen.machine import CpuTarget, llvm
+from thalweg.codegen.machine import llvm
 from thalweg.platform.caches import memoized
 
 #: Options that code may be made with, and how each is taken back.
@@ -100,6 +100,25 @@ os.register_at_fork(
 )
 
 
+class Machine(Protocol):
+    """What LLVM must know of a target."""
+
+    @property
+    def triple(self) -> str:
+        """The machine, as LLVM names it."""
+        ...
+
+    @property
+    def cpu(self) -> str:
+        """The model of the processor."""
+        ...
+
+    @property
+    def features(self) -> str:
+        """Parts of the instruction set that are there or not: "+avx2,-avx512f"."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tools:
     """What one thread at a time works with: a target machine, and sets of passes for it."""
@@ -109,7 +128,7 @@ class Tools:
 
 
 @contextmanager
-def tools_for(target: CpuTarget) -> Generator[Tools]:
+def tools_for(target: Machine) -> Generator[Tools]:
     """Tools that no other thread uses meanwhile."""
     resting = _resting(target)
     try:
@@ -123,19 +142,19 @@ def tools_for(target: CpuTarget) -> Generator[Tools]:
         resting.append(tools)
 
 
-def release_tools(target: CpuTarget) -> None:
+def release_tools(target: Machine) -> None:
     """Let go of the tools that nobody uses, but for one set: each takes most of a MiB."""
     with inside.kept():
         del _resting(target)[1:]
 
 
 @memoized(16)
-def _resting(target: CpuTarget) -> list[Tools]:
+def _resting(target: Machine) -> list[Tools]:
     return []
 
 
-def new_machine(target: CpuTarget) -> Any:
-    """A target machine."""
+def new_machine(target: Machine, level: int = 2) -> Any:
+    """A target machine, which spends more time on better code at higher levels."""
     # Position-independent code in the small model reaches its constants relative to itself.
     return (
         llvm()
@@ -143,7 +162,7 @@ def new_machine(target: CpuTarget) -> Any:
         .create_target_machine(
             cpu=target.cpu,
             features=target.features,
-            opt=2,
+            opt=level,
             reloc="pic",
             codemodel="small",
         )

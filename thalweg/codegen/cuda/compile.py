@@ -1,0 +1,213 @@
+"""Text of CUDA kernels to PTX, to a cubin, or to code of this machine.
+
+PTX is LLVM's. A cubin is what `ptxas` makes of it, where that is installed (the CUDA toolkit, or
+the wheel of the extra `[cuda]`); without it the driver compiles PTX itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.codegen.cuda.emulation import STACK_BYTES, Slot, state_words
+from thalweg.codegen.cuda.launch import Extent3
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.compile import place
+from thalweg.codegen.llvm.threads import (
+    emitted,
+    inside,
+    module_of,
+    new_machine,
+    run_over_module,
+    tools_for,
+)
+from thalweg.codegen.machine import llvm, named
+from thalweg.platform.caches import memoized
+
+_TIME_LIMIT = 120  # seconds: `ptxas` has taken minutes for kernels that were too large
+
+
+def to_ptx(text: str, target: CudaTarget) -> str:
+    """The PTX of a module."""
+    with (
+        tools_for(target) as tools,
+        inside.kept(),
+        module_of(text, target.triple, _layout(target)) as module,
+    ):
+        # Made for each module: what passes learnt of one is remembered by its address.
+        builder, whole = _passes(tools.machine)
+        run_over_module(whole, module, builder)
+        return emitted(tools.machine, module, is_object=False).decode()
+
+
+def _passes(machine: Any) -> tuple[Any, Any]:
+    """All passes of the second level but for vectors, which kernels have where they pay."""
+    options = llvm().create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm().create_pass_builder(machine, options)
+    return builder, builder.getModulePassManager()
+
+
+@memoized(16)
+def _layout(target: CudaTarget) -> str:
+    return str(new_machine(target).target_data)
+
+
+# Cubins
+
+
+class AssemblyError(RuntimeError):
+    """PTX that `ptxas` does not take."""
+
+
+def to_cubin(ptx: str, target: CudaTarget) -> bytes | None:
+    """The machine code of a GPU; None where there is no `ptxas`."""
+    program = ptxas()
+    if program is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        ran = subprocess.run(
+            [program, f"-arch={target.cpu}", "-o", made, source],
+            capture_output=True,
+            text=True,
+            timeout=_TIME_LIMIT,
+            check=False,
+        )
+        if ran.returncode:
+            raise AssemblyError(ran.stderr.strip() or ran.stdout.strip())
+        return made.read_bytes()
+
+
+@cache
+def ptxas() -> str | None:
+    """The path of `ptxas`: on the search path, of the CUDA toolkit, or of NVIDIA's wheel."""
+    if found := shutil.which("ptxas"):
+        return found
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [Path(home, "bin", "ptxas") for home in homes if home]
+    wheel = importlib.util.find_spec("nvidia")
+    for folder in wheel.submodule_search_locations or () if wheel else ():
+        places += sorted(Path(folder).glob("*/bin/ptxas"))
+    return next((str(one) for one in places if os.access(one, os.X_OK)), None)
+
+
+# The host
+
+
+@dataclass(frozen=True)
+class HostKernel:
+    """A kernel on the host: call it with the address of its argument words and a launch's shape."""
+
+    address: int
+
+    def __call__(self, words: int, grid: Extent3, block: Extent3, shared_bytes: int = 0) -> None:
+        """Run a launch."""
+        threads = block[0]
+        if block[1:] != (1, 1):
+            raise ValueError(f"blocks are in one dimension, not {block}")
+        memory = _memory.of(threads, shared_bytes)
+        memory.shared[:] = _GARBAGE  # as on a GPU, what was there before
+        state = memory.state
+        state[: Slot.THREADS + 1] = *grid, threads
+        state[Slot.SHARED], state[Slot.STACKS] = memory.shared.ctypes.data, memory.stacks
+        _function(self.address)(words, state.ctypes.data)
+        if (memory.redzone != _REDZONE).any():
+            memory.redzone[:] = _REDZONE
+            raise RuntimeError("A kernel wrote beyond its shared memory.")
+
+
+@dataclass(frozen=True)
+class HostModule:
+    """The kernels of a module, by their names."""
+
+    entries: dict[str, HostKernel]
+
+    def __getitem__(self, name: str) -> HostKernel:
+        return self.entries[name]
+
+
+def to_host(text: str, entries: Sequence[str]) -> HostModule:
+    """The kernels of a module for the emulated grid, loaded into this process."""
+    native = named("native")
+    machine = _host_machine()
+    with inside.kept(), module_of(text, native.triple, str(machine.target_data)) as module:
+        code = emitted(machine, module, is_object=True)
+    addresses = place(code, entries, native)
+    return HostModule({n: HostKernel(a) for n, a in zip(entries, addresses, strict=True)})
+
+
+class _HostMachine(threading.local):
+    """A target machine of this thread: kernels are emulated once or twice, so that making code
+    fast counts for more than fast code."""
+
+    machine: Any = None
+
+
+_host = _HostMachine()
+
+
+def _host_machine() -> Any:
+    if _host.machine is None:
+        _host.machine = new_machine(named("native"), level=0)
+    return _host.machine
+
+
+_GARBAGE, _REDZONE, _REDZONE_BYTES = 0xFF, 0xA5, 256
+
+
+@memoized(10_000)
+def _function(address: int) -> Callable[[int, int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)
+
+
+@dataclass(frozen=True)
+class _LaunchMemory:
+    """What the launches of one thread run in."""
+
+    state: NDArray[np.int64]
+    shared: NDArray[np.uint8]
+    redzone: NDArray[np.uint8]
+    stack_memory: NDArray[np.uint8]
+
+    @property
+    def stacks(self) -> int:
+        """The address of the first stack."""
+        return -(-self.stack_memory.ctypes.data // 64) * 64
+
+
+class _Memories(threading.local):
+    """The memory of this thread's launches; only what is written becomes resident."""
+
+    def __init__(self) -> None:
+        self._stacks = np.empty(0, np.uint8)
+        self._bytes = np.empty(0, np.uint8)
+
+    def of(self, threads: int, shared: int) -> _LaunchMemory:
+        wanted = threads * STACK_BYTES + 64
+        if len(self._stacks) < wanted:
+            self._stacks = np.empty(wanted, np.uint8)
+        if len(self._bytes) < shared + _REDZONE_BYTES + 1024:
+            self._bytes = np.empty(shared + _REDZONE_BYTES + 1024, np.uint8)
+        start = -self._bytes.ctypes.data % 1024
+        whole = self._bytes[start : start + shared + _REDZONE_BYTES]
+        whole[shared:] = _REDZONE
+        state = np.zeros(state_words(threads), np.int64)
+        return _LaunchMemory(state, whole[:shared], whole[shared:], self._stacks)
+
+
+_memory = _Memories()

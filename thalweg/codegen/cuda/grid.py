@@ -1,0 +1,149 @@
+"""The abstract grid: what a kernel may ask of the threads that run it, whatever runs them.
+
+A `GridModule` is a module of kernels. An entry is written as a function of a grid and of the
+kernel's argument words; what it asks of the grid are calls of `@grid.…`, which the module defines
+for the machine that its text is for: by NVPTX instructions, or on the host, where the threads of a
+block take turns on one thread of the system (`emulation.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thalweg.codegen.cuda import emulation, nvptx
+from thalweg.codegen.cuda.builder import GridBuilder
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.builder import I32, I64, POINTER, VOID, Builder, Module, Type, Value
+
+#: The functions of a grid: the result, and the parameters behind the grid itself.
+FUNCTIONS: dict[str, tuple[Type, tuple[Type, ...]]] = {
+    "grid.thread": (I32, ()),  # of its block
+    "grid.threads": (I32, ()),  # that a block has
+    **{f"grid.block.{axis}": (I32, ()) for axis in "xyz"},
+    **{f"grid.blocks.{axis}": (I32, ()) for axis in "xyz"},
+    "grid.barrier": (VOID, ()),  # all threads of the block meet
+    "grid.warp": (VOID, ()),  # all threads of the warp meet
+    "grid.lane": (I32, (I32, I32)),  # the value of another lane of the warp: (value, lane)
+    "grid.shared": (POINTER, ()),  # the memory of the block
+}
+
+#: Functions at which a thread may wait for others.
+MEETING = frozenset({"grid.barrier", "grid.warp", "grid.lane"})
+
+
+_MIN_BF16 = 80  # the compute capability that rounds to bfloat16 in one instruction
+
+
+class GridModule(Module):
+    """A module whose functions may use the grid, for the machine of a target."""
+
+    def __init__(self, target: CudaTarget) -> None:
+        real = not target.is_emulated
+        super().__init__(real, real, real and target.capability >= _MIN_BF16)
+        self.target = target
+        self._entries: list[tuple[str, Sequence[Type], Builder, int]] = []
+        self._used = set[str]()
+
+    def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
+        if name in FUNCTIONS:
+            self._used.add(name)
+        else:
+            super().declare(name, result, parameters)
+
+    def _builder(
+        self, name: str, parameters: Sequence[Type], result: Type, attributes: str
+    ) -> Builder:
+        return GridBuilder(self, name, parameters, result, attributes)
+
+    def entry(self, name: str, words: Sequence[Type], max_threads: int) -> GridBuilder:
+        """A kernel to be written: its first parameter is the grid, then come its argument words.
+
+        No block of its launches has more threads than `max_threads`.
+        """
+        inlining = "noinline" if self.target.is_emulated else "alwaysinline"
+        body = self.function(f"{name}.body", [POINTER, *words], attributes=f"{inlining} nounwind")
+        assert isinstance(body, GridBuilder)
+        self._entries.append((name, words, body, max_threads))
+        return body
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The names of the kernels."""
+        return tuple(name for name, *_ in self._entries)
+
+    @property
+    def text(self) -> str:
+        meets = not MEETING.isdisjoint(self._used)
+        parts = [super().text]
+        if self.target.is_emulated:
+            parts.append(emulation.definitions(self._used))
+            parts += [emulation.entry(name, words, meets) for name, words, *_ in self._entries]
+        else:
+            parts.append(nvptx.definitions(self._used))
+            parts += [
+                nvptx.entry(name, words, body.marks, threads)
+                for name, words, body, threads in self._entries
+            ]
+        return "".join(parts)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid as an entry sees it."""
+
+    builder: Builder
+    context: Value
+
+    @classmethod
+    def of(cls, entry: Builder) -> Grid:
+        """The grid that runs an entry."""
+        return cls(entry, entry.parameters[0])
+
+    def thread(self) -> Value:
+        """The number of the thread in its block (i32)."""
+        return self._call("grid.thread")
+
+    def threads(self) -> Value:
+        """How many threads a block has (i32)."""
+        return self._call("grid.threads")
+
+    def block(self, axis: str = "x") -> Value:
+        """The number of the block along an axis of the grid (i32)."""
+        return self._call(f"grid.block.{axis}")
+
+    def blocks(self, axis: str = "x") -> Value:
+        """How many blocks the grid has along an axis (i32)."""
+        return self._call(f"grid.blocks.{axis}")
+
+    def shared(self) -> Value:
+        """The address of the block's shared memory."""
+        return self._call("grid.shared")
+
+    def barrier(self) -> None:
+        """Wait until all threads of the block have come here; what they wrote is then seen."""
+        self._call("grid.barrier")
+
+    def warp_barrier(self) -> None:
+        """The same for the threads of the warp, all 32 of which must come."""
+        self._call("grid.warp")
+
+    def from_lane(self, value: Value, lane: Value) -> Value:
+        """A scalar as another lane of the warp has it; all 32 lanes must take part."""
+        b, kind = self.builder, value.type
+        raw = b.convert("bitcast", value, f"i{kind.bits}") if kind.is_float else value
+        if kind.bits == 64:
+            halves = b.emit(I32.of(2), f"bitcast {raw} to <2 x i32>")
+            low, high = (self._call("grid.lane", b.extract(halves, n), lane) for n in (0, 1))
+            pair = b.emit(I32.of(2), f"insertelement <2 x i32> poison, {low}, i64 0")
+            pair = b.emit(I32.of(2), f"insertelement {pair}, {high}, i64 1")
+            whole = b.emit(I64, f"bitcast {pair} to i64")
+        else:
+            wide = raw if kind.bits == 32 else b.convert("zext", raw, "i32")
+            moved = self._call("grid.lane", wide, lane)
+            whole = moved if kind.bits == 32 else b.convert("trunc", moved, f"i{kind.bits}")
+        return b.convert("bitcast", whole, kind.scalar) if kind.is_float else whole
+
+    def _call(self, name: str, *arguments: Value) -> Value:
+        result, _ = FUNCTIONS[name]
+        return self.builder.call(name, result, self.context, *arguments)

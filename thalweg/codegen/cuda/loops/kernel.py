@@ -1,0 +1,137 @@
+"""CUDA kernels for loop kernels.
+
+What comes in is a `Loops` kernel and a target; what goes out is LLVM text with an entry for each
+launch, and the grids of the launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from thalweg.codegen.cuda.builder import GridBuilder
+from thalweg.codegen.cuda.grid import GridModule
+from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
+from thalweg.codegen.cuda.loops.combine import shared_bytes
+from thalweg.codegen.cuda.loops.emit import EachEmitter, GridEmitter
+from thalweg.codegen.cuda.loops.mapping import Kind, Mapping, block_count, item_count, mapping_of
+from thalweg.codegen.cuda.loops.scan import ScanEmitter, scan_bytes
+from thalweg.codegen.cuda.loops.split import Phase, Split, split_of
+from thalweg.codegen.cuda.loops.team import TeamEmitter
+from thalweg.codegen.cuda.loops.transpose import TransposeEmitter, transpose_bytes
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.builder import I64, POINTER, Type, Value, constant
+from thalweg.codegen.loops.simplify import simplest
+from thalweg.ir.dynamic import Dynamic, factors_of
+from thalweg.ir.expr import Load, Reduce
+from thalweg.ir.kernel import Loops
+from thalweg.ir.rewrite import postorder
+
+
+def emit_loops(
+    kernel: Loops, target: CudaTarget, guarded: bool = False, aligned: bool = False
+) -> CudaKernel:
+    """The code of a loop kernel."""
+    module = GridModule(target)
+    mapping = mapping_of(simplest(kernel), target, aligned)
+    split = split_of(mapping)
+    writing = _Writing(module, kernel, mapping, guarded, aligned)
+    if split is None:
+        writing.entry("kernel")
+        return CudaKernel(module.text, module.entries)
+    writing.entry("parts", split, is_first=True)
+    writing.entry("kernel", split)
+    return CudaKernel(module.text, module.entries, split.scratch)
+
+
+def loops_shapes(
+    kernel: Loops, target: CudaTarget, words: Sequence[int], aligned: bool = False
+) -> tuple[LaunchShape, ...]:
+    """The launches of a loop kernel's entries; `words` are its run-time sizes."""
+    mapping = mapping_of(simplest(kernel), target, aligned)
+    whole = _shape(mapping, words, len(kernel.arguments) + 2)
+    split = split_of(mapping)
+    if split is None:
+        return (whole,)
+    return replace(whole, grid=(whole.grid[0], split.parts, 1)), whole
+
+
+def _shape(mapping: Mapping, words: Sequence[int], first: int) -> LaunchShape:
+    def value(extent: int) -> int:
+        factors = factors_of(extent)
+        return math.prod(words[f.word - first] if isinstance(f, Dynamic) else f for f in factors)
+
+    items = item_count(mapping, {v: value(v.extent) for v in mapping.items})
+    grid = block_count(mapping, items), 1, 1
+    return LaunchShape(grid, (mapping.threads, 1, 1), _shared_bytes(mapping))
+
+
+def _shared_bytes(mapping: Mapping) -> int:
+    if mapping.kind == "transpose":
+        return transpose_bytes(mapping)
+    if mapping.kind == "scan":
+        return scan_bytes(mapping)
+    return 0 if mapping.kind == "each" else shared_bytes(mapping, mapping.form.every(Reduce))
+
+
+_EMITTERS: dict[Kind, type[GridEmitter]] = {
+    "each": EachEmitter,
+    "row": TeamEmitter,
+    "column": TeamEmitter,
+    "transpose": TransposeEmitter,
+    "scan": ScanEmitter,
+}
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The entries of a kernel: functions of its argument words."""
+
+    module: GridModule
+    kernel: Loops
+    mapping: Mapping
+    guarded: bool
+    aligned: bool
+
+    def entry(self, name: str, split: Split | None = None, is_first: bool = False) -> None:
+        """Write an entry."""
+        form, count = self.mapping.form, len(self.kernel.arguments)
+        last = max(self.kernel.words, default=count + 1)
+        kinds: list[Type] = [POINTER] * (count + 2) + [I64] * (last - count - 1)
+        b = self.module.entry(name, kinds, self.mapping.threads)
+        b.marks = self._marks()
+        _, fault, *others = b.parameters
+        pointers = {argument: others[argument.position] for argument in form.arguments}
+        words = {word: b.parameters[1 + word] for word in form.words}
+        if self.guarded or _is_guarded(form):
+            _stop_at_fault(b, fault)
+        emitter = _EMITTERS[self.mapping.kind](
+            self.mapping, b, pointers, words, fault, self.aligned
+        )
+        if split is not None and isinstance(emitter, TeamEmitter):
+            emitter.phase = Phase(split, is_first, others[count])
+        emitter.write()
+        b.ret()
+
+    def _marks(self) -> dict[int, str]:
+        """What is known of the buffers; those of the grid and of the fault word come before."""
+        written = {store.buffer.position for store in self.mapping.form.stores}
+        return {
+            2 + argument.position: "noalias" if argument.position in written else "noalias readonly"
+            for argument in self.kernel.arguments
+        }
+
+
+def _stop_at_fault(b: GridBuilder, fault: Value) -> None:
+    found = b.load(I64, fault)
+    b.fork(b.compare("eq", found, constant(I64, 0)), "clean", "faulty")
+    b.label("faulty")
+    b.ret()
+    b.label("clean")
+
+
+def _is_guarded(form: Loops) -> bool:
+    """Whether places are computed from data, which an earlier kernel may have found at fault."""
+    computed = [part for offset in form.offsets for part in offset.parts]
+    return any(isinstance(part, Load) for part in postorder(computed))
