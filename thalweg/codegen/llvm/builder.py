@@ -150,6 +150,10 @@ class Module:
         self._functions.append(made)
         return made
 
+    def has_function(self, name: str) -> bool:
+        """Whether a function of that name is being written, or was."""
+        return any(function.name == name for function in self._functions)
+
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
         """Note a function that is used and defined elsewhere (an intrinsic)."""
         if name not in self._declarations:
