@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from thalweg.codegen.cuda.emulation import STACK_BYTES, Slot, state_words
 from thalweg.codegen.cuda.launch import Extent3
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.compile import object_code, place
+from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.llvm.threads import (
     emitted,
     inside,
@@ -143,9 +143,28 @@ class HostModule:
 
 def to_host(text: str, entries: Sequence[str]) -> HostModule:
     """The kernels of a module for the emulated grid, loaded into this process."""
-    machine = named("native")
-    addresses = place(object_code(text, machine), entries, machine)
+    native = named("native")
+    machine = _host_machine()
+    with inside.kept(), module_of(text, native.triple, str(machine.target_data)) as module:
+        code = emitted(machine, module, is_object=True)
+    addresses = place(code, entries, native)
     return HostModule({n: HostKernel(a) for n, a in zip(entries, addresses, strict=True)})
+
+
+class _HostMachine(threading.local):
+    """A target machine of this thread: kernels are emulated once or twice, so that making code
+    fast counts for more than fast code."""
+
+    machine: Any = None
+
+
+_host = _HostMachine()
+
+
+def _host_machine() -> Any:
+    if _host.machine is None:
+        _host.machine = new_machine(named("native"), level=0)
+    return _host.machine
 
 
 _GARBAGE, _REDZONE, _REDZONE_BYTES = 0xFF, 0xA5, 256

@@ -18,7 +18,7 @@ from thalweg.codegen.llvm.builder import constant as number
 from thalweg.codegen.machine import named
 
 WARP = 32
-STACK_BYTES = 1 << 16  # of a fibre
+STACK_BYTES = 1 << 18  # of a fibre, of which only what it writes becomes resident
 
 
 class Slot(IntEnum):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cuda import emulation, nvptx
+from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.builder import I32, I64, POINTER, VOID, Builder, Module, Type, Value
 
@@ -31,13 +32,17 @@ FUNCTIONS: dict[str, tuple[Type, tuple[Type, ...]]] = {
 MEETING = frozenset({"grid.barrier", "grid.warp", "grid.lane"})
 
 
+_MIN_BF16 = 80  # the compute capability that rounds to bfloat16 in one instruction
+
+
 class GridModule(Module):
     """A module whose functions may use the grid, for the machine of a target."""
 
     def __init__(self, target: CudaTarget) -> None:
-        super().__init__(native_fp16=not target.is_emulated, fma=not target.is_emulated)
+        real = not target.is_emulated
+        super().__init__(real, real, real and target.capability >= _MIN_BF16)
         self.target = target
-        self._entries: list[tuple[str, Sequence[Type], Builder, int]] = []
+        self._entries: list[tuple[str, Sequence[Type], Builder, int, int]] = []
         self._used = set[str]()
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
@@ -46,14 +51,22 @@ class GridModule(Module):
         else:
             super().declare(name, result, parameters)
 
-    def entry(self, name: str, words: Sequence[Type], max_threads: int) -> Builder:
-        """A kernel to be written: its first parameter is the grid, then come its argument words.
+    def _builder(
+        self, name: str, parameters: Sequence[Type], result: Type, attributes: str
+    ) -> Builder:
+        return GridBuilder(self, name, parameters, result, attributes)
 
-        No block of its launches has more threads than `max_threads`.
+    def entry(self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0) -> Builder:
+        """A kernel to be written: its first parameter is the grid, then come its argument words,
+        then the addresses of its tensor maps.
+
+        No block of its launches has more threads than `max_threads`. Tensor maps are passed by
+        value; to emulated kernels, as words with their addresses.
         """
         inlining = "noinline" if self.target.is_emulated else "alwaysinline"
-        body = self.function(f"{name}.body", [POINTER, *words], attributes=f"{inlining} nounwind")
-        self._entries.append((name, words, body, max_threads))
+        kinds = [POINTER, *words, *[POINTER] * maps]
+        body = self.function(f"{name}.body", kinds, attributes=f"{inlining} nounwind")
+        self._entries.append((name, words, body, max_threads, maps))
         return body
 
     @property
@@ -67,12 +80,15 @@ class GridModule(Module):
         parts = [super().text]
         if self.target.is_emulated:
             parts.append(emulation.definitions(self._used))
-            parts += [emulation.entry(name, words, meets) for name, words, *_ in self._entries]
+            parts += [
+                emulation.entry(name, [*words, *[POINTER] * maps], meets)
+                for name, words, _, _, maps in self._entries
+            ]
         else:
             parts.append(nvptx.definitions(self._used))
             parts += [
-                nvptx.entry(name, words, body.marks, threads)
-                for name, words, body, threads in self._entries
+                nvptx.entry(name, words, body.marks, threads, maps)
+                for name, words, body, threads, maps in self._entries
             ]
         return "".join(parts)
 

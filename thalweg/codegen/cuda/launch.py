@@ -25,7 +25,7 @@ class CudaKernel:
 
     The entries are launched one after the other. Each takes the argument words of the CPU's
     kernels (the fault word's address, buffers, scratch, run-time sizes), a parameter of 64 bits
-    for each, and after them the addresses of the encoded tensor maps. `scratch` is the memory in
+    for each, and after them its encoded tensor maps by value. `scratch` is the memory in
     bytes that the launches share.
     """
 

@@ -8,10 +8,12 @@ Axes are counted from the innermost.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any
 
-from thalweg.ir.dynamic import Dynamic, DynamicProduct, factors_of
+from thalweg.ir.dynamic import Dynamic, factors_of
 
 BYTES = 128  # of an encoded map
 MAX_RANK = 5
@@ -70,44 +72,57 @@ class MapWord:
 
 @dataclass(frozen=True)
 class TensorMapSpec:
-    """A tensor map of a kernel, whose integers may be known at run time only.
+    """A tensor map of a kernel: that of the call it was made for, and what differs in others.
 
-    The address of the encoded map is an argument word after all run-time sizes, in the order of
-    the kernel's maps.
+    A kernel takes its encoded maps by value after its argument words; an emulated one takes their
+    addresses, as words.
     """
 
     argument: int  # the argument word that holds the address of the tensor
-    offset: int  # bytes from there
-    dtype: str
-    itemsize: int
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    steps: tuple[int, ...]
-    windows: Windows | None = None
+    map: TensorMap  # its address is the distance in bytes from there
+    varying: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    """(axis, number, words): the extent of an axis is the number times those argument words."""
 
     def resolved(self, words: Sequence[int]) -> TensorMap:
         """The map of a call; `words` are all argument words, from the fault word's address on."""
-
-        def number(value: int) -> int:
-            if isinstance(value, DynamicProduct):
-                result = 1
-                for factor in factors_of(value):
-                    result *= number(factor)
-                return result
-            return int(words[value.word]) if isinstance(value, Dynamic) else int(value)
-
-        return TensorMap(
-            int(words[self.argument]) + self.offset,
-            self.dtype,
-            self.itemsize,
-            tuple(max(1, number(extent)) for extent in self.extents),
-            self.strides,
-            self.box,
-            self.steps,
-            self.windows,
-        )
+        extents = list(self.map.extents)
+        for axis, number, factors in self.varying:
+            extents[axis] = number * prod(int(words[word]) for word in factors)
+        address = int(words[self.argument]) + self.map.address
+        return replace(self.map, address=address, extents=tuple(max(1, e) for e in extents))
 
     def emulated(self, words: Sequence[int]) -> bytes:
         """The encoded map of a call on an emulated device."""
         return self.resolved(words).emulated()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept on disk."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> TensorMapSpec:
+        """What `to_json` gave, perhaps read from a file."""
+        given = {name: _tuples(value) for name, value in fields["map"].items()}
+        windows = given.pop("windows")
+        if windows is not None:
+            windows = Windows(**{name: _tuples(value) for name, value in windows.items()})
+        return cls(
+            fields["argument"], TensorMap(**given, windows=windows), _tuples(fields["varying"])
+        )
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as the tuples that they were before they became JSON."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any JSON values
+
+
+def varying_extents(extents: Sequence[int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """What `TensorMapSpec.varying` says of extents, some of which are known at run time only."""
+    found: list[tuple[int, int, tuple[int, ...]]] = []
+    for axis, extent in enumerate(extents):
+        factors = factors_of(extent)
+        words = tuple(factor.word for factor in factors if isinstance(factor, Dynamic))
+        if words:
+            known = [int(factor) for factor in factors if not isinstance(factor, Dynamic)]
+            found.append((axis, prod(known), words))
+    return tuple(found)

@@ -76,7 +76,13 @@ POINTER, VOID = Type("ptr"), Type("void")
 # nothing may be claimed besides; `tests/codegen/test_claims.py` holds kernels to this list.
 #
 # align     That of an element, whatever the vector: `alignment` below decides for all accesses.
+#           CUDA kernels whose buffers all begin at multiples of 16 bytes, which the device promises
+#           for each launch, claim that of a whole vector where every other term of its place is a
+#           multiple of the lanes (`codegen/loops/scope.py`); shared memory begins at 1024 bytes.
 # noalias   Of the buffers of a kernel, in `codegen/loops/kernel.py`, which says why.
+# readonly  Of CUDA kernels' buffers that no store of the kernel names: no other kernel that runs at
+#           the same time writes them either, or the two would not have been put on two streams.
+# range     Of the numbers of CUDA threads and blocks, which the hardware limits.
 # nsw, nuw  On scalar i64 alone, of indices, extents, strides and places in a buffer. A buffer has
 #           less than 2^47 bytes and a kernel no more iterations than it can take, so that none of
 #           them comes near 2^63. What was loaded as data may be any number: indices made of it, in
@@ -133,12 +139,14 @@ def _literal(scalar: str, number: Any) -> str:
 class Module:
     """Functions and the declarations they need, as one LLVM text.
 
-    `native_fp16` says whether the target itself converts fp16, and `fma` whether it multiplies and
-    adds in one instruction; elsewhere LLVM would call a library.
+    `native_fp16` and `native_bf16` say whether the target itself converts these, and `fma` whether
+    it multiplies and adds in one instruction; elsewhere LLVM would call a library.
     """
 
-    def __init__(self, native_fp16: bool = False, fma: bool = False) -> None:
-        self.native_fp16, self.fma = native_fp16, fma
+    def __init__(
+        self, native_fp16: bool = False, fma: bool = False, native_bf16: bool = False
+    ) -> None:
+        self.native_fp16, self.fma, self.native_bf16 = native_fp16, fma, native_bf16
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 
@@ -146,13 +154,19 @@ class Module:
         self, name: str, parameters: Sequence[Type], result: Type = VOID, attributes: str = ""
     ) -> Builder:
         """A function to be written. `attributes` follow its parameter list (`noinline`, ...)."""
-        made = Builder(self, name, parameters, result, attributes)
+        made = self._builder(name, parameters, result, attributes)
         self._functions.append(made)
         return made
 
     def has_function(self, name: str) -> bool:
         """Whether a function of that name is being written, or was."""
         return any(function.name == name for function in self._functions)
+
+    def _builder(
+        self, name: str, parameters: Sequence[Type], result: Type, attributes: str
+    ) -> Builder:
+        """What writes a function for the machine that the module is for."""
+        return Builder(self, name, parameters, result, attributes)
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
         """Note a function that is used and defined elsewhere (an intrinsic)."""
@@ -221,6 +235,11 @@ class Builder:
         head = f"define {linkage}{self._result} @{self.name}({given}) {self._attributes} {{"
         entry, *others = self._lines
         return "\n".join([head, entry, *self._stack, *others, "}"])
+
+    @property
+    def current(self) -> str:
+        """The name of the block that is being written."""
+        return self._block
 
     def uses(self, value: Value) -> bool:
         """Whether an instruction so far takes a value."""
@@ -332,12 +351,14 @@ class Builder:
         self._stack.append(f"  %v{self._count} = alloca [{count} x {kind}], align 64")
         return Value(POINTER, f"%v{self._count}")
 
-    def load(self, kind: Type, address: Value, mask: Value | None = None) -> Value:
+    def load(
+        self, kind: Type, address: Value, mask: Value | None = None, aligned: int = 1
+    ) -> Value:
         """What lies at an address; of a vector, the lanes that the mask allows: others are zero.
 
-        Vectors need the alignment of an element only.
+        The address is that of a multiple of `aligned` elements.
         """
-        align = alignment(kind)
+        align = aligned * alignment(kind)
         if mask is None:
             return self.emit(kind, f"load {kind}, {address}, align {align}")
         name, zero = f"llvm.masked.load.{suffix(kind)}.p0", Value(kind, "zeroinitializer")
@@ -346,9 +367,14 @@ class Builder:
             kind, f"call {kind} @{name}(ptr align {align} {address.text}, {mask}, {zero})"
         )
 
-    def store(self, value: Value, address: Value, mask: Value | None = None) -> None:
-        """Put a value at an address; of a vector, the lanes that the mask allows."""
-        kind, align = value.type, alignment(value.type)
+    def store(
+        self, value: Value, address: Value, mask: Value | None = None, aligned: int = 1
+    ) -> None:
+        """Put a value at an address; of a vector, the lanes that the mask allows.
+
+        The address is that of a multiple of `aligned` elements.
+        """
+        kind, align = value.type, aligned * alignment(value.type)
         if mask is None:
             self.line(f"store {value}, {address}, align {align}")
             return

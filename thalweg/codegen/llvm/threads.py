@@ -153,8 +153,8 @@ def _resting(target: Machine) -> list[Tools]:
     return []
 
 
-def new_machine(target: Machine) -> Any:
-    """A target machine."""
+def new_machine(target: Machine, level: int = 2) -> Any:
+    """A target machine, which spends more time on better code at higher levels."""
     # Position-independent code in the small model reaches its constants relative to itself.
     return (
         llvm()
@@ -162,7 +162,7 @@ def new_machine(target: Machine) -> Any:
         .create_target_machine(
             cpu=target.cpu,
             features=target.features,
-            opt=2,
+            opt=level,
             reloc="pic",
             codemodel="small",
         )

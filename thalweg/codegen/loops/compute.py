@@ -154,7 +154,7 @@ class Computation:
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
         """Do reductions over the same variables in one loop; the copies then know their values."""
         variables = group[0].variables
-        self.ready(scope, _bodies(group))
+        self.ready(scope, bodies_of(group))
         lane = self._plan.lanes.get(variables)
         in_lanes = lane is not None and scope.is_scalar and self._worth(lane)
         spilled = self._to_spill(scope, group)
@@ -163,7 +163,7 @@ class Computation:
         else:
             slots = self._reduce_in_loops(scope, group, spilled)
         for copy, slot in zip(scope.copies, slots, strict=True):
-            for expr, state in _states(group, slot):
+            for expr, state in split_states(group, slot):
                 copy.remember(expr, accumulator_of(expr).result(self._b, state))
         for copy, memory in zip(scope.copies, spilled, strict=True):
             copy.spilled |= memory
@@ -185,8 +185,8 @@ class Computation:
     ) -> list[Expr]:
         """The largest long parts of a group of reductions that are computed elsewhere too."""
         others = [expr for expr in self._reduced if expr not in group]
-        again = (self._outside | set(postorder(_bodies(others)))) & self._long
-        pending, found = _bodies(group), dict[Expr, None]()
+        again = (self._outside | set(postorder(bodies_of(others)))) & self._long
+        pending, found = bodies_of(group), dict[Expr, None]()
         while pending:
             expr = pending.pop()
             free = free_variables(expr)
@@ -213,8 +213,8 @@ class Computation:
         def inside(inner: Scope, slots: Slots) -> Slots:
             return self._take(inner, group, slots, spilled)
 
-        start = [_starts(group, copy.lanes) for copy in scope.copies]
-        nest = _Nest(group[0].variables, _bodies(group), inside)
+        start = [start_states(group, copy.lanes) for copy in scope.copies]
+        nest = _Nest(group[0].variables, bodies_of(group), inside)
         return self._summed(scope, group, nest, start, _COLUMN_BLOCK)
 
     def _summed(
@@ -301,14 +301,14 @@ class Computation:
         spilled: Sequence[dict[Expr, Spill]],
     ) -> Slots:
         """Take the elements of one iteration into the states."""
-        self.ready(scope, _bodies(group))
+        self.ready(scope, bodies_of(group))
         for copy, memory in zip(scope.copies, cycle(spilled), strict=False):
             for expr, place in memory.items():
                 copy.spill(expr, place)
         return [
             [
                 value
-                for expr, state in _states(group, slot)
+                for expr, state in split_states(group, slot)
                 for value in self._taken(copy, expr, state)
             ]
             for copy, slot in zip(scope.copies, slots, strict=True)
@@ -335,14 +335,14 @@ class Computation:
     ) -> Slots:
         """Partial states in lanes, of several vectors side by side, combined in a fixed order."""
         width, copies = self._lane_width(lane), self._lane_copies(lane, group)
-        loop = Lanes(self._b, lane, width, copies, self._plan.masks())
+        loop = Lanes(self._b, lane, width, copies, self._plan.masked)
 
         def take(inner: Scope, slots: Slots) -> Slots:
             return self._take(inner, group, slots, spilled)
 
         others = [v for v in group[0].variables if v is not lane]
-        start = [_starts(group, lanes) for lanes in loop.kept]
-        nest = _Nest((*others, lane), _bodies(group), take, loop)
+        start = [start_states(group, lanes) for lanes in loop.kept]
+        nest = _Nest((*others, lane), bodies_of(group), take, loop)
         return [self._merged(group, self._summed(scope, group, nest, start, _LANE_BLOCK))]
 
     def _joined(self, group: Sequence[Reduce], nest: _Nest, slots: Slots) -> Slots:
@@ -355,7 +355,7 @@ class Computation:
 
     def _one_of(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
         """The states of several slots in one."""
-        columns = zip(*(_states(group, slot) for slot in slots), strict=True)
+        columns = zip(*(split_states(group, slot) for slot in slots), strict=True)
         return [
             value
             for column in columns
@@ -367,7 +367,7 @@ class Computation:
         across = [
             [
                 value
-                for expr, state in _states(group, slot)
+                for expr, state in split_states(group, slot)
                 for value in accumulator_of(expr).across(self._b, state)
             ]
             for slot in slots
@@ -397,7 +397,7 @@ def _inner(expr: Expr, sure: bool) -> list[tuple[Expr, bool]]:
     return [(expr.condition, sure), (expr.chosen, known), (expr.otherwise, known)]
 
 
-def _bodies(group: Sequence[Reduce]) -> list[Expr]:
+def bodies_of(group: Sequence[Reduce]) -> list[Expr]:
     return [expr.body for expr in group]
 
 
@@ -428,12 +428,12 @@ def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots,
     return like(first, values[:count]), like(second, values[count:])
 
 
-def _starts(group: Sequence[Reduce], lanes: int) -> list[Value]:
+def start_states(group: Sequence[Reduce], lanes: int) -> list[Value]:
     """The states of several reductions before any element."""
     return [value for expr in group for value in accumulator_of(expr).start(lanes)]
 
 
-def _states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
+def split_states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
     """The states of several reductions in one copy."""
     first = 0
     for expr in group:

@@ -6,29 +6,21 @@ instructions. Before each loop, everything invariant in it is computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 
-import numpy as np
-
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
-from thalweg.codegen.loops.compute import Computation
 from thalweg.codegen.loops.facts import extent_of
 from thalweg.codegen.loops.lanes import Lanes, Slots
 from thalweg.codegen.loops.plan import BLOCK, Plan
-from thalweg.codegen.loops.scope import Address, Frame, LaneScope, Scope
-from thalweg.codegen.math.reductions import accumulator_of, combined
-from thalweg.ir.expr import Expr, Scan
-from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.kernel import Argument, Check, Store
+from thalweg.codegen.loops.scope import LaneScope, Scope
+from thalweg.codegen.loops.works import WorkEmitter
+from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
 
-#: What goes into the fault word when an integer is divided by zero.
-_DIVISION_FAULT = 1
 _MANY = 64  # blocks of a loop that threads may share block by block
 
 
-class Emission:
+class Emission(WorkEmitter):
     """A kernel being written into a function of (pointers …, fault, words …, thread, threads)."""
 
     def __init__(
@@ -40,19 +32,8 @@ class Emission:
         fault: Value,
         threads: tuple[Value, Value],
     ) -> None:
-        self._plan, self._b = plan, builder
-        self._fault_word, self._threads = fault, threads
-        self._frame = Frame(
-            builder,
-            pointers,
-            words,
-            plan.safe,
-            lambda _, condition: self._raise(condition, _DIVISION_FAULT),
-            lambda copy, expr, mask: self._computation.alone(copy, expr, mask),
-        )
-        self._computation = Computation(plan, builder, self._frame)
-        self._works: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
-        self._scans = plan.form.every(Scan)
+        super().__init__(plan, builder, pointers, words, fault)
+        self._threads = threads
 
     def write(self) -> None:
         """The whole kernel."""
@@ -65,17 +46,6 @@ class Emission:
     def _is_first(self) -> Value:
         return self._b.compare("eq", self._threads[0], constant(I64, 0))
 
-    def _add(self, value: Value, number: int) -> Value:
-        return self._b.binary("add nsw", value, constant(I64, number)) if number else value
-
-    # Faults
-
-    def _raise(self, condition: Value, fault: int) -> None:
-        with self._b.when(condition):
-            self._b.line(
-                f"store atomic {constant(I64, fault)}, {self._fault_word} monotonic, align 8"
-            )
-
     # Levels of the kernel's loops
 
     def _level(self, scope: Scope, depth: int) -> None:
@@ -83,7 +53,8 @@ class Emission:
         here = [work for work in self._works if self._plan.depth(work) == depth]
         self._prepare(scope, [work for work in self._works if self._plan.depth(work) >= depth])
         split = self._plan.split
-        self._perform(scope, here, once=split is not None and depth <= split[0])
+        once = split is not None and depth <= split[0]
+        self._perform(scope, here, self._is_first if once else None)
         if depth < len(self._plan.variables):
             self._loop(scope, depth)
 
@@ -160,7 +131,7 @@ class Emission:
     def _vector_loop(self, scope: Scope, depth: int) -> None:
         """Blocks of several vectors, then vectors, then what is left in a masked one or singly."""
         variable, lanes = self._plan.variables[depth], self._plan.width
-        loop = Lanes(self._b, variable, lanes, self._plan.copies, self._plan.masks())
+        loop = Lanes(self._b, variable, lanes, self._plan.copies, self._plan.masked)
         count = extent_of(variable)
         unit = loop.block if count is not None and count >= _MANY * loop.block else lanes
         first, last = self._bounds(depth, self._computation.extent(variable), unit)
@@ -171,88 +142,3 @@ class Emission:
 
         whole = unit == loop.block or not self._is_shared(depth)
         loop.run(scope, first, last, inside, [[] for _ in loop.kept], whole)
-
-    # Scans
-
-    def _scan_starts(self, scope: Scope, scans: Sequence[Scan]) -> list[Value]:
-        return [
-            value
-            for copy in scope.copies
-            for scan in scans
-            for value in accumulator_of(scan).start(copy.lanes)
-        ]
-
-    def _scanned(self, scope: Scope, scans: Sequence[Scan], carried: list[Value]) -> list[Value]:
-        """Take one more element into each scan; its value is that before or after it."""
-        states = dict(zip([(c, s) for c in scope.copies for s in scans], carried, strict=True))
-        for scan in scans:
-            accumulator, body, exclusive = accumulator_of(scan), scan.body, scan.exclusive
-            self._computation.ready(scope, [body])
-            for copy in scope.copies:
-                before = states[copy, scan]
-                element = copy.value_as(body, accumulator.dtype, copy.tail)
-                (after,) = accumulator.take(self._b, [before], element, element)
-                states[copy, scan] = after
-                copy.remember(scan, before if exclusive else after)
-        return list(states.values())
-
-    # Computing ahead
-
-    def _prepare(self, scope: Scope, works: Sequence[Check | Store]) -> None:
-        """Compute what stores and checks here and further in need and can be known here."""
-        certain = [root for work in works for root in _certain(work)]
-        perhaps = [root for work in works for root in work.roots if root not in certain]
-        self._computation.ready(scope, certain, perhaps)
-
-    # Stores and checks
-
-    def _perform(self, scope: Scope, works: Sequence[Check | Store], once: bool) -> None:
-        """Check, compute everything that is stored, then store it (`once`: not on all threads)."""
-        stored = list[tuple[Store, LaneScope, Address, Value, Value | None]]()
-        for work in works:
-            for copy in scope.copies:
-                if isinstance(work, Check):
-                    self._check(copy, work)
-                else:
-                    stored.append((work, copy, *self._computed(copy, work)))
-        if stored:
-            with self._b.when(self._is_first()) if once else nullcontext():
-                for one in stored:
-                    self._store(*one)
-
-    def _check(self, copy: LaneScope, check: Check) -> None:
-        b = self._b
-        holds = copy.value_as(check.condition, np.bool_, copy.tail)
-        fails = b.binary("xor", holds, constant(holds.type, True))
-        if copy.tail is not None:
-            fails = b.binary("and", fails, copy.tail)
-        self._raise(b.any(fails), check.fault)
-
-    def _computed(self, copy: LaneScope, store: Store) -> tuple[Address, Value, Value | None]:
-        mask = copy.tail
-        if store.inside is not None:
-            mask = copy.value_as(store.inside, np.bool_, copy.tail)
-            if copy.tail is not None:
-                mask = self._b.binary("and", mask, copy.tail)
-        place = copy.place(store.buffer, store.offset, mask)
-        value = copy.value_as(store.value, store.buffer.dtype, mask)
-        return place, value, mask
-
-    def _store(
-        self, store: Store, copy: LaneScope, place: Address, value: Value, mask: Value | None
-    ) -> None:
-        row = REDUCTIONS.get(store.combine)
-        if row and row.atomic and not store.variables and copy.adds_at_once(store.buffer):
-            copy.add(store.buffer, place, value)
-            return
-        if row:
-            old = copy.read(store.buffer, place, mask)
-            value = combined(self._b, row, store.buffer.dtype, old, value)
-        copy.write(store.buffer, place, value, mask)
-
-
-def _certain(work: Check | Store) -> list[Expr]:
-    """The expressions of a work that are computed in any case."""
-    if isinstance(work, Check):
-        return [work.condition]
-    return work.roots if work.inside is None else [work.inside]

@@ -26,6 +26,7 @@ from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Check, Loops, Store
 from thalweg.ir.rewrite import Fold, free_variables, postorder
+from thalweg.ir.target import Target
 
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
 _GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
@@ -45,7 +46,7 @@ class Plan:
     """
 
     form: Loops
-    target: CpuTarget
+    target: Target
     variables: tuple[Variable, ...]
     vector: Variable | None
     width: int  # lanes of the vector variable
@@ -54,6 +55,7 @@ class Plan:
     backward: frozenset[Variable]
     lanes: dict[tuple[Variable, ...], Variable]
     blocks: dict[Variable, Variable]
+    masked: bool  # the ends of loops are done in vectors with a mask
 
     def depth(self, work: Store | Check) -> int:
         """How many loops are around a store or check."""
@@ -65,11 +67,12 @@ class Plan:
         """Which expressions may be computed where they are not wanted."""
         return safety()
 
-    def masks(self) -> bool:
-        """Whether the ends of loops are done in vectors with a mask."""
-        return self.target.has_masks or (
-            self.target.has("avx2") and all(_maskable(a.dtype) for a in self.form.arguments)
-        )
+
+def _masked(form: Loops, target: CpuTarget) -> bool:
+    """Whether the ends of loops are done in vectors with a mask."""
+    return target.has_masks or (
+        target.has("avx2") and all(_maskable(argument.dtype) for argument in form.arguments)
+    )
 
 
 def _maskable(dtype: Any) -> bool:
@@ -78,11 +81,11 @@ def _maskable(dtype: Any) -> bool:
 
 def plan(form: Loops, target: CpuTarget) -> Plan:
     """Decide how a kernel runs."""
-    ordered = _ordered(form)
+    ordered = ordered_variables(form)
     lanes = _reduced_lanes(form, target.lanes)
     vector = _vector(form, ordered, lanes, target.lanes)
     variables = _order(form, vector)
-    form, backward = _scans(form, variables, ordered)
+    form, backward = scans_in_order(form, variables, ordered)
     blocks = _blocks(form, variables, vector, ordered)
     variables = _blocked(variables, blocks)
     width = _width(vector, target.lanes)
@@ -97,21 +100,22 @@ def plan(form: Loops, target: CpuTarget) -> Plan:
         backward,
         lanes,
         blocks,
+        _masked(form, target),
     )
 
 
 # Which iterations must stay in order
 
 
-def _ordered(form: Loops) -> frozenset[Variable]:
+def ordered_variables(form: Loops) -> frozenset[Variable]:
     """The variables whose iterations may meet at one element, or were said to be serial."""
     found = set(form.serial)
     for store in form.stores:
-        found |= _meeting(store)
+        found |= meeting_variables(store)
     return frozenset(found)
 
 
-def _meeting(store: Store) -> set[Variable]:
+def meeting_variables(store: Store) -> set[Variable]:
     """The variables of a store that do not lead to places of their own."""
     offset = store.offset
     computed = frozenset[Variable]().union(*map(free_variables, offset.parts))
@@ -295,7 +299,7 @@ def _order(form: Loops, vector: Variable | None) -> tuple[Variable, ...]:
     return tuple(found)
 
 
-def _scans(
+def scans_in_order(
     form: Loops, variables: tuple[Variable, ...], ordered: frozenset[Variable]
 ) -> tuple[Loops, frozenset[Variable]]:
     """Which serial loops run backward. Scans that no single pass can do become reductions."""
@@ -309,7 +313,7 @@ def _scans(
 
 def _all_backward(variable: Variable, scans: Sequence[Scan], form: Loops) -> bool:
     directions = {scan.reverse for scan in scans if scan.variable is variable}
-    free = all(variable not in _meeting(store) for store in form.stores)
+    free = all(variable not in meeting_variables(store) for store in form.stores)
     return directions == {True} and free
 
 

@@ -7,6 +7,7 @@ computed before the loop. A `Scope` is the lane scopes that are unrolled side by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +44,7 @@ class Frame:
     safe: Fold[bool]
     fault: Callable[[Builder, Value], None]
     reduce: Callable[[LaneScope, Reduce, Value | None], Value]
+    is_aligned: bool = False  # buffers begin at multiples of any vector
 
     @cached_property
     def sensitive(self) -> Fold[bool]:
@@ -70,12 +72,13 @@ class Spill:
 class Address:
     """The place of an element or of a lane each: a sum of a scalar and perhaps a vector part.
 
-    `contiguous` lanes follow each other from the scalar part.
+    `contiguous` lanes follow each other from the scalar part, which is a multiple of `aligned`.
     """
 
     base: Value
     lanes: Value | None
     contiguous: bool
+    aligned: int = 1
 
 
 class LaneScope(Evaluator):
@@ -236,13 +239,24 @@ class LaneScope(Evaluator):
                 else:
                     steps += factor
         if steps == 1 and not vectors:
-            return Address(base, None, True)
+            return Address(base, None, True, self._alignment(offset))
         if steps:
             vectors.append(self._times(self.builder.lanes(kind), steps))
         total = None
         for value in vectors:
             total = value if total is None else self.builder.binary("add", total, value)
         return Address(base, total, False)
+
+    def _alignment(self, offset: Affine) -> int:
+        """Of how many elements the place of the first lane is a multiple, which itself is at a
+        multiple of the lanes."""
+        if not self.frame.is_aligned:
+            return 1
+        others = [factor for term, factor in offset.terms.items() if term is not self.vector]
+        known = [number for number in (*others, offset.constant) if not isinstance(number, Dynamic)]
+        if len(known) <= len(others):
+            return 1
+        return math.gcd(self.lanes, *known)
 
     def _term(self, term: Term, mask: Value | None) -> Value:
         if isinstance(term, Variable):
@@ -273,13 +287,13 @@ class LaneScope(Evaluator):
 
     def read(self, argument: Argument, place: Address, mask: Value | None) -> Value:
         """What is in memory, in one lane if it is the same for all; off the mask nothing."""
-        b, pointer = self.builder, self._address(argument, place)
+        b, pointer = self.builder, self.address(argument, place)
         is_vector = place.contiguous or place.lanes is not None
         kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
         if place.lanes is not None:
             raw = b.gather(kind, pointer, mask)
         elif place.contiguous or mask is None:
-            raw = b.load(kind, pointer, mask)
+            raw = b.load(kind, pointer, mask, place.aligned)
         else:
             nothing = constant(kind, 0)
             raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: nothing)
@@ -287,12 +301,12 @@ class LaneScope(Evaluator):
 
     def write(self, argument: Argument, place: Address, value: Value, mask: Value | None) -> None:
         """Put values into memory where the mask allows."""
-        b, pointer = self.builder, self._address(argument, place)
+        b, pointer = self.builder, self.address(argument, place)
         raw = to_memory(b, value, argument.dtype)
         if place.lanes is not None:
             b.scatter(b.splat(raw, self.lanes), pointer, mask)
         elif place.contiguous:
-            b.store(b.splat(raw, self.lanes), pointer, mask)
+            b.store(b.splat(raw, self.lanes), pointer, mask, place.aligned)
         elif mask is None:
             b.store(raw, pointer)
         else:
@@ -308,10 +322,11 @@ class LaneScope(Evaluator):
         """Add to the one element of a counter: steps that run at once lose no update."""
         raw = to_memory(self.builder, value, argument.dtype)
         operation = "fadd" if raw.type.is_float else "add"
-        pointer = self._address(argument, place)
+        pointer = self.address(argument, place)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
 
-    def _address(self, argument: Argument, place: Address) -> Value:
+    def address(self, argument: Argument, place: Address) -> Value:
+        """The address of an element, or of one for each lane."""
         b, scalar = self.builder, storage_type(argument.dtype).scalar
         pointer = b.element(self.frame.pointers[argument], scalar, place.base)
         return pointer if place.lanes is None else b.element(pointer, scalar, place.lanes)

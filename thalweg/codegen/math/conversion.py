@@ -18,6 +18,7 @@ from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import TABLE, FloatFormat, Traits, find_traits
 
 _HALF = FloatFormat(5, 10)  # what LLVM calls half, and processors convert
+_BFLOAT = FloatFormat(8, 7)
 _FLOAT = FloatFormat(8, 23)
 _INFINITY, _NAN = _FLOAT.overflow, _FLOAT.nan
 
@@ -104,6 +105,8 @@ def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
 def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
     """The code of a float32: normal numbers round as integers, denormal ones by adding a power."""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
+    if form == _BFLOAT and x.builder.module.native_bf16:
+        return x.convert("fptrunc", "bfloat").convert("bitcast", "i16")
     if not rebias:
         return _cut(x, shift, width)
     if form == _HALF and x.builder.module.native_fp16:

@@ -70,7 +70,7 @@ def test_batches():
 @pytest.mark.parametrize(
     "sizes, more",
     [
-        ((2, 9, 10, 64, 72, 3, 3), {"pad": (1, 1)}),
+        ((2, 9, 10, 64, 56, 3, 3), {"pad": (1, 1)}),
         ((2, 12, 11, 48, 64, 3, 2), {"pad": (0, 0)}),
         ((1, 9, 9, 128, 64, 3, 3), {"pad": (2, 1), "dilation": 2}),
         ((3, 11, 13, 64, 64, 3, 3), {"pad": (1, 1), "stride": 2}),
@@ -81,7 +81,7 @@ def test_windows(sizes, more):
     for kernel in narrow_convolutions(BFLOAT16, *sizes, **more):
         made = check(kernel, COPIED, tolerance=0.2)
         assert len(made.tensor_maps) == 2
-        assert any(spec.windows for spec in made.tensor_maps)
+        assert any(spec.map.windows for spec in made.tensor_maps)
 
 
 @pytest.mark.parametrize("channels", [3, 8, 24])
@@ -94,4 +94,4 @@ def test_pointwise_convolutions_are_products():
     made = check(
         narrow(Conv(2, 9, 9, 64, 72, 1, 1, dtype=BFLOAT16).forward()), COPIED, tolerance=0.1
     )
-    assert not any(spec.windows for spec in made.tensor_maps)
+    assert not any(spec.map.windows for spec in made.tensor_maps)

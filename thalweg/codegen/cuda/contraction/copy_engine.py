@@ -13,7 +13,13 @@ from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.layout import LINE, SharedTile
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.space import At, Space, round_up
-from thalweg.codegen.cuda.tensor_map import MAX_RANK, TensorMapSpec, Windows
+from thalweg.codegen.cuda.tensor_map import (
+    MAX_RANK,
+    TensorMap,
+    TensorMapSpec,
+    Windows,
+    varying_extents,
+)
 from thalweg.codegen.llvm.builder import I32, Value, constant
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load, Variable
@@ -138,17 +144,18 @@ class _Match:
         steps: tuple[int, ...] | None = None,
         windows: Windows | None = None,
     ) -> TensorMapSpec:
-        return TensorMapSpec(
-            1 + self.argument_word,
+        known = tuple(map(int, extents))
+        made = TensorMap(
             start * self.size,
             self.operand.dtype.name,
             self.size,
-            extents,
+            known,
             tuple(strides),
             box,
             steps or (1,) * len(extents),
             windows,
         )
+        return TensorMapSpec(1 + self.argument_word, made, varying_extents(extents))
 
     @property
     def argument_word(self) -> int:

@@ -25,11 +25,11 @@ class GridFrame(Frame):
     def __init__(
         self, module: GridModule, name: str, kernel: Contraction, threads: int, maps: int = 0
     ) -> None:
-        """`maps` is the number of tensor maps, whose addresses follow the run-time sizes."""
+        """`maps` is the number of tensor maps, which follow the run-time sizes."""
         count, buffers = len(kernel.arguments), range(1, 2 + len(kernel.arguments))
         sizes = max([count + 1, *kernel.words]) - count - 1
-        words = [POINTER] * (2 + count) + [I64] * sizes + [POINTER] * maps
-        self.b: Builder = module.entry(name, words, threads)
+        words = [POINTER] * (2 + count) + [I64] * sizes
+        self.b: Builder = module.entry(name, words, threads, maps)
         self.target, self.max_threads = module.target, threads
         given = self.b.parameters[1:]
         self.fault = given[0]

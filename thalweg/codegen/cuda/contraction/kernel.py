@@ -13,6 +13,7 @@ from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.plan import schedule_of
 from thalweg.codegen.cuda.contraction.problem import problem_of
 from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.tune import tuned_schedule
 from thalweg.codegen.cuda.contraction.work import FIXUP_THREADS, Work
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
@@ -27,14 +28,16 @@ def emit_contraction(
     kernel: Contraction,
     target: CudaTarget,
     guarded: bool = False,
+    aligned: bool = False,
     schedule: Schedule | None = None,
 ) -> CudaKernel:
-    """The text of a contraction, by the given schedule or the one the cost model likes best.
+    """The text of a contraction, by the given schedule, the one that was tuned, or the one the cost
+    model likes best.
 
-    A `guarded` one does nothing where the fault word is set. Raises `NotContraction` where plain
-    loops do as well.
+    A `guarded` one does nothing where the fault word is set; the buffers of an `aligned` one begin
+    at multiples of 16 bytes. Raises `NotContraction` where plain loops do as well.
     """
-    work = _work(kernel, target, schedule)
+    work = _work(kernel, target, aligned, schedule)
     module = GridModule(target)
     maps = wgmma.Plan(work).tensor_maps if work.schedule.unit == "wgmma" else ()
     frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
@@ -51,10 +54,11 @@ def contraction_shapes(
     kernel: Contraction,
     target: CudaTarget,
     sizes: Sequence[int] = (),
+    aligned: bool = False,
     schedule: Schedule | None = None,
 ) -> tuple[LaunchShape, ...]:
     """The launches of a contraction's entries; `sizes` are its run-time sizes."""
-    work = _work(kernel, target, schedule)
+    work = _work(kernel, target, aligned, schedule)
     made = work.schedule
     tiles = max(1, work.tiles(work.problem.words(sizes)))
     shared = _shared_bytes(work, target)
@@ -65,9 +69,11 @@ def contraction_shapes(
     return multiply, LaunchShape((tiles, 1, 1), (FIXUP_THREADS, 1, 1))
 
 
-def _work(kernel: Contraction, target: CudaTarget, schedule: Schedule | None) -> Work:
-    problem = problem_of(kernel)
-    made = schedule or schedule_of(problem, target)
+def _work(
+    kernel: Contraction, target: CudaTarget, aligned: bool, schedule: Schedule | None
+) -> Work:
+    problem = problem_of(kernel, aligned)
+    made = schedule or tuned_schedule(kernel, target) or schedule_of(problem, target)
     return Work(wgmma.padded(problem, made) if made.unit == "wgmma" else problem, made)
 
 

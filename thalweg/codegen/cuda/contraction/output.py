@@ -24,6 +24,8 @@ def store_width(problem: Problem, most: int) -> int:
     """How many columns the stores can take at once, at most `most`."""
     kernel, lane = problem.kernel, problem.columns.last
     assert lane is not None
+    if not problem.is_aligned:
+        return 1
     values = [part for store in kernel.stores for part in (store.value, store.inside)]
     width = vector_of(values, (), lane, gcd(most, ACCESS_LANES))
     return width if all(_is_side_by_side(store, lane) for store in kernel.stores) else 1

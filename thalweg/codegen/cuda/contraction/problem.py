@@ -82,6 +82,7 @@ class Problem:
     reduced: Space
     a: Operand
     b: Operand
+    is_aligned: bool  # all buffers begin at multiples of 16 bytes
 
     @property
     def first_word(self) -> int:
@@ -99,15 +100,16 @@ class Problem:
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
-        """Batch, rows, columns and terms, as far as known: hints where they are not."""
+        """Batch, rows, columns and terms; where they are known at run time only, some number."""
         words = self.words()
         spaces = self.batch, self.rows, self.columns, self.reduced
         batch, m, n, k = (max(1, space.count(words)) for space in spaces)
         return batch, m, n, k
 
 
-def problem_of(kernel: Contraction) -> Problem:
-    """A contraction as a product of matrices.
+def problem_of(kernel: Contraction, is_aligned: bool = True) -> Problem:
+    """A contraction as a product of matrices, of buffers that begin at multiples of 16 bytes or,
+    where they are not `is_aligned`, at any element.
 
     Raises `NotContraction` where there is none: dot products, and products of each channel with
     its own filter.
@@ -127,9 +129,9 @@ def problem_of(kernel: Contraction) -> Problem:
     rows = Space(_with_last(kernel.rows, [*_places(kernel.a), *stored]))
     columns = Space(_with_last(kernel.columns, [*stored, *_places(kernel.b)]))
     reduced = Space(_with_last(kernel.reduced, [*_places(kernel.a), *_places(kernel.b)]))
-    a = operand(kernel.a, rows, reduced)
-    b = operand(kernel.b, columns, reduced)
-    return Problem(kernel, batch, rows, columns, reduced, a, b)
+    a = _operand(kernel.a, rows, reduced, is_aligned)
+    b = _operand(kernel.b, columns, reduced, is_aligned)
+    return Problem(kernel, batch, rows, columns, reduced, a, b, is_aligned)
 
 
 def _narrow(access: Access) -> Access:
@@ -154,9 +156,9 @@ def _with_last(variables: tuple[Variable, ...], places: Iterable[Affine]) -> tup
     return variables
 
 
-def operand(access: Access, across: Space, along: Space) -> Operand:
+def _operand(access: Access, across: Space, along: Space, is_aligned: bool) -> Operand:
     """A factor over its two spaces."""
-    width = ACCESS_BYTES // np.dtype(access.value.dtype).itemsize
+    width = ACCESS_BYTES // np.dtype(access.value.dtype).itemsize if is_aligned else 1
     spaces: dict[Axis, Space] = {"k": along, "mn": across}
     widths: dict[Axis, int] = {
         axis: vector_of([access.value], access.bounds, space.last, width)

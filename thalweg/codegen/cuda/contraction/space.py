@@ -17,6 +17,8 @@ from thalweg.ir.expr import Variable
 
 At = dict[Variable, Value]
 
+_ANY_EXTENT = 512  # what stands for an extent that is known at run time only
+
 
 class Words:
     """The run-time sizes of a call, by the numbers of their argument words."""
@@ -25,12 +27,15 @@ class Words:
         self._first, self._sizes = first, sizes
 
     def number(self, number: int) -> int:
-        """An integer of the kernel in this call; without sizes, its hint."""
+        """An integer of the kernel in this call; without sizes, one that stands for any.
+
+        That is not the hint: code that was made for one hint runs for all.
+        """
         if isinstance(number, DynamicProduct):
             return prod(self.number(factor) for factor in factors_of(number))
-        if isinstance(number, Dynamic) and self._sizes:
-            return int(self._sizes[number.word - self._first])
-        return int(number)
+        if not isinstance(number, Dynamic):
+            return int(number)
+        return int(self._sizes[number.word - self._first]) if self._sizes else _ANY_EXTENT
 
 
 def round_up(number: int, multiple: int) -> int:

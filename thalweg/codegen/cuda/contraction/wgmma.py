@@ -71,7 +71,7 @@ class Plan:
         tiles = [shared_tile(problem.a, made.m, made.k), shared_tile(problem.b, made.n, made.k)]
         offsets = [0, round_up(tiles[0].bytes, ATOM)]
         self.sides = [
-            Side(operand, tile, offset, box_copy(operand, tile))
+            Side(operand, tile, offset, box_copy(operand, tile) if problem.is_aligned else None)
             for operand, tile, offset in zip((problem.a, problem.b), tiles, offsets, strict=True)
         ]
         self.stage = offsets[1] + round_up(tiles[1].bytes, ATOM)

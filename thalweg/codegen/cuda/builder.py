@@ -1,0 +1,144 @@
+"""Instructions for threads of a grid: vectors are a few elements of one thread, masks are branches.
+
+A GPU has wide loads and stores, and no masks. What is the same in all lanes of a mask is one
+branch; otherwise lanes go one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from thalweg.codegen.llvm.builder import (
+    I1,
+    I64,
+    Builder,
+    Module,
+    Type,
+    Value,
+    alignment,
+    constant,
+)
+
+#: The widest access, in bytes; buffers of an aligned kernel begin at multiples of it.
+WIDEST = 16
+
+
+class GridBuilder(Builder):
+    """One function of a grid being written."""
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        parameters: Sequence[Type],
+        result: Type,
+        attributes: str,
+    ) -> None:
+        super().__init__(module, name, parameters, result, attributes)
+        self._uniform: dict[str, Value] = {}  # vectors of one number in all lanes
+
+    # What is the same in all lanes
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        made = super().splat(value, lanes)
+        if value.type.lanes == 1:
+            self._uniform[made.text] = value
+        return made
+
+    def binary(self, operation: str, a: Value, b: Value) -> Value:
+        if operation in ("and", "or", "xor") and a.type.lanes > 1 and a.type.scalar == "i1":
+            one, other = self._one_lane(a), self._one_lane(b)
+            if one is not None and other is not None:
+                return self.splat(super().binary(operation, one, other), a.type.lanes)
+        return super().binary(operation, a, b)
+
+    def _one_lane(self, mask: Value) -> Value | None:
+        """The number that a vector has in all lanes, if it is known to have one."""
+        if mask.type.lanes == 1:
+            return mask
+        if mask.text.startswith("splat ("):
+            return Value(I1, mask.text.removeprefix("splat (i1 ").removesuffix(")"))
+        return self._uniform.get(mask.text)
+
+    # Memory
+
+    def load(
+        self, kind: Type, address: Value, mask: Value | None = None, aligned: int = 1
+    ) -> Value:
+        if mask is None:
+            return self._whole_load(kind, address, aligned)
+        if (one := self._one_lane(mask)) is not None:
+            return self.choose(
+                one, lambda: self._whole_load(kind, address, aligned), lambda: constant(kind, 0)
+            )
+        address_of = self._lanes_from(kind, address)
+        return self._each_lane(kind, mask, lambda lane: self.load(kind.of(1), address_of(lane)))
+
+    def _whole_load(self, kind: Type, address: Value, aligned: int) -> Value:
+        align = min(aligned * alignment(kind), WIDEST)
+        return self.emit(kind, f"load {kind}, {address}, align {align}")
+
+    def store(
+        self, value: Value, address: Value, mask: Value | None = None, aligned: int = 1
+    ) -> None:
+        if mask is None:
+            align = min(aligned * alignment(value.type), WIDEST)
+            self.line(f"store {value}, {address}, align {align}")
+            return
+        one = self._one_lane(mask)
+        if one is not None:
+            with self.when(one):
+                self.store(value, address, None, aligned)
+            return
+        address_of = self._lanes_from(value.type, address)
+        for lane in range(value.type.lanes):
+            with self.lane(mask, lane):
+                self.store(self.extract(value, lane), address_of(lane))
+
+    def gather(self, kind: Type, addresses: Value, mask: Value | None) -> Value:
+        def element(lane: int) -> Value:
+            return self.load(kind.of(1), self.extract(addresses, lane))
+
+        one = None if mask is None else self._one_lane(mask)
+        if mask is not None and one is None:
+            return self._each_lane(kind, mask, element)
+        if one is not None:
+            return self.choose(
+                one, lambda: self._each_lane(kind, None, element), lambda: constant(kind, 0)
+            )
+        return self._each_lane(kind, None, element)
+
+    def scatter(self, value: Value, addresses: Value, mask: Value | None) -> None:
+        for lane in range(value.type.lanes):
+            with self.lane(mask, lane):
+                self.store(self.extract(value, lane), self.extract(addresses, lane))
+
+    @contextmanager
+    def lane(self, mask: Value | None, lane: int) -> Generator[None]:
+        """Code for a lane, which runs if a mask allows it."""
+        if mask is None:
+            yield
+            return
+        one = self._one_lane(mask)
+        with self.when(self.extract(mask, lane) if one is None else one):
+            yield
+
+    def _lanes_from(self, kind: Type, address: Value) -> Callable[[int], Value]:
+        """The addresses of lanes that follow each other."""
+        return lambda lane: self.element(address, kind.scalar, constant(I64, lane))
+
+    def _each_lane(self, kind: Type, mask: Value | None, element: Callable[[int], Value]) -> Value:
+        """A vector of elements that are computed one by one; those off the mask are zero."""
+        made = Value(kind, "poison")
+        for lane in range(kind.lanes):
+            if mask is None:
+                one = element(lane)
+            else:
+                one = self.choose(
+                    self.extract(mask, lane),
+                    lambda lane=lane: element(lane),
+                    lambda: constant(kind.of(1), 0),
+                )
+            made = self.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
+        return made

@@ -1,0 +1,90 @@
+"""Stores at which threads meet: a value is combined with an element in one indivisible step.
+
+Sums and whole extremes are an instruction; all other combinations read the element, combine, and
+write unless another thread was there meanwhile, until it was not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from thalweg.codegen.cuda.builder import GridBuilder
+from thalweg.codegen.llvm.builder import I1, I64, Value, constant
+from thalweg.codegen.loops.scope import Address, LaneScope
+from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
+from thalweg.codegen.math.reductions import combined
+from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
+from thalweg.ir.kernel import Store
+from thalweg.platform.dtype_traits import is_narrow_float
+
+_SCOPE = 'syncscope("device") monotonic'
+#: Narrow floats that LLVM knows: GPUs add to them in memory.
+_ADDED = {"float16": "half", "bfloat16": "bfloat"}
+
+
+def combine_atomically(
+    b: GridBuilder,
+    store: Store,
+    copy: LaneScope,
+    place: Address,
+    value: Value,
+    mask: Value | None,
+) -> None:
+    """Combine the lanes of a value with their elements, where a mask allows it."""
+    row, dtype = REDUCTIONS[store.combine], np.dtype(store.buffer.dtype)
+    pointer, scalar = copy.address(store.buffer, place), storage_type(dtype).scalar
+    for lane in range(copy.lanes):
+        with b.lane(mask, lane):
+            one = value if value.type.lanes == 1 else b.extract(value, lane)
+            at = pointer
+            if place.lanes is not None:
+                at = b.extract(pointer, lane)
+            elif place.contiguous and lane:
+                at = b.element(pointer, scalar, constant(I64, lane))
+            _combine(b, row, dtype, at, one)
+
+
+def _combine(b: GridBuilder, row: Reduction, dtype: np.dtype, pointer: Value, value: Value) -> None:
+    operation = _instruction(row, dtype)
+    if operation is None:
+        _retry(b, row, dtype, pointer, value)
+        return
+    raw = value
+    if is_narrow_float(dtype):
+        if not b.module.native_bf16 or dtype.name not in _ADDED:
+            _retry(b, row, dtype, pointer, value)
+            return
+        raw = b.convert("fptrunc", value, _ADDED[dtype.name])
+    align = dtype.itemsize
+    b.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} {_SCOPE}, align {align}")
+
+
+def _instruction(row: Reduction, dtype: np.dtype) -> str | None:
+    """The instruction of LLVM that combines with memory, if there is one."""
+    if row.name == "sum" and dtype.kind != "b":
+        return "add" if dtype.kind in "iu" else "fadd"
+    if row.name in ("max", "min") and dtype.kind in "iu":
+        return row.name if dtype.kind == "i" else f"u{row.name}"
+    return None
+
+
+def _retry(b: GridBuilder, row: Reduction, dtype: np.dtype, pointer: Value, value: Value) -> None:
+    bits = storage_type(dtype).like(f"i{8 * dtype.itemsize}")
+    stored = storage_type(dtype)
+    align = dtype.itemsize
+    first = b.emit(bits, f"load atomic {bits}, {pointer} {_SCOPE}, align {align}")
+    before, head, done = b.current, b.fresh_label("retry"), b.fresh_label("stored")
+    b.jump(head)
+    b.label(head)
+    old = b.emit(bits, f"phi {bits} [{first.text}, %{before}], [%{head}.seen, %{head}.latch]")
+    element = b.convert("bitcast", old, stored.scalar) if stored.is_float else old
+    new = to_memory(b, combined(b, row, dtype, from_memory(b, element, dtype), value), dtype)
+    raw = b.convert("bitcast", new, bits.scalar) if stored.is_float else new
+    pair = f"{{ {bits}, i1 }}"
+    b.line(f"%{head}.pair = cmpxchg {pointer}, {old}, {raw} {_SCOPE} monotonic, align {align}")
+    b.line(f"%{head}.seen = extractvalue {pair} %{head}.pair, 0")
+    b.line(f"%{head}.good = extractvalue {pair} %{head}.pair, 1")
+    b.jump(f"{head}.latch")
+    b.label(f"{head}.latch")
+    b.fork(Value(I1, f"%{head}.good"), done, head)
+    b.label(done)

@@ -1,0 +1,133 @@
+"""How the threads of a team bring the states of their reductions together.
+
+The lanes of a warp exchange theirs; warps, and teams whose threads are not neighbours, do so in the
+block's shared memory. All threads of a team get the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thalweg.codegen.cuda.builder import GridBuilder
+from thalweg.codegen.cuda.grid import Grid
+from thalweg.codegen.cuda.loops.mapping import Mapping
+from thalweg.codegen.llvm.builder import I32, Type, Value, constant
+from thalweg.codegen.loops.compute import split_states
+from thalweg.codegen.math.reductions import Accumulator, State, accumulator_of
+from thalweg.ir.expr import Reduce
+
+_CELL = 8  # bytes of a value in shared memory
+
+
+def shared_bytes(mapping: Mapping, groups: Sequence[Reduce]) -> int:
+    """The shared memory that a block needs to combine reductions, one after the other."""
+    values = max((accumulator_of(expr).size for expr in groups), default=0)
+    if mapping.kind == "column":
+        return values * mapping.width * mapping.threads * _CELL
+    return values * (mapping.team // mapping.target.warp) * _CELL if mapping.side == 1 else 0
+
+
+@dataclass(frozen=True)
+class Combination:
+    """The meetings of a team: `thread` is one of a block, `member` of a team, and `beside` says
+    which team of the block it is."""
+
+    mapping: Mapping
+    b: GridBuilder
+    grid: Grid
+    thread: Value
+    member: Value
+    beside: Value
+
+    def row(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
+        """The states of neighbouring threads."""
+        return [
+            value
+            for expr, state in split_states(group, slot)
+            for value in self._neighbours(accumulator_of(expr), state)
+        ]
+
+    def columns(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
+        """The states of threads that are apart by the number of teams."""
+        return [
+            value
+            for expr, state in split_states(group, slot)
+            for value in self._apart(accumulator_of(expr), state)
+        ]
+
+    # Neighbours
+
+    def _neighbours(self, accumulator: Accumulator, state: State) -> State:
+        b, warp = self.b, self.mapping.target.warp
+        lane = b.binary("and", self.thread, constant(I32, warp - 1))
+        found = self._butterfly(accumulator, state, lane, warp)
+        if self.mapping.team <= warp:
+            return found
+        warps = self.mapping.team // warp
+        number = b.binary("udiv", self.thread, constant(I32, warp))
+        self.grid.barrier()
+        with b.when(b.compare("eq", lane, constant(I32, 0))):
+            for n, value in enumerate(found):
+                b.store(value, self._cell(n * warps, number))
+        self.grid.barrier()
+        place = b.binary("urem", lane, constant(I32, warps))
+        found = [b.load(v.type, self._cell(n * warps, place)) for n, v in enumerate(found)]
+        return self._butterfly(accumulator, found, lane, warps)
+
+    def _butterfly(self, accumulator: Accumulator, state: State, lane: Value, count: int) -> State:
+        """The states of `count` lanes, which all have the same in the end."""
+        mask = count // 2
+        while mask:
+            other = self.b.binary("xor", lane, constant(I32, mask))
+            theirs = [self.grid.from_lane(value, other) for value in state]
+            state = accumulator.merge(self.b, state, theirs)
+            mask //= 2
+        return state
+
+    # Threads that are apart
+
+    def _apart(self, accumulator: Accumulator, state: State) -> State:
+        b, side = self.b, self.mapping.side
+        self.grid.barrier()
+        self._put(state)
+        self.grid.barrier()
+        half = self.mapping.team // 2
+        while half:
+            with b.when(b.compare("ult", self.member, constant(I32, half))):
+                place = b.binary("add", self.thread, constant(I32, half * side))
+                mine = self._got([v.type for v in state], self.thread)
+                theirs = self._got([v.type for v in state], place)
+                self._put(accumulator.merge(b, mine, theirs))
+            self.grid.barrier()
+            half //= 2
+        return self._got([v.type for v in state], self.beside)
+
+    def _put(self, state: Sequence[Value]) -> None:
+        """Put a state where this thread's is, a lane beside the other."""
+        for n, value in enumerate(state):
+            for lane in range(value.type.lanes):
+                one = value if value.type.lanes == 1 else self.b.extract(value, lane)
+                self.b.store(one, self._cell(self._row(value.type, n, lane), self.thread))
+
+    def _got(self, kinds: Sequence[Type], thread: Value) -> State:
+        """The state that a thread put down."""
+        found = list[Value]()
+        for n, kind in enumerate(kinds):
+            made = Value(kind, "poison")
+            for lane in range(kind.lanes):
+                one = self.b.load(kind.of(1), self._cell(self._row(kind, n, lane), thread))
+                if kind.lanes == 1:
+                    made = one
+                else:
+                    made = self.b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
+            found.append(made)
+        return found
+
+    def _row(self, kind: Type, number: int, lane: int) -> int:
+        return (number * kind.lanes + lane) * self.mapping.threads
+
+    def _cell(self, row: int, place: Value) -> Value:
+        whole = self.b.convert("zext", place, "i64")
+        at = self.b.binary("add", whole, constant(whole.type, row))
+        return self.b.element(self.grid.shared(), "i64", at)

@@ -1,0 +1,229 @@
+"""A loop kernel on a grid, written over its mapping: items, serial loops, stores that meet.
+
+Here is what all mappings have in common, and kernels in which every thread has items of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+
+from thalweg.codegen.cuda.builder import GridBuilder
+from thalweg.codegen.cuda.grid import Grid
+from thalweg.codegen.cuda.loops.atomics import combine_atomically
+from thalweg.codegen.cuda.loops.mapping import Mapping
+from thalweg.codegen.llvm.builder import I32, I64, Value, constant
+from thalweg.codegen.loops.compute import Computation
+from thalweg.codegen.loops.facts import extent_of
+from thalweg.codegen.loops.plan import Plan
+from thalweg.codegen.loops.scope import Address, LaneScope, Scope, Spill
+from thalweg.codegen.loops.works import WorkEmitter
+from thalweg.ir.expr import Expr, Reduce, Variable
+from thalweg.ir.kernel import Argument, Check, Store
+
+_NARROW = 1 << 31
+
+
+class GridComputation(Computation):
+    """Values in the registers of a thread: it has no memory of its own to spill to."""
+
+    def _to_spill(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
+        return [{} for _ in scope.copies]
+
+
+class GridEmitter(WorkEmitter):
+    """A kernel being written for a grid."""
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        builder: GridBuilder,
+        pointers: dict[Argument, Value],
+        words: dict[int, Value],
+        fault: Value,
+        is_aligned: bool,
+    ) -> None:
+        self.mapping, self._grid = mapping, Grid.of(builder)
+        super().__init__(_plan(mapping), builder, pointers, words, fault)
+        self._frame.is_aligned = is_aligned
+        self._builder = builder
+
+    def write(self) -> None:
+        """The whole kernel."""
+        raise NotImplementedError
+
+    def _evaluation(self) -> Computation:
+        return GridComputation(self._plan, self._b, self._frame)
+
+    @property
+    def _root(self) -> Scope:
+        return Scope((LaneScope(self._frame),))
+
+    def _raise(self, condition: Value, fault: int) -> None:
+        with self._b.when(condition):
+            code = constant(I64, fault)
+            kind = 'syncscope("device") monotonic, align 8'
+            self._b.emit(I64, f"atomicrmw umax {self._fault_word}, {code} {kind}")
+
+    def _store(
+        self, store: Store, copy: LaneScope, place: Address, value: Value, mask: Value | None
+    ) -> None:
+        if self.mapping.atomic(store):
+            combine_atomically(self._builder, store, copy, place, value, mask)
+        else:
+            super()._store(store, copy, place, value, mask)
+
+    # Numbers
+
+    def _wide(self, value: Value) -> Value:
+        return self._b.convert("zext", value, "i64")
+
+    def _times(self, one: Value, other: Value) -> Value:
+        return self._b.binary("mul", one, other)
+
+    def _plus(self, one: Value, other: Value) -> Value:
+        return self._b.binary("add", one, other)
+
+    def count(self, variables: Sequence[Variable], width: int = 1) -> Value:
+        """How many values some variables have together, `width` of the last at a time."""
+        total = constant(I64, 1)
+        for variable in variables:
+            extent = self._computation.extent(variable)
+            total = extent if total.text == "1" else self._times(total, extent)
+        return total if width == 1 else self._b.binary("udiv", total, constant(I64, width))
+
+    def digits(
+        self, number: Value, variables: Sequence[Variable], width: int = 1
+    ) -> dict[Variable, Value]:
+        """The values of variables, of which the last goes fastest, by `width`, at a place."""
+        if not variables:
+            return {}
+        b, narrow = self._b, _is_narrow(variables)
+        rest = b.convert("trunc", number, "i32") if narrow else number
+        found = dict[Variable, Value]()
+        for position in reversed(range(1, len(variables))):
+            variable = variables[position]
+            step = width if position == len(variables) - 1 else 1
+            count = self._digit_count(variable, step, narrow)
+            found[variable] = self._digit(b.binary("urem", rest, count), step)
+            rest = b.binary("udiv", rest, count)
+        found[variables[0]] = self._digit(rest, width if len(variables) == 1 else 1)
+        return found
+
+    def _digit_count(self, variable: Variable, step: int, narrow: bool) -> Value:
+        known = extent_of(variable)
+        if known is not None:
+            return constant(I32 if narrow else I64, known // step)
+        return self._b.binary("udiv", self._computation.extent(variable), constant(I64, step))
+
+    def _digit(self, value: Value, step: int) -> Value:
+        whole = self._wide(value) if value.type.bits < 64 else value
+        return whole if step == 1 else self._times(whole, constant(I64, step))
+
+    # Works that have fewer variables than the place they are done at
+
+    def _at_zero(self, values: dict[Variable, Value], work: Check | Store) -> Value | None:
+        """Whether the variables that a work does not have are 0; None: it has all of them."""
+        found: Value | None = None
+        for variable, value in values.items():
+            if variable not in work.variables:
+                zero = self._b.compare("eq", value, constant(I64, 0))
+                found = zero if found is None else self._b.binary("and", found, zero)
+        return found
+
+    def _partial(
+        self,
+        scope: Scope,
+        plain: Scope,
+        values: dict[Variable, Value],
+        works: Iterable[Check | Store],
+    ) -> None:
+        """Do works that lack some variables once; in a scope without lanes if they lack those."""
+        for work in works:
+            guard = self._at_zero(values, work)
+            around = scope if self.mapping.vector in work.variables else plain
+            with self._b.when(guard) if guard is not None else nullcontext():
+                inner = around.bind({})  # what is computed here is not known to what follows
+                self._prepare(inner, [work])
+                self._perform(inner, [work])
+
+
+class EachEmitter(GridEmitter):
+    """A kernel in which every thread has items of its own."""
+
+    def write(self) -> None:
+        b, m, grid = self._b, self.mapping, self._grid
+        block, threads = self._wide(grid.block()), self._wide(grid.threads())
+        first = self._plus(self._times(block, threads), self._wide(grid.thread()))
+        step = self._times(self._wide(grid.blocks()), threads)
+        with b.loop(first, self.count(m.items, m.item_width), step) as loop:
+            self._item(self.digits(loop.index, m.items, m.item_width))
+
+    def _item(self, values: dict[Variable, Value]) -> None:
+        vector, root = self.mapping.vector, self._root
+        if vector is None or self.mapping.width == 1:
+            plain = scope = root.bind(values)
+        else:
+            plain = root.bind({v: value for v, value in values.items() if v is not vector})
+            scope = plain.spread(vector, self.mapping.width, [values[vector]])
+        self._level(scope, plain, values, 0)
+
+    def _level(self, scope: Scope, plain: Scope, values: dict[Variable, Value], depth: int) -> None:
+        """All that is done where the first `depth` serial variables are bound."""
+        m = self.mapping
+        inside = [work for work in self._works if self._depth(work) >= depth]
+        here = [work for work in inside if self._depth(work) == depth]
+        whole = [work for work in inside if set(m.items) <= set(work.variables)]
+        self._prepare(scope, whole)
+        self._perform(scope, [work for work in here if work in whole])
+        self._partial(scope, plain, values, [work for work in here if work not in whole])
+        if depth < len(m.serial) and any(self._depth(work) > depth for work in inside):
+            self._serial_loop(scope, plain, values, depth)
+
+    def _depth(self, work: Check | Store) -> int:
+        return sum(variable in work.variables for variable in self.mapping.serial)
+
+    def _serial_loop(
+        self, scope: Scope, plain: Scope, values: dict[Variable, Value], depth: int
+    ) -> None:
+        variable = self.mapping.serial[depth]
+        count = self._computation.extent(variable)
+        scans = [scan for scan in self._scans if scan.variable is variable]
+        carried = self._scan_starts(scope, scans)
+        with self._b.loop(constant(I64, 0), count, constant(I64, 1), carried) as loop:
+            index = loop.index
+            if variable in self.mapping.backward:
+                index = self._b.binary("sub", self._add(count, -1), index)
+            inner = scope.bind({variable: index})
+            plain = inner if plain is scope else plain.bind({variable: index})
+            loop.next = self._scanned(inner, scans, loop.carried)
+            self._level(inner, plain, values, depth + 1)
+
+
+def _is_narrow(variables: Sequence[Variable]) -> bool:
+    """Whether places among the values of variables are known to be 32-bit numbers."""
+    total = 1
+    for variable in variables:
+        known = extent_of(variable)
+        if known is None:
+            return False
+        total *= known
+    return total < _NARROW
+
+
+def _plan(mapping: Mapping) -> Plan:
+    """What the shared parts of code generation ask of a mapping."""
+    form = mapping.form
+    return Plan(
+        form=form,
+        target=mapping.target,
+        variables=form.variables,
+        vector=mapping.vector,
+        width=mapping.width,
+        copies=1,
+        split=None,
+        backward=mapping.backward,
+        lanes={},
+        blocks={},
+        masked=False,
+    )

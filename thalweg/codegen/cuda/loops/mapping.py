@@ -1,0 +1,302 @@
+"""How the loops of a kernel are laid on the threads of a grid.
+
+What comes in is a kernel in its simplest form; what goes out is a `Mapping`. A thread takes some
+neighbouring elements of the variable along which most places are contiguous (`vector`), so that a
+warp reads and writes whole lines. Long reductions are shared by a team of threads for each item
+(a row, or a few columns side by side). Iterations that must run in order are loops of one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from thalweg.codegen.cuda.builder import WIDEST
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.loops.facts import stride
+from thalweg.codegen.loops.plan import is_long, meeting_variables, scans_in_order
+from thalweg.ir.dynamic import factors_of, is_static
+from thalweg.ir.expr import Load, Reduce, Scan, Variable
+from thalweg.ir.functions.reductions import REDUCTIONS
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Loops, Store
+from thalweg.ir.rewrite import free_variables, postorder
+from thalweg.platform.dtype_traits import is_float
+
+MIN_SHARED_TERMS = 33  # of a reduction that a team of threads shares
+STRAIGHT = 8  # vectors of a row that a thread may have at once
+_MAX_WIDTH = 8
+_MAX_COLUMN_WIDTH = 4  # so that what a block combines has room in its shared memory
+_MAX_INSTRUCTIONS = 400  # about, that the lanes of one thread take together
+_BLOCK = 256  # threads
+_SMALL_BLOCK = 128
+_MAX_BLOCKS = 1 << 21
+_COLUMN_THREADS = 512
+
+Kind = Literal["each", "row", "column"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mapping:
+    """The decisions about a kernel.
+
+    An item is one value of all `items`: of "each", `width` elements of a thread's own; of "row", a
+    team's, whose threads take turns at `width` neighbours of what is reduced; of "column", `width`
+    neighbouring columns of a team, which share a block with other teams.
+    """
+
+    form: Loops
+    target: CudaTarget
+    kind: Kind
+    items: tuple[Variable, ...]  # spread over the grid; the last goes fastest
+    serial: tuple[Variable, ...]  # loops of one thread, outermost first
+    rest: tuple[Variable, ...]  # that a team shares after its reductions; the last goes fastest
+    backward: frozenset[Variable]
+    vector: Variable | None  # that goes into lanes, of items or of rest
+    width: int
+    team: int  # threads of an item
+    side: int  # items of a block
+    reduced: Variable | None = None  # that goes into lanes in the reductions of a row
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return self.team * self.side
+
+    @property
+    def item_width(self) -> int:
+        """How many values of the last of `items` an item has."""
+        return self.width if self.kind != "row" and self.vector in self.items else 1
+
+    def atomic(self, store: Store) -> bool:
+        """Whether several threads may combine their values at one element at the same time."""
+        return not (meeting_variables(store) - set(self.serial)).isdisjoint(self.items)
+
+
+def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
+    """Decide how a kernel is laid on a grid."""
+    ordered = _ordered(form, target)
+    scanned = _scanned(form)
+    alone = tuple(v for v in form.variables if v in ordered or v in scanned)
+    parallel = [v for v in form.variables if v not in alone]
+    vector = contiguous(parallel, form)
+    items = (*(v for v in parallel if v is not vector), *([vector] if vector else []))
+    form, backward = scans_in_order(form, (*items, *alone), ordered)
+    if not alone:
+        shared = [e for e in form.every(Reduce) if _is_shared(e, form)]
+        if shared and (made := _team_mapping(form, target, shared, aligned)) is not None:
+            return made
+    width = _width(form, vector, target, aligned)
+    return Mapping(form, target, "each", items, alone, (), backward, vector, width, 1, _BLOCK)
+
+
+def _ordered(form: Loops, target: CudaTarget) -> frozenset[Variable]:
+    """The variables whose iterations must run in order on one thread."""
+    found = set(form.serial)
+    for store in form.stores:
+        if not _in_any_order(store, target):
+            found |= meeting_variables(store)
+    return frozenset(found)
+
+
+def _scanned(form: Loops) -> frozenset[Variable]:
+    """The variables of scans, and those inside of them that a work with a scan is outside of."""
+    found = set[Variable]()
+    for work in (*form.checks, *form.stores):
+        scans = [part for part in postorder(work.roots) if isinstance(part, Scan)]
+        if scans:
+            found |= {scan.variable for scan in scans}
+            found |= set(form.variables) - set(work.variables)
+    return frozenset(found)
+
+
+def _in_any_order(store: Store, target: CudaTarget) -> bool:
+    """Whether it does not matter which of two values that meet at an element comes first."""
+    row = REDUCTIONS.get(store.combine)
+    if row is None:
+        return False
+    return not (target.deterministic and row.rounds and is_float(np.dtype(store.buffer.dtype)))
+
+
+# Lanes
+
+
+def contiguous(variables: Iterable[Variable], form: Loops) -> Variable | None:
+    """The variable along which most places go by one; the last one where none does."""
+    places = [load.offset for load in form.every(Load)]
+    places += [s.offset for s in form.stores for _ in range(2)]
+    return _best(list(variables), places)
+
+
+def _best(variables: Sequence[Variable], places: Sequence[Affine]) -> Variable | None:
+    scores = {v: _score(v, places) for v in variables}
+    return max(reversed(variables), key=lambda v: scores[v], default=None)
+
+
+def _score(variable: Variable, places: Sequence[Affine]) -> float:
+    worth: dict[int | None, float] = {1: 1.0, 0: 0.0}
+    found = [
+        worth.get(None if _is_computed(offset, variable) else stride(offset, variable), -0.5)
+        for offset in places
+    ]
+    return sum(found) if int(variable.extent) > 1 else -math.inf
+
+
+def _is_computed(offset: Affine, variable: Variable) -> bool:
+    return any(variable in free_variables(part) for part in offset.parts)
+
+
+def divisor(extent: int) -> int:
+    """An integer that divides an extent, whatever its run-time factors are."""
+    return math.prod(factor for factor in factors_of(extent) if is_static(factor))
+
+
+def _widest(form: Loops, aligned: bool) -> int:
+    """How many elements of the smallest dtype one access has, unless code is long."""
+    if not aligned or not form.arguments:
+        return 1
+    smallest = min(np.dtype(argument.dtype).itemsize for argument in form.arguments)
+    width = min(max(WIDEST // smallest, 1), _MAX_WIDTH)
+    size = sum(8 if is_long(part) else 1 for part in form.parts)
+    while width > 1 and width * size > _MAX_INSTRUCTIONS:
+        width //= 2
+    return width
+
+
+def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bool) -> int:
+    if vector is None:
+        return 1
+    places = [load.offset for load in form.every(Load)] + [s.offset for s in form.stores]
+    if not any(stride(offset, vector) == 1 for offset in places):
+        return 1
+    width = _widest(form, aligned)
+    total = math.prod(int(v.extent) for v in form.variables)
+    while width > 1 and (
+        divisor(vector.extent) % width or total < width * target.multiprocessors * _BLOCK
+    ):
+        width //= 2
+    return width
+
+
+# Teams
+
+
+def _is_shared(expr: Reduce, form: Loops) -> bool:
+    terms = math.prod(int(v.extent) for v in expr.variables)
+    return terms >= MIN_SHARED_TERMS and free_variables(expr) <= frozenset(form.variables)
+
+
+def _team_mapping(
+    form: Loops, target: CudaTarget, shared: Sequence[Reduce], aligned: bool
+) -> Mapping | None:
+    """Teams for the long reductions of a kernel, if none of its stores meet."""
+    if any(store.combine != "set" and meeting_variables(store) for store in form.stores):
+        return None
+    free = frozenset[Variable]().union(*map(free_variables, shared))
+    items = [v for v in form.variables if v in free]
+    rest = [v for v in form.variables if v not in free]
+    places = [part.offset for e in shared for part in postorder([e.body]) if isinstance(part, Load)]
+    reduced = _best([v for e in shared for v in e.variables], places)
+    column = _best(items, places)
+    assert reduced is not None
+    along, across = _score(reduced, places), -math.inf if column is None else _score(column, places)
+    terms = max(math.prod(int(v.extent) for v in e.variables) for e in shared)
+    if column is not None and across > max(along, 0.0):
+        return _column_mapping(form, target, items, rest, column, terms, aligned)
+    last = _best(rest, [*(load.offset for load in form.every(Load)), *_stored(form)])
+    return _row_mapping(form, target, items, rest, reduced, last, shared, terms, aligned)
+
+
+def _stored(form: Loops) -> list[Affine]:
+    return [store.offset for store in form.stores]
+
+
+def _row_mapping(
+    form: Loops,
+    target: CudaTarget,
+    items: Sequence[Variable],
+    rest: Sequence[Variable],
+    reduced: Variable,
+    last: Variable | None,
+    shared: Sequence[Reduce],
+    terms: int,
+    aligned: bool,
+) -> Mapping:
+    width = _widest(form, aligned)
+    if not all(reduced in e.variables for e in shared):
+        width = 1
+    extents = [reduced.extent, *([] if last is None else [last.extent])]
+    while any(divisor(extent) % width for extent in extents) or width * 32 > max(terms, 1):
+        if width == 1:
+            break
+        width //= 2
+    many = math.prod(int(v.extent) for v in items) >= 2 * target.multiprocessors
+    wanted = math.ceil(terms / width / (STRAIGHT if many else 1))
+    team = min(max(1 << (wanted - 1).bit_length(), target.warp), 512 if many else 1024)
+    side = _SMALL_BLOCK // team if team == target.warp else 1
+    ordered = (*(v for v in rest if v is not last), *([last] if last else []))
+    return Mapping(
+        form,
+        target,
+        "row",
+        tuple(items),
+        (),
+        ordered,
+        frozenset(),
+        last,
+        width,
+        team,
+        side,
+        reduced,
+    )
+
+
+def _column_mapping(
+    form: Loops,
+    target: CudaTarget,
+    items: Sequence[Variable],
+    rest: Sequence[Variable],
+    column: Variable,
+    terms: int,
+    aligned: bool,
+) -> Mapping:
+    columns = math.prod(int(v.extent) for v in items)
+    width = _widest(form, aligned)
+    width = min(width, _MAX_COLUMN_WIDTH)
+    while width > 1 and (
+        divisor(column.extent) % width or columns < width * target.multiprocessors * target.warp
+    ):
+        width //= 2
+    side = target.warp if columns >= target.warp * width else 8
+    threads = _COLUMN_THREADS if terms >= _COLUMN_THREADS else _BLOCK
+    ordered = (*(v for v in items if v is not column), column)
+    return Mapping(
+        form,
+        target,
+        "column",
+        ordered,
+        (),
+        tuple(rest),
+        frozenset(),
+        column,
+        width,
+        threads // side,
+        side,
+    )
+
+
+# Grids
+
+
+def item_count(mapping: Mapping, extents: dict[Variable, int]) -> int:
+    """How many items there are, given what the variables' extents are."""
+    return math.prod(extents[v] for v in mapping.items) // mapping.item_width
+
+
+def block_count(mapping: Mapping, items: int) -> int:
+    """How many blocks a grid has for some items: one for each few, up to a limit."""
+    return min(max(-(-items // mapping.side), 1), _MAX_BLOCKS)
