@@ -56,7 +56,9 @@ class GridModule(Module):
     ) -> Builder:
         return GridBuilder(self, name, parameters, result, attributes)
 
-    def entry(self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0) -> GridBuilder:
+    def entry(
+        self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0
+    ) -> GridBuilder:
         """A kernel to be written: its first parameter is the grid, then come its argument words,
         then the addresses of its tensor maps.
 
