@@ -97,7 +97,7 @@ def cases() -> list[Case]:
 
 
 def kernel_of(case: Case) -> Any:
-    """The contraction of a case, as lowering makes it: arguments are both operands and the result."""
+    """The contraction of a case, as lowering makes it, over both operands and the result."""
     import ml_dtypes  # the measuring side has none
 
     from thalweg.ir.expr import Accumulated, Cast, Load, Variable

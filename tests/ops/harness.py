@@ -2,13 +2,16 @@
 
 It holds the inferred shape and dtype to the actual ones (with static, partly known and unknown
 input shapes), the value to NumPy where a formula is given, loop lowerings to the NumPy kernels,
+CUDA kernels on an emulated GPU likewise (a row for each op and dtype; all with THALWEG_SOAK=1),
 the graph read back from a GraphDef to the one written, gradients to central differences in
 float64, and gradients of gradients likewise; both again where no shape is known.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +20,8 @@ import ml_dtypes
 import numpy as np
 
 import thalweg as tf
+from tests.codegen.cuda.sessions import emulated_kernels
+from tests.codegen.cuda.sessions import run as run_emulated
 from tests.op_coverage import gradient_check
 from thalweg.ir.interpret import run_loop
 from thalweg.ir.loop import Operand
@@ -48,6 +53,7 @@ def check(
     values = [np.asarray(a) for a in arrays]
     results = check_inference(build, values)
     check_lowerings(build, values)
+    check_on_emulated_gpu(build, values, max(rtol, 1e-4), max(atol, 1e-5))
     check_round_trip(build, values, results)
     if expect is not None:
         wanted = expect(*values) if callable(expect) else expect
@@ -138,6 +144,34 @@ def check_loop(node: Any, sources: list[Any], wanted: list[Any]) -> None:
         kind = np.asarray(right).dtype
         error = 4 * rounding(kind) if is_narrow_float(kind) else 0  # a loop form rounds each step
         assert_close(value, right, max(1e-4, error), 1e-5)
+
+
+#: How many rows of a table an op runs with on an emulated GPU, for each dtype.
+_EMULATED_ROWS = 10**9 if os.environ.get("THALWEG_SOAK") else 1
+_emulated = Counter[tuple[str, ...]]()
+
+
+def check_on_emulated_gpu(
+    build: Callable[..., Any], values: list[Any], rtol: float, atol: float
+) -> None:
+    """CUDA kernels of the op, on an emulated grid, give what its NumPy kernels give."""
+    with tf.Graph().as_default() as graph:
+        inputs = [tf.placeholder(v.dtype, v.shape) for v in values]
+        outputs = _flat(build(*inputs))
+        looped = [n for n in graph.nodes if n.op.has("element") or n.op.has("loop")]
+        kinds = {(n.type, *(t.dtype.name for t in n.inputs)) for n in looped}
+        if all(_emulated[kind] >= _EMULATED_ROWS for kind in kinds):
+            return
+        _emulated.update(kinds)
+        feeds = dict(zip(inputs, values, strict=True))
+        with on_reference_kernels() as session:
+            wanted = session.run(outputs, feeds)
+        with emulated_kernels():
+            found = run_emulated(outputs, feeds)
+    for one, two in zip(found, wanted, strict=True):
+        kind = np.asarray(two).dtype
+        error = 4 * rounding(kind) if is_narrow_float(kind) else 0
+        assert_close(one, two, max(rtol, error), max(atol, error))
 
 
 def check_round_trip(build: Callable[..., Any], values: list[Any], wanted: list[Any]) -> None:

@@ -56,7 +56,9 @@ class GridModule(Module):
     ) -> Builder:
         return GridBuilder(self, name, parameters, result, attributes)
 
-    def entry(self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0) -> Builder:
+    def entry(
+        self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0
+    ) -> GridBuilder:
         """A kernel to be written: its first parameter is the grid, then come its argument words,
         then the addresses of its tensor maps.
 
@@ -66,6 +68,7 @@ class GridModule(Module):
         inlining = "noinline" if self.target.is_emulated else "alwaysinline"
         kinds = [POINTER, *words, *[POINTER] * maps]
         body = self.function(f"{name}.body", kinds, attributes=f"{inlining} nounwind")
+        assert isinstance(body, GridBuilder)
         self._entries.append((name, words, body, max_threads, maps))
         return body
 

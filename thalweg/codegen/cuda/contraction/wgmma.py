@@ -30,14 +30,36 @@ _LAG = 2  # blocks of terms that threads of their own have under way
 
 
 def padded(problem: Problem, made: Schedule) -> Problem:
-    """The problem with spaces in which boxes of the copy engine are of one image or matrix."""
+    """The problem with spaces in which boxes of the copy engine are of one image or matrix.
+
+    Of several ways the one by which the engine reads the most operands, with the fewest zeros.
+    """
     panel = LINE // problem.a.dtype.itemsize
-    reduced = _padded(problem.reduced, made.k)
-    rows = _padded(problem.rows, panel) if problem.a.axis == "mn" else problem.rows
-    columns = _padded(problem.columns, panel) if problem.b.axis == "mn" else problem.columns
+    choices = [
+        _over(problem, rows, columns, reduced)
+        for reduced in _ways(problem.reduced, made.k)
+        for rows in _ways(problem.rows, panel)
+        for columns in _ways(problem.columns, panel)
+    ]
+    return max(choices, key=lambda choice: len(_copies(choice, made)))
+
+
+def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
+    sides = (problem.a, made.m), (problem.b, made.n)
+    found = [box_copy(operand, shared_tile(operand, mn, made.k)) for operand, mn in sides]
+    return [copy for copy in found if copy is not None and problem.is_aligned]
+
+
+def _over(problem: Problem, rows: Space, columns: Space, reduced: Space) -> Problem:
     a = replace(problem.a, across=rows, along=reduced)
     b = replace(problem.b, across=columns, along=reduced)
     return replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
+
+
+def _ways(space: Space, multiple: int) -> list[Space]:
+    """A space as it is, and padded where that is another one."""
+    other = _padded(space, multiple)
+    return [space] if other is space else [space, other]
 
 
 def _padded(space: Space, multiple: int) -> Space:
@@ -45,7 +67,9 @@ def _padded(space: Space, multiple: int) -> Space:
     if len(space.variables) < 2 or last is None or not is_static(last.extent):
         return space
     grown = round_up(last.extent, multiple)
-    return Space(space.variables, multiple) if grown <= _MAX_PADDING * last.extent else space
+    if grown == last.extent or grown > _MAX_PADDING * last.extent:
+        return space
+    return Space(space.variables, multiple)
 
 
 @dataclass(frozen=True, eq=False)

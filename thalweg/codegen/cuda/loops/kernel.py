@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.loops.combine import shared_bytes
-from thalweg.codegen.cuda.loops.emit import EachEmitter
-from thalweg.codegen.cuda.loops.mapping import Mapping, block_count, item_count, mapping_of
+from thalweg.codegen.cuda.loops.emit import EachEmitter, GridEmitter
+from thalweg.codegen.cuda.loops.mapping import Kind, Mapping, block_count, item_count, mapping_of
+from thalweg.codegen.cuda.loops.scan import ScanEmitter, scan_bytes
+from thalweg.codegen.cuda.loops.split import Phase, Split, split_of
 from thalweg.codegen.cuda.loops.team import TeamEmitter
+from thalweg.codegen.cuda.loops.transpose import TransposeEmitter, transpose_bytes
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.builder import I64, POINTER, Type, constant
+from thalweg.codegen.llvm.builder import I64, POINTER, Type, Value, constant
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Load, Reduce
@@ -31,8 +35,14 @@ def emit_loops(
     """The code of a loop kernel."""
     module = GridModule(target)
     mapping = mapping_of(simplest(kernel), target, aligned)
-    _write(module, "kernel", kernel, mapping, guarded, aligned)
-    return CudaKernel(module.text, module.entries)
+    split = split_of(mapping)
+    writing = _Writing(module, kernel, mapping, guarded, aligned)
+    if split is None:
+        writing.entry("kernel")
+        return CudaKernel(module.text, module.entries)
+    writing.entry("parts", split, is_first=True)
+    writing.entry("kernel", split)
+    return CudaKernel(module.text, module.entries, split.scratch)
 
 
 def loops_shapes(
@@ -40,8 +50,11 @@ def loops_shapes(
 ) -> tuple[LaunchShape, ...]:
     """The launches of a loop kernel's entries; `words` are its run-time sizes."""
     mapping = mapping_of(simplest(kernel), target, aligned)
-    first = len(kernel.arguments) + 2
-    return (_shape(mapping, words, first),)
+    whole = _shape(mapping, words, len(kernel.arguments) + 2)
+    split = split_of(mapping)
+    if split is None:
+        return (whole,)
+    return replace(whole, grid=(whole.grid[0], split.parts, 1)), whole
 
 
 def _shape(mapping: Mapping, words: Sequence[int], first: int) -> LaunchShape:
@@ -50,37 +63,72 @@ def _shape(mapping: Mapping, words: Sequence[int], first: int) -> LaunchShape:
         return math.prod(words[f.word - first] if isinstance(f, Dynamic) else f for f in factors)
 
     items = item_count(mapping, {v: value(v.extent) for v in mapping.items})
-    reductions = mapping.form.every(Reduce)
-    memory = 0 if mapping.kind == "each" else shared_bytes(mapping, reductions)
-    return LaunchShape((block_count(mapping, items), 1, 1), (mapping.threads, 1, 1), memory)
+    grid = block_count(mapping, items), 1, 1
+    return LaunchShape(grid, (mapping.threads, 1, 1), _shared_bytes(mapping))
 
 
-def _write(
-    module: GridModule, name: str, kernel: Loops, mapping: Mapping, guarded: bool, aligned: bool
-) -> None:
-    """Write an entry: a function of the kernel's argument words."""
-    count = len(kernel.arguments)
-    last = max(kernel.words, default=count + 1)
-    kinds: list[Type] = [POINTER] * (count + 2) + [I64] * (last - count - 1)
-    b = module.entry(name, kinds, mapping.threads)
-    assert isinstance(b, GridBuilder)
-    written = {store.buffer.position for store in mapping.form.stores}
-    b.marks = {
-        2 + argument.position: "noalias" if argument.position in written else "noalias readonly"
-        for argument in kernel.arguments
-    }
-    _, fault, *others = b.parameters
-    pointers = {argument: others[argument.position] for argument in mapping.form.arguments}
-    words = {word: b.parameters[1 + word] for word in mapping.form.words}
-    if guarded or _is_guarded(mapping.form):
-        clean = b.load(I64, fault)
-        b.fork(b.compare("eq", clean, constant(I64, 0)), "clean", "faulty")
-        b.label("faulty")
+def _shared_bytes(mapping: Mapping) -> int:
+    if mapping.kind == "transpose":
+        return transpose_bytes(mapping)
+    if mapping.kind == "scan":
+        return scan_bytes(mapping)
+    return 0 if mapping.kind == "each" else shared_bytes(mapping, mapping.form.every(Reduce))
+
+
+_EMITTERS: dict[Kind, type[GridEmitter]] = {
+    "each": EachEmitter,
+    "row": TeamEmitter,
+    "column": TeamEmitter,
+    "transpose": TransposeEmitter,
+    "scan": ScanEmitter,
+}
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The entries of a kernel: functions of its argument words."""
+
+    module: GridModule
+    kernel: Loops
+    mapping: Mapping
+    guarded: bool
+    aligned: bool
+
+    def entry(self, name: str, split: Split | None = None, is_first: bool = False) -> None:
+        """Write an entry."""
+        form, count = self.mapping.form, len(self.kernel.arguments)
+        last = max(self.kernel.words, default=count + 1)
+        kinds: list[Type] = [POINTER] * (count + 2) + [I64] * (last - count - 1)
+        b = self.module.entry(name, kinds, self.mapping.threads)
+        b.marks = self._marks()
+        _, fault, *others = b.parameters
+        pointers = {argument: others[argument.position] for argument in form.arguments}
+        words = {word: b.parameters[1 + word] for word in form.words}
+        if self.guarded or _is_guarded(form):
+            _stop_at_fault(b, fault)
+        emitter = _EMITTERS[self.mapping.kind](
+            self.mapping, b, pointers, words, fault, self.aligned
+        )
+        if split is not None and isinstance(emitter, TeamEmitter):
+            emitter.phase = Phase(split, is_first, others[count])
+        emitter.write()
         b.ret()
-        b.label("clean")
-    kinds_of = {"each": EachEmitter, "row": TeamEmitter, "column": TeamEmitter}
-    kinds_of[mapping.kind](mapping, b, pointers, words, fault, aligned).write()
+
+    def _marks(self) -> dict[int, str]:
+        """What is known of the buffers; those of the grid and of the fault word come before."""
+        written = {store.buffer.position for store in self.mapping.form.stores}
+        return {
+            2 + argument.position: "noalias" if argument.position in written else "noalias readonly"
+            for argument in self.kernel.arguments
+        }
+
+
+def _stop_at_fault(b: GridBuilder, fault: Value) -> None:
+    found = b.load(I64, fault)
+    b.fork(b.compare("eq", found, constant(I64, 0)), "clean", "faulty")
+    b.label("faulty")
     b.ret()
+    b.label("clean")
 
 
 def _is_guarded(form: Loops) -> bool:

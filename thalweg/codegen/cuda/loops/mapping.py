@@ -20,15 +20,19 @@ from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.loops.facts import stride
 from thalweg.codegen.loops.plan import is_long, meeting_variables, scans_in_order
 from thalweg.ir.dynamic import factors_of, is_static
-from thalweg.ir.expr import Load, Reduce, Scan, Variable
+from thalweg.ir.expr import Expr, Load, Reduce, Scan, Select, Variable
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Loops, Store
-from thalweg.ir.rewrite import free_variables, postorder
+from thalweg.ir.rewrite import free_variables, postorder, walk
 from thalweg.platform.dtype_traits import is_float
 
 MIN_SHARED_TERMS = 33  # of a reduction that a team of threads shares
 STRAIGHT = 8  # vectors of a row that a thread may have at once
+SQUARE, SQUARE_ROWS = 32, 8  # elements of a transposed square's side; threads in one column of it
+_MAX_TRANSPOSED = 4  # loads whose squares have room in shared memory
+SCAN_THREADS = 256  # of a block that scans
+_MIN_BLOCK_SCAN = 64  # elements of a scan that a block takes together
 _MAX_WIDTH = 8
 _MAX_COLUMN_WIDTH = 4  # so that what a block combines has room in its shared memory
 _MAX_INSTRUCTIONS = 400  # about, that the lanes of one thread take together
@@ -37,7 +41,7 @@ _SMALL_BLOCK = 128
 _MAX_BLOCKS = 1 << 21
 _COLUMN_THREADS = 512
 
-Kind = Literal["each", "row", "column"]
+Kind = Literal["each", "row", "column", "transpose", "scan"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +50,9 @@ class Mapping:
 
     An item is one value of all `items`: of "each", `width` elements of a thread's own; of "row", a
     team's, whose threads take turns at `width` neighbours of what is reduced; of "column", `width`
-    neighbouring columns of a team, which share a block with other teams.
+    neighbouring columns of a team, which share a block with other teams; of "transpose", a square
+    of the last two variables, of which `transposed` loads are contiguous along the first; of
+    "scan", all that a block scans.
     """
 
     form: Loops
@@ -61,6 +67,7 @@ class Mapping:
     team: int  # threads of an item
     side: int  # items of a block
     reduced: Variable | None = None  # that goes into lanes in the reductions of a row
+    transposed: tuple[Load, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -87,9 +94,13 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
     items = (*(v for v in parallel if v is not vector), *([vector] if vector else []))
     form, backward = scans_in_order(form, (*items, *alone), ordered)
     if not alone:
-        shared = [e for e in form.every(Reduce) if _is_shared(e, form)]
+        shared = [e for e in form.every(Reduce) if is_shared(e, form)]
         if shared and (made := _team_mapping(form, target, shared, aligned)) is not None:
             return made
+        if vector is not None and (made := _transpose_mapping(form, target, items)) is not None:
+            return made
+    elif _scans_by_blocks(form, target, items, alone, ordered):
+        return Mapping(form, target, "scan", items, alone, (), backward, None, 1, SCAN_THREADS, 1)
     width = _width(form, vector, target, aligned)
     return Mapping(form, target, "each", items, alone, (), backward, vector, width, 1, _BLOCK)
 
@@ -185,7 +196,8 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
 # Teams
 
 
-def _is_shared(expr: Reduce, form: Loops) -> bool:
+def is_shared(expr: Reduce, form: Loops) -> bool:
+    """Whether a reduction is so long that threads share it, once for all that is inside."""
     terms = math.prod(int(v.extent) for v in expr.variables)
     return terms >= MIN_SHARED_TERMS and free_variables(expr) <= frozenset(form.variables)
 
@@ -289,11 +301,91 @@ def _column_mapping(
     )
 
 
+# Scans
+
+
+def _scans_by_blocks(
+    form: Loops,
+    target: CudaTarget,
+    items: Sequence[Variable],
+    alone: Sequence[Variable],
+    ordered: frozenset[Variable],
+) -> bool:
+    """Whether a block takes the scans of an item: they are long, and threads would be few."""
+    works = (*form.stores, *form.checks)
+    if len(alone) != 1 or ordered or not form.every(Scan):
+        return False
+    if any(set(work.variables) != set(form.variables) for work in works):
+        return False
+    many = math.prod(int(v.extent) for v in items) >= target.multiprocessors * _BLOCK
+    return not many and int(alone[0].extent) >= _MIN_BLOCK_SCAN
+
+
+# Transposes
+
+
+def _transpose_mapping(
+    form: Loops, target: CudaTarget, items: tuple[Variable, ...]
+) -> Mapping | None:
+    """Squares for the loads of a kernel that are contiguous along another variable than its
+    stores, if it has such and does nothing but store elements."""
+    *others, along = items
+    works = (*form.stores, *form.checks)
+    if form.every(Reduce) or any(set(work.variables) != set(items) for work in works):
+        return None
+    if int(along.extent) < SQUARE // 2 or any(s.combine != "set" for s in form.stores):
+        return None
+    for across in others:
+        if int(across.extent) < SQUARE // 2 or any(
+            stride(store.offset, across) == 1 for store in form.stores
+        ):
+            continue
+        certain = _certain(form)
+        loads = tuple(e for e in certain if _is_transposed(e, across, along))
+        if 0 < len(loads) <= _MAX_TRANSPOSED:
+            ordered = (*(v for v in others if v is not across), across, along)
+            team = SQUARE * SQUARE_ROWS
+            return Mapping(
+                form,
+                target,
+                "transpose",
+                ordered,
+                (),
+                (),
+                frozenset(),
+                along,
+                1,
+                team,
+                1,
+                transposed=loads,
+            )
+    return None
+
+
+def _is_transposed(load: Load, across: Variable, along: Variable) -> bool:
+    offset = load.offset
+    jumps = stride(offset, along) not in (0, 1)
+    return offset.is_plain and stride(offset, across) == 1 and jumps
+
+
+def _certain(form: Loops) -> list[Load]:
+    """The loads of a kernel that are done in any case, and not only where a guard allows them."""
+
+    def parts(expr: Expr) -> tuple[Expr, ...]:
+        return (expr.condition,) if isinstance(expr, Select) else expr.parts
+
+    roots = [store.value for store in form.stores if store.inside is None]
+    return [expr for expr in walk(roots, parts) if isinstance(expr, Load)]
+
+
 # Grids
 
 
 def item_count(mapping: Mapping, extents: dict[Variable, int]) -> int:
     """How many items there are, given what the variables' extents are."""
+    if mapping.kind == "transpose":
+        *others, across, along = (extents[v] for v in mapping.items)
+        return math.prod(others) * -(-across // SQUARE) * -(-along // SQUARE)
     return math.prod(extents[v] for v in mapping.items) // mapping.item_width
 
 

@@ -12,7 +12,8 @@ from contextlib import nullcontext
 
 from thalweg.codegen.cuda.loops.combine import Combination
 from thalweg.codegen.cuda.loops.emit import GridComputation, GridEmitter
-from thalweg.codegen.cuda.loops.mapping import MIN_SHARED_TERMS, STRAIGHT
+from thalweg.codegen.cuda.loops.mapping import STRAIGHT, is_shared
+from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import Computation, bodies_of, split_states, start_states
 from thalweg.codegen.loops.facts import extent_of
@@ -30,6 +31,7 @@ class TeamEmitter(GridEmitter):
     """A kernel in which teams of threads have an item each."""
 
     item: Scope | None = None  # what is done here, all threads of a team do together
+    phase: Phase | None = None  # of reductions that are split
 
     def write(self) -> None:
         b, m, grid = self._b, self.mapping, self._grid
@@ -61,12 +63,16 @@ class TeamEmitter(GridEmitter):
     def _item(self, number: Value, inside: Value | None) -> None:
         """An item; where it is not `inside`, threads only take part in what a block does."""
         m, b = self.mapping, self._b
+        self.number, self.inside = number, inside
         values = self.digits(number, m.items, m.item_width)
         plain = self._root.bind(values)
         self.item = plain
         if m.kind == "column" and m.vector is not None and m.width > 1:
             outer = {v: value for v, value in values.items() if v is not m.vector}
             self.item = self._root.bind(outer).spread(m.vector, m.width, [values[m.vector]])
+        if self.phase is not None and self.phase.is_first:
+            self._computation.ready(self.item, list(self.phase.split.rows))
+            return
         self._prepare(self.item, self._works)
         own = [work for work in self._works if set(work.variables) <= set(m.items)]
         whole = [work for work in own if set(m.items) <= set(work.variables)]
@@ -77,6 +83,10 @@ class TeamEmitter(GridEmitter):
                 self._partial(self.item, plain, values, [w for w in own if w not in whole])
             if shared:
                 self._rest(plain, values, shared)
+
+    def part(self) -> Value:
+        """Which part of split reductions a block has."""
+        return self._wide(self._grid.block("y"))
 
     # What a team shares after its reductions
 
@@ -136,17 +146,43 @@ class TeamComputation(GridComputation):
         self._emitter, self._map = emitter, emitter.mapping
 
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
-        terms = 1
-        for variable in group[0].variables:
-            terms *= int(variable.extent)
-        if scope is not self._emitter.item or terms < MIN_SHARED_TERMS:
+        if scope is not self._emitter.item or not is_shared(group[0], self._map.form):
             super()._reduce(scope, group)
             return
-        self.ready(scope, bodies_of(group))
-        slots = self._row(scope, group) if self._map.kind == "row" else self._columns(scope, group)
+        phase = self._emitter.phase
+        if phase is None or phase.is_first:
+            self.ready(scope, bodies_of(group))
+            slots = self._taken_by_team(scope, group)
+        else:
+            slots = [self._parts(phase, group, copy.lanes) for copy in scope.copies]
+        combination = self._emitter.combination
+        combine = combination.row if self._map.kind == "row" else combination.columns
+        slots = [combine(group, slot) for slot in slots]
+        if phase is not None and phase.is_first:
+            self._keep(phase, group, slots)
         for copy, slot in zip(scope.copies, slots, strict=True):
             for expr, state in split_states(group, slot):
                 copy.remember(expr, accumulator_of(expr).result(self._b, state))
+
+    def _taken_by_team(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
+        """The states of this thread, in each copy."""
+        if self._map.kind == "row":
+            return [self._merged(group, self._row(scope, group))]
+        return self._columns(scope, group)
+
+    def _first(self) -> Value:
+        """The number of this thread among those that share a reduction."""
+        emitter, team = self._emitter, constant(I64, self._map.team)
+        if emitter.phase is None:
+            return emitter.member
+        part = emitter.part()
+        return self._b.binary("add", self._b.binary("mul", part, team), emitter.member)
+
+    @property
+    def _sharing(self) -> int:
+        """How many threads share a reduction."""
+        phase = self._emitter.phase
+        return self._map.team * (1 if phase is None else phase.split.parts)
 
     def _row(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
         b, m, emitter = self._b, self._map, self._emitter
@@ -154,7 +190,7 @@ class TeamComputation(GridComputation):
         assert lane is not None
         variables = (*(v for v in group[0].variables if v is not lane), lane)
         width = m.width if lane is m.reduced else 1
-        step = m.team * width
+        step = self._sharing * width
         iterations = _iterations(variables, step)
         copies = _copies(iterations)
 
@@ -168,27 +204,81 @@ class TeamComputation(GridComputation):
                 inner = scope.spread(lane, width, starts)
             return self._take(inner, group, carried, [{}])
 
-        first = b.binary("mul", emitter.member, constant(I64, width))
+        first = b.binary("mul", self._first(), constant(I64, width))
         start = [start_states(group, width) for _ in range(copies)]
         if iterations == copies:
-            done = take(first, start)
-        else:
-            count = emitter.count(variables)
-            with b.loop(first, count, constant(I64, copies * step), flat(start)) as loop:
-                loop.next = flat(take(loop.index, like(start, loop.carried)))
-            done = like(start, loop.results)
-        return [emitter.combination.row(group, self._merged(group, done))]
+            return take(first, start)
+        count = emitter.count(variables)
+        with b.loop(first, count, constant(I64, copies * step), flat(start)) as loop:
+            loop.next = flat(take(loop.index, like(start, loop.carried)))
+        return like(start, loop.results)
 
     def _columns(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
-        b, m, emitter = self._b, self._map, self._emitter
+        b, emitter = self._b, self._emitter
         variables = group[0].variables
         start = [start_states(group, copy.lanes) for copy in scope.copies]
-        count = emitter.count(variables)
-        with b.loop(emitter.member, count, constant(I64, m.team), flat(start)) as loop:
+        count, step = emitter.count(variables), constant(I64, self._sharing)
+        with b.loop(self._first(), count, step, flat(start)) as loop:
             inner = scope.bind(emitter.digits(loop.index, variables))
             loop.next = flat(self._take(inner, group, like(start, loop.carried), [{}]))
-        slots = like(start, loop.results)
-        return [emitter.combination.columns(group, slot) for slot in slots]
+        return like(start, loop.results)
+
+    # Reductions in parts
+
+    def _keep(self, phase: Phase, group: Sequence[Reduce], slots: Slots) -> None:
+        """Leave the states of a team in scratch memory."""
+        b, emitter = self._b, self._emitter
+        first = b.compare("eq", emitter.member, constant(I64, 0))
+        if emitter.inside is not None:
+            first = b.binary("and", first, emitter.inside)
+        part = emitter.part()
+        with b.when(first):
+            for slot in slots:
+                for expr, state in split_states(group, slot):
+                    for number, value in enumerate(state):
+                        for lane in range(value.type.lanes):
+                            one = value if value.type.lanes == 1 else b.extract(value, lane)
+                            b.store(one, self._cell(phase, expr, number, part, lane))
+
+    def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[Value]:
+        """This thread's share of the states that the first launch left."""
+        b, m = self._b, self._map
+        start = start_states(group, lanes)
+        parts, team = constant(I64, phase.split.parts), constant(I64, m.team)
+        with b.loop(self._emitter.member, parts, team, start) as loop:
+            loop.next = [
+                value
+                for expr, state in split_states(group, loop.carried)
+                for value in accumulator_of(expr).merge(
+                    b, state, self._left(phase, expr, state, loop.index)
+                )
+            ]
+        return loop.results
+
+    def _left(
+        self, phase: Phase, expr: Reduce, like_state: Sequence[Value], part: Value
+    ) -> list[Value]:
+        b, found = self._b, list[Value]()
+        for number, value in enumerate(like_state):
+            kind, made = value.type, Value(value.type, "poison")
+            for lane in range(kind.lanes):
+                one = b.load(kind.of(1), self._cell(phase, expr, number, part, lane))
+                made = (
+                    one
+                    if kind.lanes == 1
+                    else b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
+                )
+            found.append(made)
+        return found
+
+    def _cell(self, phase: Phase, expr: Reduce, number: int, part: Value, lane: int) -> Value:
+        """The address of a value of an item's state."""
+        b, split = self._b, phase.split
+        item = b.binary("mul", self._emitter.number, constant(I64, self._map.item_width))
+        row = b.binary("mul", part, constant(I64, split.elements))
+        place = b.binary("add", b.binary("add", row, item), constant(I64, lane))
+        place = b.binary("add", place, constant(I64, split.row(expr, number)))
+        return b.element(phase.scratch, "i64", place)
 
 
 def _iterations(variables: Sequence[Variable], step: int) -> int | None:

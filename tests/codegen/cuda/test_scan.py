@@ -1,0 +1,58 @@
+"""Scans that blocks of threads do together, and those that every thread does alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.emulated import TARGETS, agree, assemble, run
+from tests.codegen.oracle import at, close, numbers, place
+from thalweg.codegen.cuda.kernel import launch_shapes
+from thalweg.ir.dynamic import dynamic
+from thalweg.ir.expr import Scan
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Loops, Store
+from thalweg.ir.loop import Variable
+
+
+def scan(rows: int, length: int, combine: str, exclusive: bool, reverse: bool, dtype: Any) -> Loops:
+    x, out = Argument(0, dtype, rows * length), Argument(1, dtype, rows * length, True)
+    i, j = Variable.fresh(rows), Variable.fresh(length)
+    element = at(x, (length, i), (1, j))
+    value = Scan(combine, j, element, exclusive, reverse) + element
+    return Loops((x, out), (i, j), (Store(out, (i, j), place((length, i), (1, j)), value),))
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1000), (3, 256), (2, 65), (5, 300), (2, 20)], ids=str)
+def test_scans_by_blocks(shape: tuple[int, int], exclusive: bool, reverse: bool) -> None:
+    kernel = scan(*shape, "sum", exclusive, reverse, np.float32)
+    together = launch_shapes(kernel, TARGETS[0])[0].shared_bytes > 0
+    assert together == (shape[1] >= 64)
+    agree(kernel, [numbers(int(a.size), a.dtype, 3) for a in kernel.arguments], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("combine", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize("dtype", ["int32", "float64", "int64", "int8", "bfloat16"])
+def test_scans_of_each_dtype(combine: str, dtype: str) -> None:
+    kernel = scan(2, 300, combine, False, False, np.dtype(dtype))
+    arrays = [numbers(int(a.size), a.dtype, 3) for a in kernel.arguments]
+    if dtype == "bfloat16":
+        arrays[0] = np.ones_like(arrays[0])  # sums that are exact in any order
+    agree(kernel, arrays)
+    assemble(kernel)
+
+
+@pytest.mark.parametrize("length", [0, 1, 200, 700])
+def test_length_known_at_run_time(length: int) -> None:
+    n = dynamic(500, 4)
+    x, out = Argument(0, np.float32, n), Argument(1, np.float32, n, True)
+    i = Variable(n, "i")
+    stored = Store(out, (i,), Affine(0, {i: 1}), Scan("sum", i, at(x, (1, i)), False, False))
+    values = numbers(length, np.float32)
+    found = [values, np.zeros_like(values)]
+    run(Loops((x, out), (i,), (stored,)), found, [length])
+    close(found[1], values.cumsum(), 1e-4, "scan")

@@ -1,0 +1,41 @@
+"""Steps of every kind of kernel: on an emulated GPU as on NumPy, and assembled for a real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.codegen.cuda.emulated import assemble
+from tests.codegen.cuda.sessions import emulated_kernels, run
+from tests.codegen.oracle import close
+from tests.codegen.steps import STEPS
+from tests.ops.harness import on_reference_kernels
+
+#: Large ones, whose algorithm is the CPU's.
+KINDS = [name for name in STEPS if "Winograd" not in name]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_steps_on_an_emulated_gpu(name: str) -> None:
+    with tf.Graph().as_default():
+        tf.set_random_seed(5)
+        fetches, feeds = STEPS[name]()
+        fetches = [part for part in _flat(fetches) if isinstance(part, tf.Tensor)]
+        with on_reference_kernels() as session:
+            session.run(tf.global_variables_initializer())
+            wanted = session.run(fetches, feeds)
+        with emulated_kernels() as machine:
+            found = run(fetches, feeds)
+    for one, other in zip(found, wanted, strict=True):
+        close(np.asarray(one), np.asarray(other), 2e-4, name)
+    for kernel in machine.ran:
+        assemble(kernel)
+
+
+def _flat(fetches: Any) -> list[Any]:
+    if not isinstance(fetches, list | tuple):
+        return [fetches]
+    return [part for one in fetches for part in _flat(one)]

@@ -1,0 +1,112 @@
+"""Reductions that threads share: along rows and columns, in one launch and in two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.emulated import agree, assemble, run
+from tests.codegen.oracle import at, close, numbers, over, place
+from thalweg.codegen.cuda.kernel import emit, launch_shapes
+from thalweg.codegen.cuda.target import CudaTarget, emulated
+from thalweg.ir.dynamic import dynamic, times
+from thalweg.ir.expr import Cast
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Loops, Store
+from thalweg.ir.loop import Variable
+
+
+def reduction(shape: tuple[int, int], axis: int | None, kind: str, dtype: Any) -> Loops:
+    """A reduction of a matrix along an axis, or of all of it."""
+    rows, columns = shape
+    x = Argument(0, dtype, rows * columns)
+    i, j = Variable.fresh(rows), Variable.fresh(columns)
+    reduced = {0: (i,), 1: (j,), None: (i, j)}[axis]
+    kept = tuple(v for v in (i, j) if v not in reduced)
+    value = over(kind, reduced, at(x, (columns, i), (1, j)))
+    size = 1 if not kept else int(kept[0].extent)
+    out = Argument(1, value.dtype, size, True)
+    return Loops((x, out), kept, (Store(out, kept, place(*((1, v) for v in kept)), value),))
+
+
+def arrays_of(kernel: Loops) -> list[np.ndarray]:
+    return [numbers(int(argument.size), argument.dtype, 3) for argument in kernel.arguments]
+
+
+SHAPES = [(3, 4096), (4096, 3), (700, 48), (5, 40), (1, 9000), (130, 130), (33, 64)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_reductions_of_matrices(shape: tuple[int, int], axis: int | None, kind: str) -> None:
+    kernel = reduction(shape, axis, kind, np.float32)
+    agree(kernel, arrays_of(kernel), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int8", "int64", "uint16"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reductions_of_each_dtype(dtype: str, axis: int) -> None:
+    kernel = reduction((200, 96), axis, "max", np.dtype(dtype))
+    agree(kernel, arrays_of(kernel))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kind", ["argmax", "argmin", "any", "all", "prod"])
+def test_other_reductions(kind: str, axis: int) -> None:
+    dtype = np.bool_ if kind in ("any", "all") else np.int32
+    kernel = reduction((260, 72), axis, kind, dtype)
+    agree(kernel, arrays_of(kernel))
+
+
+def test_few_results_of_much_take_two_launches() -> None:
+    kernel = reduction((1, 100_000), None, "sum", np.float32)
+    target = CudaTarget()
+    made, shapes = emit(kernel, target), launch_shapes(kernel, target)
+    assert made.entries == ("parts", "kernel")
+    assert made.scratch == 8 * shapes[0].grid[1]
+    assert shapes[0].grid[1] > 100
+    assert shapes[1].grid == (1, 1, 1)
+    assemble(kernel)
+
+
+@pytest.mark.parametrize("kind", ["sum", "argmax"])
+@pytest.mark.parametrize("shape", [(30_000, 2), (2, 30_000), (8191, 7)], ids=str)
+def test_two_launches_give_what_one_does(kind: str, shape: tuple[int, int]) -> None:
+    axis = int(shape[0] < shape[1])
+    kernel = reduction(shape, axis, kind, np.float32)
+    assert len(emit(kernel, emulated()).entries) == 2
+    agree(kernel, arrays_of(kernel), tolerance=2e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40, 3000])
+@pytest.mark.parametrize("columns", [1, 24, 128])
+def test_rows_known_at_run_time(rows: int, columns: int) -> None:
+    """The sum of columns, and what is left of each row without it."""
+    m = dynamic(2000, 5)
+    x, sums = Argument(0, np.float32, times(m, columns)), Argument(1, np.float32, columns, True)
+    out = Argument(2, np.float32, times(m, columns), True)
+    i, j, k = Variable(m, "i"), Variable.fresh(columns), Variable(m, "k")
+    total = over("sum", k, at(x, (columns, k), (1, j)))
+    stores = (
+        Store(sums, (j,), Affine(0, {j: 1}), total),
+        Store(out, (j, i), Affine(0, {i: columns, j: 1}), at(x, (columns, i), (1, j)) - total),
+    )
+    kernel = Loops((x, sums, out), (j, i), stores)
+    values = numbers((rows, columns), np.float32)
+    for aligned in (False, True):
+        found = [values, np.zeros(columns, np.float32), np.zeros_like(values)]
+        run(kernel, found, [rows], aligned=aligned)
+        close(found[1], values.sum(0), 1e-4, "sums")
+        close(found[2], values - values.sum(0), 1e-4, "rest")
+
+
+def test_a_column_sum_may_be_stored_in_another_dtype() -> None:
+    x, out = Argument(0, np.dtype("bfloat16"), 4000 * 6), Argument(1, np.float32, 6, True)
+    i, j = Variable.fresh(4000), Variable.fresh(6)
+    value = over("sum", i, Cast(at(x, (6, i), (1, j)), np.dtype(np.float32)))
+    kernel = Loops((x, out), (j,), (Store(out, (j,), Affine(0, {j: 1}), value),))
+    agree(kernel, arrays_of(kernel), tolerance=1e-3)
+    assemble(kernel)

@@ -1,0 +1,80 @@
+"""Long reductions to few results in two launches: parts of them first, then the parts.
+
+Where teams are fewer than the GPU has room for, several teams share a reduction. The first launch
+leaves the state of each team in scratch memory; the second combines them, in one order, and does
+all the rest of the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from thalweg.codegen.cuda.loops.mapping import Mapping, block_count, is_shared, item_count
+from thalweg.codegen.llvm.builder import Value
+from thalweg.codegen.loops.facts import extent_of
+from thalweg.codegen.math.reductions import accumulator_of
+from thalweg.ir.expr import Reduce
+from thalweg.ir.rewrite import postorder
+
+_CELL = 8  # bytes of a value in scratch memory
+_MIN_ELEMENTS = 1 << 14  # of a kernel that is worth a second launch
+_MIN_TERMS = 256  # of a part
+_MAX_PARTS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A reduction in parts: how many, and where their states are in scratch memory.
+
+    A state's values have a row of cells each, by part, then by the element of the items.
+    """
+
+    parts: int
+    elements: int
+    rows: dict[Reduce, int]
+
+    @property
+    def scratch(self) -> int:
+        """The bytes of all states."""
+        count = sum(accumulator_of(expr).size for expr in self.rows)
+        return count * self.parts * self.elements * _CELL
+
+    def row(self, expr: Reduce, number: int) -> int:
+        """The first cell of a value of a reduction's states."""
+        return (self.rows[expr] + number) * self.parts * self.elements
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One of the two launches."""
+
+    split: Split
+    is_first: bool
+    scratch: Value
+
+
+def split_of(mapping: Mapping) -> Split | None:
+    """How the reductions of a kernel are split, if that pays."""
+    if mapping.kind not in ("row", "column"):
+        return None
+    shared = [expr for expr in mapping.form.every(Reduce) if is_shared(expr, mapping.form)]
+    inner = {part for expr in shared for part in postorder([expr.body])}
+    extents = {v: extent_of(v) for v in mapping.items}
+    if not inner.isdisjoint(shared) or None in extents.values():
+        return None
+    items = item_count(mapping, {v: int(v.extent) for v in mapping.items})
+    blocks = block_count(mapping, items)
+    terms = max(math.prod(int(v.extent) for v in expr.variables) for expr in shared)
+    elements = items * mapping.item_width
+    wanted = 2 * mapping.target.multiprocessors // blocks
+    parts = min(wanted, terms // _MIN_TERMS, _MAX_PARTS)
+    if parts < 2 or 2 * blocks > mapping.target.multiprocessors:
+        return None
+    if terms * elements < _MIN_ELEMENTS:
+        return None
+    rows, count = dict[Reduce, int](), 0
+    for expr in shared:
+        rows[expr] = count
+        count += accumulator_of(expr).size
+    return Split(parts, elements, rows)
