@@ -22,7 +22,7 @@ from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
 from thalweg.codegen.cuda.contraction.warpgroup import ROWS, Pipeline, multiply_blocks
 from thalweg.codegen.cuda.contraction.work import Tile, Work
 from thalweg.codegen.cuda.tensor_map import TensorMapSpec
-from thalweg.codegen.llvm.builder import I32, Value, constant
+from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.ir.dynamic import is_static
 
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
@@ -192,7 +192,7 @@ class _Producer:
             self._tile(tile)
 
     def _tile(self, tile: Tile) -> None:
-        frame, b, one = self.frame, self.frame.b, constant(I32, 1)
+        frame, b, one = self.frame, self.frame.b, constant(I64, 1)
         starts = [tile.row, tile.column]
         boxes = [
             self._panels(side, tile, start) if side.copy is not None else []
@@ -202,10 +202,11 @@ class _Producer:
             self._staging(side, tile, start) if side.copy is None else None
             for side, start in zip(self.plan.sides, starts, strict=True)
         ]
-        with b.loop(tile.first, tile.end, one) as loop:
-            number = frame.plus32(tile.done, b.binary("sub", loop.index, tile.first))
+        with b.loop(frame.wide(tile.first), frame.wide(tile.end), one) as loop:
+            block = b.convert("trunc", loop.index, "i32")
+            number = frame.plus32(tile.done, b.binary("sub", block, tile.first))
             self.engine.wait(self._barrier(number, is_full=False), self._free_parity(number))
-            start = frame.times32(loop.index, self.work.schedule.k)
+            start = frame.times32(block, self.work.schedule.k)
             if self.plan.copies:
                 self._copy(number, start, boxes)
             if any(own):
@@ -321,5 +322,5 @@ class _Producer:
         end = frame.plus32(tile.done, b.binary("sub", tile.end, tile.first))
         begin = b.binary("sub", end, frame.i32(self._lag))
         begin = b.intrinsic("smax", begin, tile.done)
-        with b.loop(begin, end, frame.i32(1)) as loop:
-            self._arrive(loop.index)
+        with b.loop(frame.wide(begin), frame.wide(end), constant(I64, 1)) as loop:
+            self._arrive(b.convert("trunc", loop.index, "i32"))
