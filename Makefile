@@ -11,8 +11,9 @@ ROWS ?=
 PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
+CUDA_TESTS ?= tests/device/cuda tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
-.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-cuda test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg import errors
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
@@ -162,4 +163,4 @@ def fresh(item: Any) -> Any:
         if not array.flags.writeable or array.base is not None:
             array = array.copy()
         return array if array.ndim else array[()]
-    return value
+    return value.snapshot()[()] if isinstance(value, Buffer) else value
