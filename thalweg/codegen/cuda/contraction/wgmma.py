@@ -26,6 +26,7 @@ from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.ir.dynamic import is_static
 
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
+_OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
@@ -252,7 +253,7 @@ class _Producer:
         with frame.b.when(self.first):
             full = self._barrier(number, is_full=True)
             engine.arrive(full, self.plan.copied_bytes)
-            terms, _ = self.work.problem.reduced.at(frame, start)
+            terms = self._terms(start)
             maps = iter(frame.maps)
             for side, panels in zip(self.plan.sides, boxes, strict=True):
                 if side.copy is None:
@@ -262,6 +263,16 @@ class _Producer:
                     size = side.tile.bytes // side.panels
                     place = frame.at_byte(self._base(number, side), n * size)
                     self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
+
+    def _terms(self, start: Value) -> At:
+        """The reduced variables at an index; of no terms at all, places outside of any tensor: a
+        map has an element even then."""
+        frame, space = self.frame, self.work.problem.reduced
+        terms, _ = space.at(frame, start)
+        begun = frame.b.compare("slt", start, space.size(frame))
+        outside = constant(I64, _OUTSIDE)
+        some = [v for v in terms if not is_static(v.extent) or v.extent == 0]
+        return {**terms, **{v: frame.b.select(begun, terms[v], outside) for v in some}}
 
     def _copy_box(
         self, copy: BoxCopy, tensor_map: Value, place: Value, full: Value, at: At
