@@ -7,7 +7,7 @@ be of a kind that a rule here allows; everything else is a finding.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -36,28 +36,45 @@ _ALLOWED = {
 }
 
 
+#: The same of CUDA kernels.
+_ALLOWED_ON_GRIDS = {
+    r"call range\(i32 [01], \d+\) i32 @llvm\.nvvm\.read\.ptx\.sreg\.": "hardware limits these",
+    r"^@grid_memory = external addrspace\(3\) ": "asks for an alignment, claims none",
+}
+_MARKS = (["i32"], ["i64"], ["ptr"], ["ptr", "noalias", "nocapture"])
+_MARKS_ON_GRIDS = (["i32"], ["i64"], ["ptr"], ["ptr", "noalias"], ["ptr", "noalias", "readonly"])
+_WIDEST_ON_GRIDS = 16  # bytes at multiples of which the buffers of an aligned kernel begin
+
+
 @dataclass
 class _Function:
     """What is known of the registers of a function so far."""
 
     entry: bool  # called by the step, with words, and not by another function of the module
+    widest: int = 0  # the alignment that whole vectors may have
     words: set[str] = field(default_factory=set[str])  # addresses of argument words
     data: set[str] = field(default_factory=set[str])  # what depends on what was loaded as data
+    shared: set[str] = field(default_factory=set[str])  # addresses in shared memory
 
 
-def findings(text: str) -> list[str]:
-    """The claims in a module that no rule allows, each with its line."""
-    return list(_findings(text))
+def findings(text: str, on_grid: bool = False, aligned: bool = False) -> list[str]:
+    """The claims in a module that no rule allows, each with its line.
+
+    Of one for a grid, whose buffers may all be `aligned`, rules allow a little more.
+    """
+    return list(_findings(text, on_grid, _WIDEST_ON_GRIDS if aligned else 0))
 
 
-def _findings(text: str) -> Iterator[str]:
+def _findings(text: str, on_grid: bool, widest: int) -> Iterator[str]:
     function = _Function(False)
     called = set(re.findall(r"call void @(\w+)\(", text))
+    allowed = [*_ALLOWED, *(_ALLOWED_ON_GRIDS if on_grid else ())]
     for line in text.splitlines():
         if line.startswith("define"):
             function = _new_function(line, called)
-            yield from _wrong_marks(line)
-        elif not any(re.search(pattern, line) for pattern in _ALLOWED):
+            function.widest = widest
+            yield from _wrong_marks(line, _MARKS_ON_GRIDS if on_grid else _MARKS)
+        elif not any(re.search(pattern, line) for pattern in allowed):
             yield from (f"{why}: {line.strip()}" for why in _wrong(line, function))
 
 
@@ -69,10 +86,10 @@ def _new_function(line: str, called: set[str]) -> _Function:
     return made
 
 
-def _wrong_marks(line: str) -> Iterator[str]:
+def _wrong_marks(line: str, allowed: Sequence[list[str]]) -> Iterator[str]:
     """Of parameters only those that are pointers are noalias, and nothing else is said of them."""
     for mark in re.findall(r"[(,] *(\S+ [^,)%]*)%", line):
-        if mark.split() not in (["i32"], ["i64"], ["ptr"], ["ptr", "noalias", "nocapture"]):
+        if mark.split() not in allowed:
             yield f"a parameter is {mark.strip()}: {line}"
 
 
@@ -80,7 +97,9 @@ def _wrong(line: str, function: _Function) -> Iterator[str]:
     _follow(line, function)
     if found := _NEVER.search(line.partition('"')[0]):
         yield f"{found[0]} is never claimed"
-    if (access := _ACCESS.search(line)) and _claimed(access) > _size(access):
+    used = set(_REGISTER.findall(line))
+    widest = _WIDEST_ON_GRIDS if used & function.shared else function.widest  # laid out for it
+    if (access := _ACCESS.search(line)) and _claimed(access) > _most(access, widest):
         yield "more alignment than an element has"
     if found := _NSW.search(line):
         if found["type"] != "i64":
@@ -96,6 +115,9 @@ def _follow(line: str, function: _Function) -> None:
     if not (found := _DEFINED.match(line)):
         return
     used = set(_REGISTER.findall(found["rest"]))
+    is_address = found["rest"].startswith("getelementptr") and used & function.shared
+    if is_address or "@grid.shared(" in found["rest"]:
+        function.shared.add(found["name"])
     if used & function.words and found["rest"].startswith("getelementptr"):
         function.words.add(found["name"])
     elif "load" in found["rest"] or "gather" in found["rest"]:
@@ -107,6 +129,11 @@ def _follow(line: str, function: _Function) -> None:
 
 def _claimed(access: re.Match[str]) -> int:
     return int(access["align"] or access["masked"])
+
+
+def _most(access: re.Match[str], widest: int) -> int:
+    """The alignment that an access may claim: that of an element, or of a vector."""
+    return max(_size(access), widest) if "<" in access[0] else _size(access)
 
 
 def _size(access: re.Match[str]) -> int:
