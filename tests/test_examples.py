@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # These draw bars (and pictures), and have tests of their own.
-SLOW = {"digits.py", "reverse_strings.py", "beam_search.py"}
+SLOW = {"digits.py", "reverse_strings.py", "beam_search.py", "language_model.py"}
 RAY = {"on_ray.py"}  # tests/cluster/launch/test_ray.py runs it
 EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if p.name not in SLOW | RAY)
 
@@ -75,3 +75,16 @@ def test_workers_train_together(tmp_path: Path) -> None:
     losses = re.findall(r"worker:(\d) \| step \d+: loss ([\d.]+)", done.stdout)
     assert sorted(worker for worker, _ in losses) == ["0", "1"]
     assert all(float(loss) < 0.1 for _, loss in losses)
+
+
+@pytest.mark.parametrize("softmax", ["sampled", "full"])
+def test_a_language_model_is_trained_on_a_cluster(softmax: str, tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "language_model.py")
+    command = [sys.executable, "-m", "thalweg", "launch", "--ps", "2", "--workers", "2", script]
+    command += ["--softmax", softmax, "--vocabulary", "320", "--steps", "150", "--test-every", "70"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    known = re.search(r"by chance ([\d.]+), by frequencies ([\d.]+), by topic", done.stdout)
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", done.stdout)]
+    assert known and len(losses) >= 3
+    assert losses[-1] < losses[0] - 0.3 and losses[0] <= float(known[1]) + 0.1

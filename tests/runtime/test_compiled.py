@@ -11,6 +11,8 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.cpu.program import Program
+from thalweg.lower.lowering import lower
+from thalweg.lower.specialise import NotCompiled
 from thalweg.runtime import compiled, engine
 from thalweg.runtime.compiled import Executable
 
@@ -60,6 +62,29 @@ def test_programs_of_shapes_long_gone_are_dropped(session: Any) -> None:
             np.testing.assert_array_equal(session.run(y, {x: array}), array * 2)
     (region,) = regions(session)
     assert list(region.programs) == [((18,),), ((19,),), ((2,),), ((3,),)]
+
+
+def test_what_runs_without_a_node_serves_for_all_shapes(session: Any) -> None:
+    """Sizes that change with every step, as those of shards of a lookup do, plan nothing anew."""
+
+    tried = 0
+
+    def refused(region: Any, shapes: Any, target: Any) -> Any:
+        nonlocal tried
+        for node in region.nodes:
+            if node.type == "Relu":
+                tried += 1
+                raise NotCompiled(node, "of the test")
+        return lower(region, shapes, target)
+
+    x = tf.placeholder(tf.float32, [None])
+    y = tf.exp(tf.nn.relu(x * 2)) + 1
+    with mock.patch.object(compiled, "lower", refused):
+        for size in range(3, 20):
+            np.testing.assert_array_equal(session.run(y, {x: np.zeros(size)}), np.full(size, 2))
+    (region,) = regions(session)
+    assert len(region._partly_compiled) == 17 and len({*region._partly_compiled.values()}) == 1
+    assert tried == compiled._MAX_TRIES
 
 
 def test_feeds_of_any_layout_are_read_rightly(session: Any) -> None:

@@ -88,6 +88,9 @@ def _copy(cell: VariableCell) -> VariableCell:
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8
+#: Sets of shapes for which a region without any program is tried; if the same node could not be
+#: compiled for all of them, it is left on its NumPy kernel for good.
+_MAX_TRIES = 4
 _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
 
 
@@ -104,6 +107,7 @@ class Executable:
         self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
         self._device = device
         self._fallback = fallback
+        self._fallbacks: dict[Node, Run] = {}  # by the node that cannot be compiled
         self._varying = Varying()
         self._cache = ProgramCache(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
@@ -159,16 +163,31 @@ class Executable:
             found = self.programs.get(shapes)
             if found is not None or shapes in self._partly_compiled:
                 return found
+            if self._is_hopeless():
+                (self._partly_compiled[shapes],) = self._fallbacks.values()
+                return None
             try:
                 with deep_calls():
                     found = self._compiled(shapes, cells)
             except NotCompiled as failure:
-                run = self._fallback(self.region, failure.node, self._device)
-                self._partly_compiled[shapes] = run
+                self._partly_compiled[shapes] = self._without(failure.node)
                 return None
             self.programs[shapes] = found
             self._release_memory()
             return found
+
+    def _is_hopeless(self) -> bool:
+        """Whether one and the same node could never be compiled: to try again takes long, and sizes
+        may change with every step."""
+        is_one = len(self._fallbacks) == 1 and not self.programs
+        return is_one and len(self._partly_compiled) >= _MAX_TRIES
+
+    def _without(self, node: Node) -> Run:
+        """The region with a node on its NumPy kernel. There is one for all shapes: what it compiles
+        of the other nodes serves again."""
+        if node not in self._fallbacks:
+            self._fallbacks[node] = self._fallback(self.region, node, self._device)
+        return self._fallbacks[node]
 
     def _release_memory(self) -> None:
         """Let programs of shapes that came long ago give back the memory they run in."""

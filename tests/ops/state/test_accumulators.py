@@ -144,3 +144,27 @@ def test_a_take_that_was_cancelled_takes_nothing():
     with pytest.raises(tf.errors.CancelledError, match="its session is gone"):
         total.take(1, cancellation)
     assert total.take(1, Cancellation()) == 3.0
+
+
+def test_who_waits_for_gradients_leaves_them(session):
+    for total in (
+        tf.ConditionalAccumulator(tf.float32, [1]),
+        tf.SparseConditionalAccumulator(tf.float32, [1]),
+    ):
+        is_dense = isinstance(total, tf.ConditionalAccumulator)
+        push = total.apply_grad([4.0]) if is_dense else total.apply_grad([0], [4.0])
+        enough, count = total.await_grads(2), total.num_accumulated()
+        thread = threading.Thread(target=session.run, args=(enough,))
+        thread.start()
+        session.run(push)
+        assert thread.is_alive()
+        session.run(push)
+        thread.join()
+        assert session.run(count) == 2
+
+
+def test_waiting_for_gradients_is_cancelled():
+    total, cancellation = DenseAccumulator(tf.float32, tf.TensorShape([]), "MEAN"), Cancellation()
+    cancellation.cancel(tf.errors.CancelledError(None, None, "its session is gone"))
+    with pytest.raises(tf.errors.CancelledError, match="its session is gone"):
+        total.await_count(1, cancellation)

@@ -11,6 +11,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.train.replicas.sync_runner import ChiefQueueRunner
+from thalweg.train.update_lock import between_updates
 
 
 @pytest.fixture(autouse=True)
@@ -253,3 +254,23 @@ def test_what_is_missing():
         optimizer.make_session_run_hook(is_chief=True).begin()
     with pytest.raises(ValueError, match="Unknown grad type"):
         optimizer.apply_gradients([("x", v)], tf.train.create_global_step())
+
+
+def test_no_update_is_applied_while_a_checkpoint_is_written():
+    """Of many tasks some would be saved before the update, and some after it."""
+    with tf.Graph().as_default() as graph:
+        w, step = tf.Variable(0.0), tf.train.create_global_step()
+        optimizer = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(1.0), 1, 1)
+        optimizer.minimize(w, global_step=step)
+        runner = optimizer.get_chief_queue_runner()
+        push = next(n for n in graph.get_operations() if n.name.endswith("/push"))
+        tokens = optimizer._token_queue.size()
+        with tf.Session() as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            with between_updates(graph):
+                runner.create_threads(session, daemon=True, start=True)
+                session.run(push)
+                session.run(runner._enough)  # the chief has what it waits for
+                assert session.run([w, step, tokens]) == [0, 0, 0]
+            session.run(optimizer._token_queue.dequeue())
+            assert session.run([w, step]) == [-1, 1]

@@ -88,6 +88,18 @@ class Accumulator(Generic[Accumulated]):
         finally:
             forget()
 
+    def await_count(self, required: int, cancellation: Cancellation) -> None:
+        """Wait for `required` gradients, and leave them."""
+        forget = cancellation.on_cancel(self._wake)
+        try:
+            with self._changed:
+                _check_running(cancellation)
+                while self.count < required:
+                    self._changed.wait()
+                    _check_running(cancellation)
+        finally:
+            forget()
+
     def _wait(self, required: int, cancellation: Cancellation) -> None:
         ticket = object()
         self._waiting.append(ticket)
@@ -326,6 +338,17 @@ class AccumulatorNumAccumulated(AccumulatorOp):
         return np.int32(handle.count)
 
 
+class AccumulatorAwait(AccumulatorOp, name="ThalwegAccumulatorAwait"):
+    """Waits until there are enough gradients, and takes none."""
+
+    signature = "handle: &string, num_required: int32 ->"
+    blocking = True
+
+    def kernel(self, context: Context, handle: Accumulator[Any], num_required: Array) -> Any:
+        handle.await_count(int(num_required), context.cancellation)
+        return ()
+
+
 class AccumulatorSetGlobalStep(AccumulatorOp):
     """Declares the current step."""
 
@@ -445,6 +468,10 @@ class ConditionalAccumulatorBase:
         """How many gradients are accumulated now."""
         name = name or f"{self._name}_NumAccumulated"
         return AccumulatorNumAccumulated()(self._accumulator_ref, name=name)
+
+    def await_grads(self, num_required: Any, name: str | None = None) -> Node:
+        """Wait for `num_required` gradients, and leave them to be taken."""
+        return AccumulatorAwait()(self._accumulator_ref, num_required, name=name)
 
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Node:
         """Declare the current step: gradients of earlier ones are dropped."""

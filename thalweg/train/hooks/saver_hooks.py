@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.collections import GraphKeys
@@ -23,6 +24,7 @@ from thalweg.train.global_steps import global_step
 from thalweg.train.hooks.basic import as_list
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.hooks.step_timer import PeriodicHook, SecondOrStepTimer, watched_global_step
+from thalweg.train.update_lock import between_updates
 
 if TYPE_CHECKING:
     from thalweg.summary.writer import FileWriter
@@ -149,9 +151,11 @@ class CheckpointSaverHook(PeriodicHook):
     def _write(self, session: Any, step: int) -> None:
         saver = self._get_saver()
         if self._background and can_save_in_background(saver):
-            saver.save(session, self._save_path, global_step=step, background=True)
+            save = partial(saver.save, background=True)
         else:
-            saver.save(session, self._save_path, global_step=step)
+            save = saver.save
+        with between_updates(session.graph):
+            save(session, self._save_path, global_step=step)
 
     def _wait(self) -> None:
         """Wait for the checkpoint that is still being written; raise what went wrong with it."""

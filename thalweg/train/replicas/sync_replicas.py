@@ -166,7 +166,8 @@ class SyncReplicasOptimizer(Optimizer):
                 synchronise = self._hand_out(self._token_queue, update, global_step)
                 with control_dependencies([pushed]):
                     token = self._token_queue.dequeue()
-            self._chief_queue_runner = ChiefQueueRunner(synchronise, "chief_queue")
+            enough = basic.group(*(self._await(part) for part in parts), name="enough")
+            self._chief_queue_runner = ChiefQueueRunner(synchronise, "chief_queue", enough)
             self.chief_init_op = self._make_chief_init_op(parts, global_step)
         return state.assign(local_step, token)
 
@@ -203,6 +204,11 @@ class SyncReplicasOptimizer(Optimizer):
             sparse = SparseConditionalAccumulator(*about)
             push = sparse.apply_indexed_slices_grad(gradient, local_step=local_step)
             return _Aggregated(sparse, push, sparse.take_indexed_slices_grad(count))
+
+    def _await(self, part: _Aggregated) -> Node:
+        """A node that is done when there are enough gradients of a variable; it takes none."""
+        with colocate_with(part.accumulator.accumulator_ref, ignore_existing=True):
+            return part.accumulator.await_grads(self._replicas_to_aggregate)
 
     def _shared_name(self, variable: Variable) -> str:
         """What all workers call the accumulator of a variable."""

@@ -11,6 +11,7 @@ from thalweg.train.coordinator import Coordinator
 from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.queue_runner import QueueRunner
 from thalweg.train.session_manager import readiness
+from thalweg.train.update_lock import update_lock
 
 
 class ChiefQueueRunner(QueueRunner):
@@ -23,10 +24,21 @@ class ChiefQueueRunner(QueueRunner):
 
     _is_joined = False
 
-    def __init__(self, op: Node, name: str) -> None:
+    def __init__(self, op: Node, name: str, enough: Node | None = None) -> None:
+        self._enough = enough  # done when the op will not wait, so that it can be kept from saves
         own = FIFOQueue(1, "int32", shapes=[()], name=name)
         ends = (errors.OutOfRangeError, errors.CancelledError)
         super().__init__(own, [op], queue_closed_exception_types=ends)
+
+    def _enqueue(self, sess: Any, node: Any, coord: Coordinator | None) -> None:
+        if self._enough is None:
+            super()._enqueue(sess, node, coord)
+            return
+        wait, update = sess.make_callable(self._enough), sess.make_callable(node)
+        while coord is None or not coord.should_stop():
+            wait()
+            with update_lock(sess.graph):
+                update()
 
     def _report(self, error: Exception, coord: Coordinator | None) -> None:
         """Tell the coordinator, unless it is done with its session, as whose end this is."""
