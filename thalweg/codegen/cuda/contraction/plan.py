@@ -30,6 +30,7 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
+_MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
 _GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
 
@@ -105,8 +106,12 @@ def _grouped(
     """A tile by wgmma; the tiles of all multiprocessors at once are about a square."""
     made = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
     padded = wgmma.padded(problem, made)
-    is_copied = wgmma.Plan(Work(padded, made)).is_all_copied
-    if not is_copied and n > _MAX_OWN_COLUMNS:
+    plan = wgmma.Plan(Work(padded, made))
+    is_copied = plan.is_all_copied
+    own = [side.operand for side in plan.sides if side.copy is None]
+    if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
+        return
+    if own and n > _MAX_OWN_COLUMNS:
         return
     made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
     for deep in _with_stages(target, made, (8, 4, 2), partial(_wgmma_bytes, padded)):
