@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg import errors
-from thalweg.codegen.cuda.launch import LaunchShape, TensorMapSpec
+from thalweg.codegen.cuda.launch import LaunchShape
+from thalweg.codegen.cuda.tensor_map import TensorMap
 
 OUT_OF_MEMORY = 2
 #: Results that a context gives for every call after the one that caused them: illegal addresses
 #: and instructions, failed launches and assertions, memory errors, a GPU that is gone.
 STICKY = frozenset({46, 214, 220, 221, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
-TENSOR_MAP_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ class Context(ABC):
         """Let launches of a function have so much dynamic shared memory."""
 
     @abstractmethod
-    def encode(self, spec: TensorMapSpec, address: int, target: int) -> None:
-        """Write the tensor map of a tensor at an address to `target` on the host."""
+    def encode(self, tensor_map: TensorMap, target: int) -> None:
+        """Write a tensor map as kernels take it to an address of the host."""
 
     @abstractmethod
     def graph(self) -> Graph:

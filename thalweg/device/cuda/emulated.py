@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cuda.compile import HostKernel
-from thalweg.codegen.cuda.launch import TensorMapSpec
+from thalweg.codegen.cuda.tensor_map import BYTES, TensorMap
 from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.machine import named
 from thalweg.device.cuda.driver import (
     OUT_OF_MEMORY,
-    TENSOR_MAP_BYTES,
     Context,
     Driver,
     Graph,
@@ -181,10 +180,8 @@ class EmulatedContext(Context):
     def allow_shared(self, function: int, size: int) -> None:
         self.check("cuFuncSetAttribute")
 
-    def encode(self, spec: TensorMapSpec, address: int, target: int) -> None:
-        """An emulated kernel is told of the tensor by its address alone."""
-        ctypes.memset(target, 0, TENSOR_MAP_BYTES)
-        ctypes.c_uint64.from_address(target).value = address
+    def encode(self, tensor_map: TensorMap, target: int) -> None:
+        ctypes.memmove(target, tensor_map.emulated(), BYTES)
 
     def graph(self) -> EmulatedGraph:
         self.check("cuGraphCreate")
@@ -211,9 +208,16 @@ class EmulatedGraph(Graph):
 
     def _call(self, kernel: KernelNode) -> Callable[[], None]:
         """A launch with the parameters that the kernel has now: later ones need an update."""
-        count = kernel.word_count
-        words = np.frombuffer(ctypes.string_at(kernel.words, 8 * count), np.int64).copy()
-        return lambda: self._context.run(kernel, words.ctypes.data)
+        given = np.frombuffer(ctypes.string_at(kernel.words, 8 * kernel.word_count), np.int64)
+        maps = np.frombuffer(ctypes.string_at(kernel.maps, BYTES * kernel.map_count), np.uint8)
+        maps = maps.copy()  # of which a kernel takes the addresses, as words
+        words = np.append(given, maps.ctypes.data + BYTES * np.arange(kernel.map_count))
+        words = words.astype(np.int64)
+
+        def call(held: Any = maps) -> None:
+            self._context.run(kernel, words.ctypes.data)
+
+        return call
 
     def add_upload(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
         return self._add(lambda: self._context.upload(target, source, size, 0), after)

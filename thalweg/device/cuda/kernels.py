@@ -8,20 +8,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from thalweg.codegen.cache import note, shared_disk
 from thalweg.codegen.cuda.compile import to_cubin, to_ptx
+from thalweg.codegen.cuda.contraction.tune import tuned_schedule
 from thalweg.codegen.cuda.kernel import emit
-from thalweg.codegen.cuda.launch import CudaKernel, TensorMapSpec
+from thalweg.codegen.cuda.launch import CudaKernel
 from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.cuda.tensor_map import TensorMapSpec
 from thalweg.codegen.kernels import key_of
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.machine import named
 from thalweg.device.cuda.driver import Context
-from thalweg.ir.kernel import Kernel
+from thalweg.ir.kernel import Contraction, Kernel
 from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
 
@@ -40,7 +42,7 @@ class Image:
     def to_bytes(self) -> bytes:
         """As it is kept on disk: a line about it, and the code."""
         about = {"entries": self.entries, "scratch": self.scratch}
-        maps = [asdict(each) for each in self.tensor_maps]
+        maps = [each.to_json() for each in self.tensor_maps]
         return json.dumps({**about, "maps": maps}).encode() + b"\n" + self.code
 
     @classmethod
@@ -48,17 +50,8 @@ class Image:
         """What `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
         head, _, code = content.partition(b"\n")
         about: Any = json.loads(head)
-        maps = tuple(TensorMapSpec(**_tuples(each)) for each in about["maps"])
+        maps = tuple(TensorMapSpec.from_json(each) for each in about["maps"])
         return cls(code, tuple(about["entries"]), int(about["scratch"]), maps)
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields as they were before JSON, which has lists in place of tuples."""
-    return {name: _tuple(value) for name, value in fields.items()}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any JSON values
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,9 @@ class KernelRequest:
 
     def name(self, target: CudaTarget) -> str:
         """What it is called in the cache."""
-        form = f"{self.guarded} {self.aligned}"
+        kernel = self.kernel
+        tuned = tuned_schedule(kernel, target) if isinstance(kernel, Contraction) else None
+        form = f"{self.guarded} {self.aligned} {tuned}"
         parts = f"cuda {target} {target.key} {form} {key_of(self.kernel)}"
         return sha256(parts.encode()).hexdigest()
 
