@@ -35,7 +35,13 @@ def execute(
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, own, cancellation)
             return _fetched(plan, plan.dataflow.run(feeds, context))
-        return _fetched(plan, _run_in_order(plan, feeds, own, cancellation))
+        slots: list[Any] = [None] * plan.slot_count
+        for slot, value in zip(plan.feeds, feeds, strict=True):
+            slots[slot] = value
+        run(plan.instructions, slots, own, cancellation)
+        if not plan.may_block:  # else what was taken from a queue would be lost
+            cancellation.check()  # native code does not check: a step that ended late is late
+        return [_fetch(slots[slot], slot, plan) for slot in plan.fetches]
 
 
 def _run_partitions(
@@ -126,18 +132,6 @@ def _by_place(
 def _abort(rendezvous: Rendezvous, cancellation: Cancellation) -> None:
     if cancellation.error is not None:
         rendezvous.abort(cancellation.error)
-
-
-def _run_in_order(
-    plan: Plan, feeds: Sequence[Any], resources: Resources, cancellation: Cancellation
-) -> list[Any]:
-    slots: list[Any] = [None] * plan.slot_count
-    for slot, value in zip(plan.feeds, feeds, strict=True):
-        slots[slot] = value
-    run(plan.instructions, slots, resources, cancellation)
-    if not plan.may_block:  # else what was taken from a queue would be lost
-        cancellation.check()  # native code does not check: a step that ended late is late
-    return [slots[slot] for slot in plan.fetches]
 
 
 def _fetched(plan: Plan, values: Sequence[Any]) -> list[Any]:

@@ -108,7 +108,10 @@ class DeviceFastPath(FastPath):
 
 
 def _downloaded(results: Sequence[Any]) -> list[Any]:
-    return [each.snapshot() if isinstance(each, Buffer) else each for each in results]
+    return [
+        each.snapshot() if type(each) is not np.ndarray and isinstance(each, Buffer) else each
+        for each in results
+    ]
 
 
 def fast_path(plan: Plan, feeds: Sequence[Tensor]) -> FastPath | None:

@@ -21,7 +21,7 @@ LIMIT = 64 << 20
 @pytest.fixture
 def memory() -> Memory:
     context = EmulatedContext("GPU:0", LIMIT)
-    return Memory(context, Pool(context, LIMIT), context.stream())
+    return Memory(context, Pool(context, LIMIT))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -87,8 +87,11 @@ def test_a_buffer_that_nobody_has_is_free(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4 << 20, (9 << 20) + 3])
-def test_a_large_array_arrives_in_stages(memory: Memory, size: int) -> None:
+def test_a_large_array_comes_and_goes_in_stages(memory: Memory, size: int) -> None:
     value = np.arange(size, dtype=np.uint8)
     buffer = memory.buffer(value.shape, np.uint8, "GPU:0")
-    Staging(memory.context).upload(buffer.address, value)
+    staging, found = Staging(memory.context), np.zeros_like(value)
+    staging.upload(buffer.address, value)
     np.testing.assert_array_equal(buffer.snapshot(), value)
+    staging.download(found, buffer.address)
+    np.testing.assert_array_equal(found, value)

@@ -103,7 +103,7 @@ class CudaDevice(Device):
         context = self._driver.open(self._index, self.name)
         limit = self._limit(context)
         pool = Pool(context, limit, 0 if self._allow_growth else limit)
-        return DeviceMemory(Memory(context, pool, context.stream()), self.name, self.target)
+        return DeviceMemory(Memory(context, pool), self.name, self.target)
 
     def _limit(self, context: Context) -> int:
         free, total = context.memory()
@@ -128,7 +128,7 @@ class CudaDevice(Device):
         """A copy of an array of the host."""
         shared = self.shared
         made = shared.memory.buffer(value.shape, value.dtype, self.name)
-        shared.staging.upload(made.address, np.require(value, requirements=["C", "A"]))
+        shared.memory.upload(made.address, value)
         return made
 
     def download(self, buffer: Buffer) -> Array:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.device.cuda.driver import TENSOR_MAP_BYTES, Graph, KernelNode
+from thalweg.codegen.cuda.tensor_map import BYTES
+from thalweg.device.cuda.driver import Graph, KernelNode
 from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.memory import DeviceBuffer, Memory, pinned
@@ -83,6 +84,12 @@ class Invocation:
         self.stream = memory.context.stream()
         self.timed: list[Timed] = []
         self._is_timed = is_timed
+        self.is_serial = is_timed  # each launch comes after the one before
+        self._was_serial = is_timed
+        maps = [kernels[launch.kernel].tensor_maps for launch in template.launches]
+        self._maps = np.zeros(BYTES * (sum(map(len, maps)) + 1), np.uint8)
+        pairs = enumerate(self.outputs)
+        self.small_results = [(n, one.host) for n, one in pairs if one and one.host is not None]
         self._nodes: dict[tuple[int, int], tuple[Graph, int]] = {}  # by launch and entry
         self.graphs: list[Graph] = []
 
@@ -169,28 +176,28 @@ class Invocation:
 
     # Graphs
 
-    def prepare(self, is_serial: bool) -> None:
-        """Have graphs with the words as they are: made on the first call, updated on others. In a
-        serial one each launch comes after the one before."""
-        if not self.graphs:
-            self._build(is_serial or self._is_timed)
-        elif self._changed:
-            for number in self._changed:
-                for entry in range(len(self._template.launches[number].shapes)):
-                    graph, node = self._nodes[number, entry]
-                    graph.update(node, self._kernel_node(number, entry))
-        self._changed.clear()
+    def prepare(self) -> None:
+        """Have graphs with the words as they are: made on the first call, updated on others."""
+        if not self.graphs or self.is_serial is not self._was_serial:
+            self._build()
+        for number in self._changed:
+            for entry in range(len(self._template.launches[number].shapes)):
+                graph, node = self._nodes[number, entry]
+                graph.update(node, self._kernel_node(number, entry))
+        if self._changed:
+            self._changed.clear()
 
-    def _build(self, is_serial: bool) -> None:
+    def _build(self) -> None:
+        self._close_graphs()
+        self._changed.clear()
+        self._was_serial = self.is_serial
         launches, starts = self._template.launches, self._template.graphs
         ends = [*starts[1:], len(launches)]
-        maps = [self._kernels[launch.kernel].tensor_maps for launch in launches]
-        self._maps = np.zeros(TENSOR_MAP_BYTES * (sum(map(len, maps)) + 1), np.uint8)
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
             is_last = number == len(starts) - 1
-            self.graphs.append(self._graph(range(start, end), not number, is_last, is_serial))
+            self.graphs.append(self._graph(range(start, end), not number, is_last))
 
-    def _graph(self, launches: range, is_first: bool, is_last: bool, is_serial: bool) -> Graph:
+    def _graph(self, launches: range, is_first: bool, is_last: bool) -> Graph:
         graph = self._memory.context.graph()
         begin: list[int] = []
         if is_first:
@@ -200,7 +207,7 @@ class Invocation:
         last = begin
         for number in launches:
             after = [ends[n] for n in self._template.launches[number].after if n in ends]
-            ends[number] = self._add(graph, number, last if is_serial else after or begin)
+            ends[number] = self._add(graph, number, last if self.is_serial else after or begin)
             last = [ends[number]]
         if is_last:
             followed = {n for number in launches for n in self._template.launches[number].after}
@@ -248,18 +255,20 @@ class Invocation:
             return 0
         earlier = self._template.launches[:number]
         place = sum(len(self._kernels[launch.kernel].tensor_maps) for launch in earlier)
-        start = -(-self._maps.ctypes.data // 64) * 64 + TENSOR_MAP_BYTES * place
+        start = -(-self._maps.ctypes.data // 64) * 64 + BYTES * place
         launch = self._template.launches[number]
-        words = self.words[launch.word : launch.word + launch.words]
+        words = self.words[launch.word : launch.word + launch.words].tolist()
         for at, spec in enumerate(kernel.tensor_maps):
-            target = start + TENSOR_MAP_BYTES * at
-            self._memory.context.encode(spec.resolved(words.tolist()), target)
+            self._memory.context.encode(spec.resolved(words), start + BYTES * at)
         return start
 
     def close(self) -> None:
         """Free the memory; nothing of it runs any more."""
-        for graph in self.graphs:
-            graph.close()
-        self.graphs, self._nodes = [], {}
+        self._close_graphs()
         self._memory.pool.free(self._block)
         self.borrowed, self.held = (), []
+
+    def _close_graphs(self) -> None:
+        for graph in self.graphs:
+            graph.close()
+        self.graphs, self._nodes, self.timed = [], {}, []

@@ -10,9 +10,8 @@ from functools import cache
 from typing import Any
 
 from thalweg import errors
-from thalweg.codegen.cuda.tensor_map import TensorMap
+from thalweg.codegen.cuda.tensor_map import BYTES, TensorMap
 from thalweg.device.cuda.driver import (
-    TENSOR_MAP_BYTES,
     Context,
     Driver,
     Graph,
@@ -25,28 +24,17 @@ _STATIC_SHARED = 48 << 10  # above this, a function has to be allowed its shared
 _MAX_DYNAMIC_SHARED = 8  # an attribute of functions
 _CLUSTER = 4  # an attribute of launches
 _HOST, _DEVICE = 1, 2  # kinds of memory
+_LIKELY_RATE = 1e12  # bytes a second
 _NON_BLOCKING = 1  # a stream that does not wait for the default one
 
 # Attributes of devices
 _THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
 _MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75, 76, 97
 
-#: How tensor maps name what they are maps of.
-_MAP_DTYPES = {
-    "uint8": 0,
-    "uint16": 1,
-    "uint32": 2,
-    "int32": 3,
-    "uint64": 4,
-    "int64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bfloat16": 9,
-    "tfloat32": 11,
-}
-_BYTES = 0  # elements that no map has a name for, as the narrowest floats
-_SWIZZLE_128, _L2_256 = 3, 3
+#: How tensor maps name the elements of tensors; those of other types are bytes.
+_MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+_MAP_BYTES = 0
+_NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE = 0, 3, 3, 0
 
 
 class _KernelParameters(Structure):
@@ -131,8 +119,8 @@ class LibcudaDriver(Driver):
         self._call("cuDeviceGetName", name, 256, device)
         self._call("cuDeviceGetPCIBusId", bus, 64, device)
         self._call("cuDeviceTotalMem_v2", byref(memory), device)
-        # Memory transfers twice in a cycle of its clock, which is in kHz.
-        rate = 2e3 * number(_MEMORY_CLOCK) * number(_BUS_WIDTH) / 8
+        # Memory transfers twice in a cycle of its clock, which is in kHz where it is told at all.
+        rate = 2e3 * number(_MEMORY_CLOCK) * number(_BUS_WIDTH) / 8 or _LIKELY_RATE
         return Properties(
             name.value.decode(),
             10 * number(_MAJOR) + number(_MINOR),
@@ -179,6 +167,13 @@ class LibcudaContext(Context):
         if code:
             raise self.failure(code, function, _described(code))
 
+    def release(self, function: str, handle: Any) -> None:
+        """Free something. Finalizers do so, and some after the driver has ended: what it answers
+        does not matter."""
+        if self.lost is None:
+            self.enter()
+            getattr(_library(), function)(handle)
+
     def enter(self) -> None:
         """Have this thread's calls go to this context."""
         if getattr(self._current, "is_set", False):
@@ -201,8 +196,7 @@ class LibcudaContext(Context):
         return address.value
 
     def free(self, address: int) -> None:
-        if self.lost is None:
-            self.call("cuMemFree_v2", c_uint64(address))
+        self.release("cuMemFree_v2", c_uint64(address))
 
     def pin(self, size: int) -> int:
         address = c_void_p()
@@ -210,8 +204,7 @@ class LibcudaContext(Context):
         return address.value or 0
 
     def unpin(self, address: int) -> None:
-        if self.lost is None:
-            self.call("cuMemFreeHost", c_void_p(address))
+        self.release("cuMemFreeHost", c_void_p(address))
 
     # Work
 
@@ -270,24 +263,24 @@ class LibcudaContext(Context):
 
     def encode(self, tensor_map: TensorMap, target: int) -> None:
         rank = len(tensor_map.extents)
-        tensor = (
+        about = (
             c_void_p(target),
-            c_int(_MAP_DTYPES.get(tensor_map.dtype, _BYTES)),
+            c_int(_MAP_DTYPES.get(tensor_map.dtype, _MAP_BYTES)),
             c_uint(rank),
             c_void_p(tensor_map.address),
             (c_uint64 * rank)(*tensor_map.extents),
             (c_uint64 * max(rank - 1, 1))(*tensor_map.strides),
         )
-        # Neither interleaved nor anything but zeros where a box is out of bounds.
-        last = ((c_uint * rank)(*tensor_map.steps), 0, _SWIZZLE_128, _L2_256, 0)
+        steps = (c_uint * rank)(*tensor_map.steps)
+        rest = steps, _NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE
         windows = tensor_map.windows
         if windows is None:
             box = (c_uint * rank)(*tensor_map.box)
-            self.call("cuTensorMapEncodeTiled", *tensor, box, *last)
+            self.call("cuTensorMapEncodeTiled", *about, box, *rest)
             return
-        corners = [(c_int * 2)(*corner) for corner in (windows.lower, windows.upper)]
+        corners = (c_int * 2)(*windows.lower), (c_int * 2)(*windows.upper)
         sizes = c_uint(windows.channels), c_uint(windows.pixels)
-        self.call("cuTensorMapEncodeIm2col", *tensor, *corners, *sizes, *last)
+        self.call("cuTensorMapEncodeIm2col", *about, *corners, *sizes, *rest)
 
     def graph(self) -> LibcudaGraph:
         return LibcudaGraph(self, self._handle)
@@ -356,17 +349,16 @@ class LibcudaGraph(Graph):
             raise self._context.failure(code, "cuGraphLaunch", _described(code))
 
     def close(self) -> None:
-        if self._context.lost is None:
-            if self._runnable:
-                self._context.call("cuGraphExecDestroy", self._runnable)
-            self._context.call("cuGraphDestroy", self._graph)
+        if self._runnable:
+            self._context.release("cuGraphExecDestroy", self._runnable)
+        self._context.release("cuGraphDestroy", self._graph)
         self._runnable = c_void_p()
 
 
 def _parameters(kernel: KernelNode, context: c_void_p) -> tuple[_KernelParameters, Any]:
     """What a node is told of its kernel, and the memory that must live until it has been told."""
     addresses = [kernel.words + 8 * n for n in range(kernel.word_count)]
-    addresses += [kernel.maps + TENSOR_MAP_BYTES * n for n in range(kernel.map_count)]
+    addresses += [kernel.maps + BYTES * n for n in range(kernel.map_count)]
     array = (c_void_p * len(addresses))(*addresses)
     shape = kernel.shape
     sizes = *shape.grid, *shape.block, shape.shared_bytes

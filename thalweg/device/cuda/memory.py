@@ -11,7 +11,6 @@ import ctypes
 import threading
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ Array = NDArray[Any]
 
 _ALIGNMENT = 256
 _SEGMENT = 32 << 20  # the least that is taken from the driver at a time
+_MIN_STAGED = 1 << 20  # bytes of an array that is worth it
 _STAGE = 4 << 20  # bytes of pinned memory that a large upload goes through at a time
 
 
@@ -188,23 +188,29 @@ def shown(size: int) -> str:
     return f"{size} bytes"
 
 
-@dataclass(frozen=True)
 class Memory:
-    """What buffers need of their device: its pool, and a stream for copies from and to the host."""
+    """What buffers need of their device: its pool, and ways from and to the host."""
 
-    context: Context
-    pool: Pool
-    stream: int
+    def __init__(self, context: Context, pool: Pool) -> None:
+        self.context, self.pool = context, pool
+        self.stream = context.stream()
+        self._staging = Staging(context)
 
     def upload(self, address: int, value: Array) -> None:
         """Copy an array to an address of the device, and return when it is there."""
         value = np.require(value, requirements=["C", "A"])
+        if value.nbytes > _MIN_STAGED:
+            self._staging.upload(address, value)
+            return
         self.context.upload(address, value.ctypes.data, value.nbytes, self.stream)
         self.context.wait(self.stream)
 
     def download(self, address: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """A copy of what is at an address of the device."""
         value = np.empty(shape, dtype)
+        if value.nbytes > _MIN_STAGED:
+            self._staging.download(value, address)
+            return value
         self.context.download(value.ctypes.data, address, value.nbytes, self.stream)
         self.context.wait(self.stream)
         return value
@@ -273,13 +279,13 @@ class DeviceBuffer(Buffer):
 
 
 class Staging:
-    """Pinned memory through which large arrays go to the device: while one part is on its way, the
-    next one is copied into pinned memory."""
+    """Pinned memory through which large arrays go from and to the device: while one part is on its
+    way, the one before or after it is copied on the host."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._streams = context.stream(), context.stream()
-        self._stages = [_Pinned(context, _STAGE) for _ in self._streams]
+        self._stages = [pinned(context, _STAGE) for _ in self._streams]
         self._lock = freed_after_fork(threading.Lock())
 
     def upload(self, address: int, value: Array) -> None:
@@ -294,6 +300,23 @@ class Staging:
                 self._context.upload(address + start, stage.address, len(part), stream)
             for stream in self._streams:
                 self._context.wait(stream)
+
+    def download(self, value: Array, address: int) -> None:
+        """Fill a contiguous array with what is at an address of the device."""
+        content = value.reshape(-1).view(np.uint8)
+        starts = range(0, len(content), _STAGE)
+        with self._lock:
+            for number in range(len(starts) + 1):
+                if number < len(starts):
+                    self._fetch(number, address + starts[number], len(content) - starts[number])
+                if number:
+                    part = content[starts[number - 1] : starts[number - 1] + _STAGE]
+                    self._context.wait(self._streams[(number - 1) % 2])
+                    part[:] = self._stages[(number - 1) % 2].array[: len(part)]
+
+    def _fetch(self, number: int, source: int, left: int) -> None:
+        stream, stage = self._streams[number % 2], self._stages[number % 2]
+        self._context.download(stage.address, source, min(left, _STAGE), stream)
 
 
 class _Pinned:

@@ -24,7 +24,7 @@ from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.invocation import Invocation, Timed
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.listing import CudaCall, CudaListing
-from thalweg.device.cuda.memory import DeviceBuffer, Memory, Staging, shown
+from thalweg.device.cuda.memory import DeviceBuffer, Memory, shown
 from thalweg.device.program import FirstValues, RegionProgram
 from thalweg.graph.node import Tensor
 from thalweg.lower.lowering import Lowered
@@ -42,7 +42,6 @@ class DeviceMemory:
 
     def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
         self.memory, self.name, self.target = memory, name, target
-        self.staging = Staging(memory.context)
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
         memory.pool.relieve = self.relieve
 
@@ -173,17 +172,13 @@ class CudaProgram(RegionProgram[Invocation]):
         results = self._bind_outputs(invocation, cells)
         for row, (node, known) in enumerate(self.streams):
             invocation.streams[row] = node.op.stream(context.at(node), *known)
-        is_serial = len(set(map(id, cells))) < len(cells)  # one variable under two names
-        invocation.prepare(is_serial)
+        invocation.prepare()
         self._launch(invocation, context)
         invocation.held.clear()
         if invocation.fault[0]:
             return None
-        for place, staged in enumerate(invocation.outputs):
-            if staged is not None and staged.host is not None:
-                results[place] = (
-                    staged.host.copy()[()] if staged.host.ndim == 0 else staged.host.copy()
-                )
+        for place, array in invocation.small_results:
+            results[place] = array.copy() if array.ndim else array[()]
         return results
 
     def _launch(self, invocation: Invocation, context: Any) -> None:
@@ -204,14 +199,13 @@ class CudaProgram(RegionProgram[Invocation]):
         for number, (place, targets) in enumerate(self.inputs):
             value, staged = values[place], invocation.inputs[number]
             address = staged.address
-            if isinstance(value, Buffer):
-                if isinstance(value, DeviceBuffer) and value.device == self._shared.name:
-                    address = value.address
-                    invocation.held.append(value)
-                else:
-                    value = value.lease()
-            if address == staged.address:
+            if type(value) is np.ndarray or not isinstance(value, Buffer):
                 self._stage(staged, value, number)
+            elif self._is_here(value):
+                address = value.address
+                invocation.held.append(value)
+            else:
+                self._stage(staged, value.lease(), number)
             if address != invocation.input_addresses[number]:
                 invocation.input_addresses[number] = address
                 invocation.bind(targets, address)
@@ -222,7 +216,7 @@ class CudaProgram(RegionProgram[Invocation]):
             staged.host[...] = value
             return
         array = np.require(value, self.input_dtypes[number], ["C", "A"])
-        self._shared.staging.upload(staged.address, array)
+        self._shared.memory.upload(staged.address, array)
 
     def _bind_outputs(self, invocation: Invocation, cells: Sequence[VariableCell]) -> list[Any]:
         """Memory for the results."""
@@ -260,6 +254,7 @@ class CudaProgram(RegionProgram[Invocation]):
         if not super()._borrow(invocation, cells, borrowed, first):
             return False
         invocation.borrowed = () if first else list(borrowed)
+        invocation.is_serial |= len(set(map(id, cells))) < len(cells)  # one has two names
         return True
 
     def _is_here(self, buffer: Buffer) -> bool:
