@@ -40,6 +40,7 @@ _BLOCK = 256  # threads
 _SMALL_BLOCK = 128
 _MAX_BLOCKS = 1 << 21
 _COLUMN_THREADS = 512
+_MIN_COLUMN_SIDE = 8  # columns side by side, which together are a line of memory
 
 Kind = Literal["each", "row", "column", "transpose", "scan"]
 
@@ -198,8 +199,13 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
 
 def is_shared(expr: Reduce, form: Loops) -> bool:
     """Whether a reduction is so long that threads share it, once for all that is inside."""
-    terms = math.prod(int(v.extent) for v in expr.variables)
-    return terms >= MIN_SHARED_TERMS and free_variables(expr) <= frozenset(form.variables)
+    inside = free_variables(expr) <= frozenset(form.variables)
+    return inside and terms_of(expr) >= MIN_SHARED_TERMS
+
+
+def terms_of(expr: Reduce) -> int:
+    """About how many elements a reduction has."""
+    return math.prod(int(v.extent) for v in expr.variables)
 
 
 def _team_mapping(
@@ -216,7 +222,7 @@ def _team_mapping(
     column = _best(items, places)
     assert reduced is not None
     along, across = _score(reduced, places), -math.inf if column is None else _score(column, places)
-    terms = max(math.prod(int(v.extent) for v in e.variables) for e in shared)
+    terms = max(map(terms_of, shared))
     if column is not None and across > max(along, 0.0):
         return _column_mapping(form, target, items, rest, column, terms, aligned)
     last = _best(rest, [*(load.offset for load in form.every(Load)), *_stored(form)])
@@ -279,11 +285,9 @@ def _column_mapping(
     columns = math.prod(int(v.extent) for v in items)
     width = _widest(form, aligned)
     width = min(width, _MAX_COLUMN_WIDTH)
-    while width > 1 and (
-        divisor(column.extent) % width or columns < width * target.multiprocessors * target.warp
-    ):
+    while width > 1 and (divisor(column.extent) % width or columns < width * _MIN_COLUMN_SIDE):
         width //= 2
-    side = target.warp if columns >= target.warp * width else 8
+    side = target.warp if columns >= target.warp * width else _MIN_COLUMN_SIDE
     threads = _COLUMN_THREADS if terms >= _COLUMN_THREADS else _BLOCK
     ordered = (*(v for v in items if v is not column), column)
     return Mapping(
