@@ -8,11 +8,13 @@ TF_LIST ?=
 BENCH ?=
 FUZZ ?=
 ROWS ?=
+CHAOS ?=
 PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
+CUDA_TESTS ?= tests/device/cuda tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
-.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 
@@ -56,6 +58,9 @@ test-targets: .venv/.stamp
 soak: .venv/.stamp
 	THALWEG_SOAK=1 $(BIN)/python -m pytest --timeout 7200 tests/random_graphs tests/lower tests/soak \
 		tests/control tests/platform
+
+chaos: .venv/.stamp # tasks on a network of namespaces: needs root and iproute2
+	$(BIN)/python -m tests.soak.chaos $(CHAOS)
 
 demo: .venv/.demo-stamp # without the development tools
 	$(BIN)/python examples/digits.py

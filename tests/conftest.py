@@ -18,6 +18,7 @@ import pytest
 os.environ.setdefault("THALWEG_VERIFY", "1")  # before the package is imported
 
 from tests import op_coverage
+from thalweg.runtime.device_list import list_local_devices
 
 HERE = Path(__file__).parent
 _WHOLE = pytest.StashKey[bool]()
@@ -30,9 +31,18 @@ op_coverage.watch()
 def pytest_configure(config: pytest.Config) -> None:
     """Where bytecode is not written, processes that tests start share some that goes afterwards:
     without any, each would spend seconds on compiling the package."""
+    _require_device(os.environ.get("THALWEG_TEST_DEVICE", ""))
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         folder = tempfile.mkdtemp(prefix="thalweg-bytecode-")
         config.stash[_BYTECODE] = os.environ["PYTHONPYCACHEPREFIX"] = folder
+
+
+def _require_device(wanted: str) -> None:
+    """Fail at once where the tests are to run on a device that is not there. Where it is, sessions
+    prefer it for all that it can compile."""
+    kind = wanted.strip("/").partition(":")[0].upper()
+    if kind and kind not in {device.device_type for device in list_local_devices()}:
+        raise pytest.UsageError(f"THALWEG_TEST_DEVICE is {wanted}, and this process has no {kind}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from thalweg import public as registry
 from thalweg.public import (
+    NotInstalled,
     install,
     names,
     namespace,
     public,
     publish_lazily,
+    publish_package,
     publish_value,
 )
 
@@ -22,6 +24,7 @@ from thalweg.public import (
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registry", {})
     monkeypatch.setattr(registry, "_lazy", {})
+    monkeypatch.setattr(registry, "_packages", {})
 
 
 @pytest.fixture
@@ -42,6 +45,30 @@ def test_a_decorated_function_is_returned_unchanged_under_all_its_names(root: Mo
     install(root)
     assert root.tanh is root.math.tanh is root.nn.tanh is tanh
     assert names() == ["math.tanh", "nn.tanh", "tanh"]
+
+
+def test_a_package_is_found_when_it_is_asked_for_and_adds_to_public_names(root: ModuleType):
+    package = ModuleType("package")
+    package.conv2d = "theirs"
+    publish_value("contrib.layers.linear", "ours")
+    publish_package("contrib.layers", lambda: package)
+    publish_package("keras", lambda: package)
+    install(root)
+    assert root.contrib.layers.linear == "ours"
+    assert root.contrib.layers.conv2d == "theirs"
+    assert root.keras is package
+    with pytest.raises(AttributeError, match="has no attribute 'other'"):
+        root.contrib.layers.other
+
+
+def test_a_package_that_is_not_installed_says_what_to_do(root: ModuleType):
+    def load() -> object:
+        raise NotInstalled("pip install it.")
+
+    publish_package("keras", load)
+    install(root)
+    with pytest.raises(AttributeError, match=r"tf\.keras is not here: pip install it\."):
+        root.keras
 
 
 def test_lazy_names_are_made_when_they_are_asked_for(root: ModuleType):

@@ -3,6 +3,7 @@
 import sys as _sys
 
 from thalweg import (
+    alias,
     autodiff,
     cluster,
     control,
@@ -31,6 +32,7 @@ from thalweg.version import __version__
 
 #: The packages whose import registers the public names.
 _PARTS = (
+    alias,
     autodiff,
     cluster,
     control,

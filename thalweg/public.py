@@ -16,9 +16,15 @@ Published = TypeVar("Published")
 
 _registry: dict[str, object] = {}
 _lazy: dict[str, Callable[[], object]] = {}
+_ABSENT = object()
+_packages: dict[str, Callable[[], object]] = {}
 
 #: (an object) -> what users get for it
 shown: list[Callable[[object], object]] = [lambda value: value]
+
+
+class NotInstalled(ImportError):
+    """A package that has public names is not installed; the message says how to get it."""
 
 
 def public(*names: str) -> Callable[[Published], Published]:
@@ -47,6 +53,16 @@ def publish_lazily(name: str, load: Callable[[], object]) -> None:
     """Register a dotted name whose object is made when a program first asks for it."""
     if _lazy.setdefault(name, load) is not load:
         raise ValueError(f"The public name {name!r} is bound twice.")
+
+
+def publish_package(path: str, load: Callable[[], object]) -> None:
+    """Register a module that is found when a program first asks for it, or for a name below it.
+
+    Where there are public names below `path`, the module's names are added to them. `load` raises
+    `NotInstalled` where it cannot be had.
+    """
+    if _packages.setdefault(path, load) is not load:
+        raise ValueError(f"The public module {path!r} is bound twice.")
 
 
 def _unknown(module: ModuleType, path: str, leaf: str) -> AttributeError:
@@ -85,7 +101,7 @@ def elsewhere(leaf: str) -> str | None:
 def children(path: str) -> set[str]:
     """The names in a public module: `children("nn")` has `relu` and `rnn_cell`."""
     start = f"{path}." if path else ""
-    below = (name for name in (*_registry, *_lazy) if name.startswith(start))
+    below = (name for name in (*_registry, *_lazy, *_packages) if name.startswith(start))
     return {name[len(start) :].partition(".")[0] for name in below}
 
 
@@ -124,7 +140,8 @@ def install(root: ModuleType) -> None:
 def _paths() -> Iterator[str]:
     """The public modules below the root, and the root."""
     yield ""
-    for name in (*_registry, *_lazy):
+    yield from (path for path in _packages if _is_module(path))
+    for name in (*_registry, *_lazy, *_packages):
         while name := name.rpartition(".")[0]:
             yield name
 
@@ -133,10 +150,11 @@ def _show_names(module: ModuleType, path: str) -> None:
     """Let a module list its public names alone, and look up those that it does not have yet."""
 
     def find(name: str) -> object:
-        make = _lazy.get(f"{path}.{name}".lstrip("."))
-        if make is None:
+        full_name = f"{path}.{name}".lstrip(".")
+        make = _lazy.get(full_name) or _packages.get(full_name)
+        value = _from_package(path, name) if make is None else _loaded(make, full_name)
+        if value is _ABSENT:
             raise _unknown(module, path, name)
-        value = make()
         setattr(module, name, value)
         return value
 
@@ -145,6 +163,21 @@ def _show_names(module: ModuleType, path: str) -> None:
 
     module.__getattr__ = find
     module.__dir__ = listed
+
+
+def _from_package(path: str, name: str) -> object:
+    """What the module at a path has under a name, `_ABSENT` if there is none."""
+    load = _packages.get(path)
+    if load is None or name.startswith("_"):
+        return _ABSENT
+    return getattr(_loaded(load, f"{path}.{name}"), name, _ABSENT)
+
+
+def _loaded(load: Callable[[], object], name: str) -> object:
+    try:
+        return load()
+    except NotInstalled as error:
+        raise AttributeError(f"tf.{name} is not here: {error}") from error
 
 
 def _is_special(name: str) -> bool:

@@ -57,7 +57,7 @@ def use_target(monkeypatch: pytest.MonkeyPatch, **numbers: Any) -> None:
     """From now on steps are lowered for a processor with other numbers."""
     devices = [CpuDevice(target=replace(host(), **numbers))]
     for module in (sys.modules[__name__], engine):
-        monkeypatch.setattr(module, "local_devices", lambda *_: devices)
+        monkeypatch.setattr(module, "local_devices", lambda *_, **__: devices)
 
 
 def shape(tensor: Tensor) -> tuple[int, ...]:

@@ -15,15 +15,17 @@ from thalweg.platform.caches import Bounded, caches, memoized
 
 #: The bounded dictionaries, by name: how many entries each may have.
 LIMITS = {
-    "flops and bytes of kernels": 2_000,
     "calls of a session": 1_000,
     "conversions by type": 1_000,
     "devices that nobody has": 1_000,
     "dtypes of functions": 10_000,
     "ended steps of a task": 10_000,
     "fallbacks of a region": 128,
+    "flops and bytes of kernels": 2_000,
     "forms of a region": 64,
+    "GPUs of this process": 64,
     "kernels in memory": 1 << 13,
+    "kernels of a GPU": 1 << 13,
     "kinds of tensors in eager code": 10_000,
     "numbers as operands": 1_000,
     "plans of a session": 1_000,

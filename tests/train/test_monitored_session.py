@@ -412,7 +412,7 @@ def test_worker_waits_for_the_chief(hand_clock):
     tf.Variable(1, name="v")
     with pytest.raises(tf.errors.DeadlineExceededError, match="initialized: v"):
         tf.train.MonitoredTrainingSession(is_chief=False, max_wait_secs=60)
-    assert hand_clock.waits == [0.25, 0.5, 1, 2, 4, 8, 16, 28.25]
+    assert hand_clock.waits[:6] == [0.25, 0.5, 1, 2, 2, 2] and sum(hand_clock.waits) == 60
 
 
 def test_worker_of_a_ready_model():

@@ -13,21 +13,22 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from thalweg.cli import cache, doctor, export, inspect, launch, migrate, task
+from thalweg.cli import cache, doctor, export, inspect, launch, migrate, run, task
 from thalweg.cli.problem import describe
 from thalweg.cli.report import printable
 from thalweg.version import __version__
 
-_COMMANDS = (inspect, export, migrate, launch, task, cache, doctor)
+_COMMANDS = (run, inspect, export, migrate, launch, task, cache, doctor)
 _MAX_MESSAGE = 400
 _USAGE, _INTERRUPTED = 2, 130
 
 _ABOUT = """\
-Look into files of models and data, see whether a TensorFlow program would run here, run
-distributed ones, and find out how this installation does."""
+Run TensorFlow programs as they are, alone or distributed, see what they lack here, look into
+files of models and data, and find out how this installation does."""
 
 _EXAMPLES = """\
 examples:
+  thalweg run train.py --steps 100               a program that imports tensorflow, as it is
   thalweg inspect model.ckpt                     what is in a checkpoint
   thalweg inspect model.ckpt --tensor dense/kernel
   thalweg inspect logs/                          the scalars of a run

@@ -93,6 +93,11 @@ def statistics() -> Statistics:
     return _shared().statistics
 
 
+def note(**more: float) -> None:
+    """Count what a cache of another device did as well."""
+    _shared().count(**more)
+
+
 class Kernels:
     """The kernels of a process, in memory, before those on disk."""
 
@@ -127,7 +132,7 @@ class Kernels:
     def _found(self, name: str, target: CpuTarget) -> Loaded | None:
         future = self._known.get(name)
         if future is not None:
-            self._count(memory_hits=1)
+            self.count(memory_hits=1)
             return future.result() if future.done() else None
         kernel = self._from_disk(name, target)
         if kernel is not None:
@@ -153,7 +158,7 @@ class Kernels:
             claimed = {key: Future[Loaded]() for key in mine}
             self._known.update(claimed)
         futures = known | claimed
-        self._count(memory_hits=len(wanted) - len(mine))
+        self.count(memory_hits=len(wanted) - len(mine))
         return futures, mine
 
     def _fulfil(
@@ -189,7 +194,7 @@ class Kernels:
         except (RuntimeError, ValueError):
             tf_logging.info("The cached kernel %s does not link; it is compiled again.", key)
             return None
-        self._count(disk_hits=1, code_bytes=len(made.code))
+        self.count(disk_hits=1, code_bytes=len(made.code))
         return kernel
 
     def _compiled(
@@ -201,11 +206,12 @@ class Kernels:
                 self.disk.write(keys[number], _entry(made))
             kernel = _placed(made, target)
             now = time.perf_counter()
-            self._count(misses=1, compile_seconds=now - start, code_bytes=len(made.code))
+            self.count(misses=1, compile_seconds=now - start, code_bytes=len(made.code))
             start = now
             yield keys[number], kernel
 
-    def _count(self, **more: float) -> None:
+    def count(self, **more: float) -> None:
+        """Add to the statistics."""
         with self._lock:
             old = self.statistics
             sums = {name: getattr(old, name) + n for name, n in more.items()}

@@ -46,7 +46,7 @@ from thalweg.data.transformations.ordering import (
     TakeDataset,
     ZipDataset,
 )
-from thalweg.data.transformations.prefetch import PrefetchDataset
+from thalweg.data.transformations.prefetch import CopyToDeviceDataset, PrefetchDataset
 from thalweg.data.transformations.shuffling import ShuffleDataset
 from thalweg.data.transformations.windows import WindowDataset
 from thalweg.functions.mode import executing_eagerly
@@ -492,6 +492,14 @@ class Dataset(Described):
             buffer_size: how many.
         """
         return self._staged(PrefetchDataset, arguments.long(buffer_size))
+
+    def copied_to(self, device: str) -> Dataset:
+        """The same elements in the memory of a device; `prefetch` after it has a thread copy them.
+
+        Args:
+            device: the name of the device.
+        """
+        return self._staged(CopyToDeviceDataset, convert_to_tensor(device, string))
 
     def cache(self, filename: Any = "") -> Dataset:
         """The same elements, computed once and kept.

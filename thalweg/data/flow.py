@@ -19,6 +19,7 @@ from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.node import Node
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.ops.core.context import Allocate
 from thalweg.ops.random.philox import Stream
 from thalweg.platform import spans
 from thalweg.runtime.kernels import Context, located
@@ -65,6 +66,9 @@ class OwnStates(Resources):
 
     def delete(self, name: str, container: str) -> bool:
         return self._resources().delete(name, container)
+
+    def allocator(self, request: str) -> Allocate:
+        return self._resources().allocator(request)
 
     def _resources(self) -> Resources:
         session = self._session()

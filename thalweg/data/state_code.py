@@ -19,6 +19,7 @@ from thalweg.data.flow import Kept
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import as_dtype
 from thalweg.ops.text import text
+from thalweg.runtime.compiled import host_arrays
 
 Array = NDArray[Any]
 
@@ -139,8 +140,8 @@ def _texts(content: Any, data: memoryview) -> Array:
 
 def packed_elements(elements: Sequence[Sequence[Any]]) -> Any:
     """Elements by column, each column one array where that is possible."""
-    count = len(elements)
-    return {"count": count, "columns": [_column(c) for c in zip(*elements, strict=True)]}
+    held = [host_arrays(element) for element in elements]
+    return {"count": len(held), "columns": [_column(c) for c in zip(*held, strict=True)]}
 
 
 def _column(values: Sequence[Any]) -> Any:

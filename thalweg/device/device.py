@@ -58,6 +58,10 @@ class DeviceProgram(ABC):
 class Device(ABC):
     """A processor with memory of its own."""
 
+    is_host: bool = True  # its memory is the host's: buffers are arrays
+    description: str = ""  # of the hardware, where it has a name
+    capability: int = 0  # of a GPU: its compute capability times ten
+
     def __init__(self, name: str, target: Target) -> None:
         self.name = name  # in full: "/job:localhost/replica:0/task:0/device:CPU:0"
         self.target = target
@@ -68,6 +72,11 @@ class Device(ABC):
         """Names everything about the device that its programs depend on."""
 
     # Memory
+
+    @property
+    def memory_limit(self) -> int:
+        """How many bytes it has."""
+        return 0
 
     @abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
@@ -98,8 +107,15 @@ class Device(ABC):
         """A program from its template, as the program cache keeps it, and its loaded kernels."""
 
     @abstractmethod
+    def list_launches(
+        self, lowered: Lowered, kernels: Sequence[SpecializedKernel], template: Any, loaded: Any
+    ) -> Any:
+        """What a program from the program cache was made of, for those who print its plan."""
+
+    @abstractmethod
     def load_control(self, unit: ControlRegion, lower: Lower) -> Any:
-        """A conditional or a loop: (context, values) -> outputs, or None for the executor."""
+        """A conditional or a loop: (context, values) -> outputs, or None for the executor. None in
+        its place leaves all of them to the executor."""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

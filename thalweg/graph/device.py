@@ -103,6 +103,27 @@ class DeviceSpec:
         return self.to_string()
 
 
+class DeviceName(str):
+    """The name of a device that is there; what TensorFlow keeps about one can be asked of it."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The whole name."""
+        return str(self)
+
+    @property
+    def device_type(self) -> str:
+        """The kind of device, such as `CPU`."""
+        return DeviceSpec.from_string(self).device_type or ""
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """0: a device takes what memory the machine has."""
+        return 0
+
+
 _DEVICE_TYPES = {"CPU", "GPU", "TPU", "XLA_CPU", "XLA_GPU", "*"}
 
 

@@ -236,6 +236,13 @@ class Graph:
         for peer in self._colocation:
             node.device = peer.device
 
+    def _apply_device_functions(self, op: Any) -> None:
+        """Tell an object with `device` and `_set_device` where a node would go that is made now."""
+        for choose in reversed(self._devices):
+            if choose is None:
+                break
+            op._set_device(choose(op))
+
     def _control_inputs(self, inputs: tuple[Tensor, ...]) -> tuple[Node, ...]:
         """The open control dependencies, less those an input already waits for."""
         found: dict[Node, None] = {}

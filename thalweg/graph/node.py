@@ -39,9 +39,15 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return install
 
 
+class _UserAttributes:
+    """Lets programs attach what they like: libraries keep notes on the tensors they make."""
+
+    __slots__ = ("__dict__",)
+
+
 @public("Operation")
 @dataclass(slots=True, eq=False, repr=False)
-class Node:
+class Node(_UserAttributes):
     """One application of an op: its inputs, control inputs, name and device.
 
     Graphs make nodes, `tensor.op` gives one; `run` runs it.
@@ -230,7 +236,7 @@ def _operator(name: str) -> tuple[Binary, Binary]:
 
 
 @public("Tensor")
-class Tensor:
+class Tensor(_UserAttributes):
     """One output of a node: a value that exists while a step runs.
 
     Python's operators, indexing and slices work on tensors and make nodes.

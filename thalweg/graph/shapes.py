@@ -212,6 +212,8 @@ class TensorShape:
         """The sizes as a new list of Dimensions, or None if the rank is unknown."""
         return None if self.sizes is None else [Dimension(size) for size in self.sizes]
 
+    _dims = dims  # as libraries of TensorFlow 1.x spell it
+
     @property
     def rank(self) -> Size:
         """The number of axes, or None if it is unknown."""
@@ -362,6 +364,41 @@ class TensorShape:
 
     def __repr__(self) -> str:
         return f"TensorShape({self.dims!r})"
+
+
+@public("compat.dimension_value")
+def dimension_value(dimension: Any) -> Size:
+    """The number in a size of a shape, which may be a Dimension or the number itself.
+
+    Args:
+        dimension: a Dimension, a number or None.
+
+    Returns:
+        A number, or None where the size is unknown.
+
+    Example:
+        >>> tf.compat.dimension_value(tf.TensorShape([None, 3])[1])
+        3
+    """
+    return dimension.value if isinstance(dimension, Dimension) else dimension
+
+
+@public("compat.dimension_at_index")
+def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
+    """One size of a shape; an unknown one where the rank is unknown.
+
+    Args:
+        shape: a shape.
+        index: which size.
+
+    Returns:
+        A Dimension.
+
+    Example:
+        >>> tf.compat.dimension_at_index(tf.TensorShape([2, 3]), 1), tf.TensorShape(None).rank
+        (Dimension(3), None)
+    """
+    return Dimension(None) if shape.rank is None else shape[index]
 
 
 def _checked_sizes(dims: Any) -> Sizes | None:

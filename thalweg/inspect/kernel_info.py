@@ -1,23 +1,29 @@
 """The kernels of a program, for readers: by name, with the ops and the user's lines they come from,
 their size, and their code.
 
-Comes in: a `Program`. Goes out: a `PlannedKernel` for each of its launches.
+Comes in: a program. Goes out: a `PlannedKernel` for each of its launches.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from thalweg.codegen.cuda.compile import to_ptx
+from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.compile import assembly, optimised
 from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.machine import named
 from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
+from thalweg.device.cuda.listing import CudaCall
+from thalweg.device.cuda.program import CudaProgram
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Reduce
 from thalweg.ir.kernel import Contraction, Kernel, Loops
@@ -34,13 +40,11 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedKernel:
+class PlannedKernel(ABC):
     """One kernel of a step: a fused loop nest or a contraction, compiled for these shapes."""
 
-    call: Call
+    call: Call | CudaCall
     nodes: tuple[Node, ...]  # all that it computes, in the order they were made
-    pool: Pool
-    threads: int
 
     @property
     def kernel(self) -> Kernel:
@@ -108,6 +112,48 @@ class PlannedKernel:
         """The bytes of memory it reads or writes, each once."""
         return sum(flops_bytes(self.kernel).touched)
 
+    @property
+    @abstractmethod
+    def scratch(self) -> int:
+        """Memory of its own that a call needs: packed operands and the like."""
+
+    @property
+    @abstractmethod
+    def phases(self) -> int:
+        """How many functions it runs one after the other, each with times of its own."""
+
+    @property
+    @abstractmethod
+    def barriers(self) -> int:
+        """At how many barriers its threads meet: before it, and between its phases."""
+
+    @property
+    @abstractmethod
+    def users(self) -> int:
+        """On how many threads it runs."""
+
+    @property
+    @abstractmethod
+    def llvm(self) -> str:
+        """Its code as LLVM has it."""
+
+    @property
+    @abstractmethod
+    def asm(self) -> str:
+        """Its code as the processor's instructions."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.kind} {self.space}>"
+
+
+@dataclass(frozen=True, eq=False)
+class CpuKernel(PlannedKernel):
+    """A kernel that the threads of a CPU run."""
+
+    call: Call
+    pool: Pool
+    threads: int
+
     @cached_property
     def emitted(self) -> Emitted:
         """Its code as Thalweg wrote it, before LLVM's passes."""
@@ -143,17 +189,63 @@ class PlannedKernel:
         """Its code as the processor's instructions."""
         return assembly(self.emitted.text, self.pool.target, self.emitted.passes)
 
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.kind} {self.space}>"
+
+@dataclass(frozen=True, eq=False)
+class GpuKernel(PlannedKernel):
+    """A kernel that a GPU runs."""
+
+    call: CudaCall
+    target: CudaTarget
+
+    @property
+    def scratch(self) -> int:
+        """Memory of its own that its launches share."""
+        return self.call.kernel.scratch
+
+    @property
+    def phases(self) -> int:
+        """One: its launches are timed together."""
+        return 1
+
+    @property
+    def barriers(self) -> int:
+        """None: the edges of a graph order launches."""
+        return 0
+
+    @property
+    def users(self) -> int:
+        """The threads of its largest grid."""
+        return max(prod(shape.grid) * prod(shape.block) for shape in self.call.shapes)
+
+    @property
+    def llvm(self) -> str:
+        """Its code as Thalweg wrote it."""
+        return self.call.emitted(self.target).text
+
+    @cached_property
+    def asm(self) -> str:
+        """Its PTX; of an emulated GPU, the processor's instructions."""
+        if self.target.is_emulated:
+            return assembly(self.llvm, named("native"))
+        return to_ptx(self.llvm, self.target)
+
+    @property
+    def code_bytes(self) -> int:
+        """The size of what was loaded into the GPU: a cubin, or PTX for its driver."""
+        return self.call.kernel.size
 
 
-def kernels_of(program: Program) -> list[PlannedKernel]:
+def kernels_of(program: Program | CudaProgram) -> list[PlannedKernel]:
     """The kernels of a program, in order."""
-    lowered, pool, threads = program.lowered, program.pool, program.threads
-    computed = {node for call in program.calls for node in call.launch.nodes}
+    lowered, calls = program.lowered, program.calls
+    computed = {node for call in calls for node in call.launch.nodes}
+    fused = [_fused(call.launch, lowered, computed) for call in calls]
+    if isinstance(program, CudaProgram):
+        pairs = zip(program.calls, fused, strict=True)
+        return [GpuKernel(call, nodes, program.target) for call, nodes in pairs]
     return [
-        PlannedKernel(call, _fused(call.launch, lowered, computed), pool, threads)
-        for call in program.calls
+        CpuKernel(call, nodes, program.pool, program.threads)
+        for call, nodes in zip(program.calls, fused, strict=True)
     ]
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from thalweg.device.cpu.program import Program
+from thalweg.device.cuda.program import CudaProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text_control import control_lines
@@ -106,11 +107,10 @@ def region_facts(region: PlannedRegion, number: int) -> list[str]:
     ]
 
 
-def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[str]:
+def _lowered_lines(region: PlannedRegion, step: Program | CudaProgram, number: int) -> list[str]:
     lowered, kernels = step.lowered, region.kernels
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
-    barriers = sum(kernel.barriers for kernel in kernels)
     checks = sum(kernel.kind == "check" for kernel in kernels)
     kept = plural(len(kernels) - checks, "kernel") + (
         f" and {plural(checks, 'check')} of indices" if checks else ""
@@ -118,9 +118,20 @@ def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[st
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
         f"fused    {plural(lowered.unfused, 'loop nest')} into {kept}",
-        f"runs     on {plural(step.threads, 'thread')}, {plural(barriers, 'barrier')}",
+        f"runs     {_runs(step, kernels)}",
         f"compiled {_made(region)}",
     ]
+
+
+def _runs(step: Program | CudaProgram, kernels: Sequence[PlannedKernel]) -> str:
+    if isinstance(step, Program):
+        barriers = sum(kernel.barriers for kernel in kernels)
+        return f"on {plural(step.threads, 'thread')}, {plural(barriers, 'barrier')}"
+    launches = sum(len(call.shapes) for call in step.calls)
+    code = sum(kernel.size for kernel in step.kernels)
+    graphs = plural(len(step.template.graphs), "CUDA graph")
+    nodes = plural(launches, "kernel node")
+    return f"on {step.device} as {graphs} of {nodes}, {size(code)} of code"
 
 
 def _made(region: PlannedRegion) -> str:
@@ -150,7 +161,7 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     return lines
 
 
-def _early_lines(region: PlannedRegion, step: Program) -> list[str]:
+def _early_lines(region: PlannedRegion, step: Program | CudaProgram) -> list[str]:
     """What leaves for other devices, and which kernel of the region it waits for."""
     makers = [output.made_by % len(region.kernels) for output in step.outputs]
     made = dict(zip(region.region.outputs, makers, strict=True))
@@ -158,7 +169,7 @@ def _early_lines(region: PlannedRegion, step: Program) -> list[str]:
     return [f"sends    {t.name} after kernel {made[t] + 1} of {count}" for t in region.region.early]
 
 
-def memory_lines(step: Program, kernels: Sequence[PlannedKernel]) -> list[str]:
+def memory_lines(step: Program | CudaProgram, kernels: Sequence[PlannedKernel]) -> list[str]:
     """What the kernels read and write, and what the arena holds at its fullest."""
     buffers = dict.fromkeys(b for kernel in kernels for b in kernel.call.launch.buffers)
     written = Counter(b for kernel in kernels for b in kernel.call.launch.written)
@@ -172,7 +183,7 @@ def memory_lines(step: Program, kernels: Sequence[PlannedKernel]) -> list[str]:
 
 
 def _arena_line(
-    step: Program, kernels: Sequence[PlannedKernel], written: Mapping[Buffer, int]
+    step: Program | CudaProgram, kernels: Sequence[PlannedKernel], written: Mapping[Buffer, int]
 ) -> str:
     temporaries = [buffer for buffer in written if buffer.kind is BufferKind.TEMPORARY]
     total = size(sum(buffer.bytes for buffer in temporaries))

@@ -16,6 +16,7 @@ from typing import Any
 
 from thalweg.codegen.cache import Statistics, statistics
 from thalweg.device.cpu.program import Program
+from thalweg.device.cuda.program import CudaProgram
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
@@ -61,7 +62,7 @@ class PlannedRegion:
     """Nodes that are compiled together: for these shapes, or not yet."""
 
     region: Region
-    step: Program | None = None
+    step: Program | CudaProgram | None = None
     made: Made | None = None  # None where it had been compiled before
     seen: Sequence[Sequence[Shape]] = ()  # the shapes it was compiled for so far, in order
     units: Sequence[PlannedUnit] = ()  # of a region with a node that cannot be compiled
@@ -182,7 +183,8 @@ class _ShapeWalk:
         self, compiled: Executable, program: DeviceProgram, made: Made | None
     ) -> PlannedRegion:
         self.shapes.update(zip(compiled.region.outputs, program.output_shapes, strict=True))
-        listed = program if isinstance(program, Program) else None  # others have no kernels to show
+        is_listed = isinstance(program, Program | CudaProgram)
+        listed = program if is_listed else None  # others have no kernels to show
         return PlannedRegion(compiled.region, listed, made, list(compiled.programs))
 
     def _partly_compiled(

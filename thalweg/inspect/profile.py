@@ -23,9 +23,10 @@ from thalweg.codegen.contraction.amx_plan import on_matrix_unit
 from thalweg.codegen.machine import host
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.device.cpu.program import Program
+from thalweg.device.cuda.program import CudaProgram
 from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor
-from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
+from thalweg.inspect.kernel_info import GpuKernel, PlannedKernel, kernels_of, snake_case
 from thalweg.inspect.plan_text import clipped, plural, table
 from thalweg.inspect.plan_walk import is_variable
 from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
@@ -259,8 +260,7 @@ class Profile:
             f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
             *self._disturbance(threads),
             f"threads  {1 - self.waiting:.1%} of their time in kernels, {self.waiting:.1%} waiting",
-            f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
-            f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
+            *_machines(programs, threads),
         ]
 
     def _disturbance(self, threads: int) -> list[str]:
@@ -340,13 +340,37 @@ def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
         return 0.0, ""
     limits = (
         (kernel.flops, _arithmetic_limit(kernel), "flops"),
-        (kernel.bytes, copy_peak(kernel.touched, kernel.users), "bytes"),
+        (kernel.bytes, _memory_limit(kernel), "bytes"),
     )
     return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
 
 
+def _machines(programs: Sequence[ProgramRun], threads: int) -> list[str]:
+    """What the devices can do that programs ran on."""
+    every = [kernel for program in programs for kernel in program.kernels]
+    gpus = {kernel.target for kernel in every if isinstance(kernel, GpuKernel)}
+    lines = [f"gpu      {gpu.memory_rate / 1e9:.0f} GB/s of its memory" for gpu in gpus]
+    if gpus and all(isinstance(kernel, GpuKernel) for kernel in every):
+        return lines
+    return [
+        *lines,
+        f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
+        f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
+    ]
+
+
+def _memory_limit(kernel: PlannedKernel) -> float:
+    """Bytes per second that a kernel could read and write, were that all it did."""
+    if isinstance(kernel, GpuKernel):
+        return kernel.target.memory_rate
+    return copy_peak(kernel.touched, kernel.users)
+
+
 def _arithmetic_limit(kernel: PlannedKernel) -> float:
-    """Operations per second of what multiplies in a kernel, were that all it did."""
+    """Operations per second of what multiplies in a kernel, were that all it did; 0 where nobody
+    has measured it."""
+    if isinstance(kernel, GpuKernel):
+        return 0.0
     form = kernel.kernel
     if not isinstance(form, Contraction):
         return arithmetic_peak(kernel.users)
@@ -471,7 +495,7 @@ class _Private:
         if _is_host(instruction):
             self.events.append(HostRun(instruction.node, start, time.perf_counter_ns()))
 
-    def _ran(self, step: Program, times: Times) -> None:
+    def _ran(self, step: Program | CudaProgram, times: Times) -> None:
         if id(step) not in self._kernels:  # steps live as long as their plan, so ids stay theirs
             self._kernels[id(step)] = kernels_of(step)
         self.events.append(ProgramRun(self._kernels[id(step)], times))
@@ -482,7 +506,7 @@ class _Copies(Resources):
 
     def __init__(self, session: Resources) -> None:
         super().__init__()
-        self._session = session
+        self._session, self.allocate = session, session.allocate
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The profile's object under (container, name): a copy, where it is a variable."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.program import Program
+from thalweg.device.cuda.program import CudaProgram
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, run
 from thalweg.runtime.sending import SendingExecutable
@@ -23,7 +24,7 @@ from thalweg.runtime.sending import SendingExecutable
 #: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call
 Times = NDArray[np.int64]
 #: (the program that ran, the times of its entries)
-Ran = Callable[[Program, Times], None]
+Ran = Callable[[Program | CudaProgram, Times], None]
 #: run one instruction over slots in a context
 Single = Callable[[Instruction, list[Any], Context], None]
 
@@ -67,7 +68,7 @@ class TimedRegion:
         count = len(self.compiled.region.inputs)
         arrays, cells = values[:count], values[count:]
         program = self.compiled.compile(tuple(np.shape(array) for array in arrays), cells)
-        is_timed = isinstance(program, Program)  # other devices have clocks of their own
+        is_timed = isinstance(program, Program | CudaProgram)
         results = self._timed(program, context, arrays, cells) if is_timed else None
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
@@ -77,9 +78,16 @@ class TimedRegion:
         return results
 
     def _timed(
-        self, program: Program, context: Context, arrays: Sequence[Any], cells: Sequence[Any]
+        self,
+        program: Program | CudaProgram,
+        context: Context,
+        arrays: Sequence[Any],
+        cells: Sequence[Any],
     ) -> list[Any] | None:
-        timed = TimedProgram(program, context.cancellation.check)
+        if isinstance(program, CudaProgram):
+            timed = program.timed()
+        else:
+            timed = TimedProgram(program, context.cancellation.check)
         try:
             results = timed(context, arrays, cells)
         except errors.FailedPreconditionError:

@@ -18,6 +18,7 @@ import numpy as np
 
 from thalweg import protos
 from thalweg.device.cpu.program import Program
+from thalweg.device.cuda.program import CudaProgram
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graphdef.attributes import shape_proto
 from thalweg.graph.node import Node, Tensor
@@ -95,7 +96,7 @@ class Trace(list[Timed]):
         if not isinstance(instruction.call, TimedRegion):
             self._note(instruction.node, start, time.perf_counter_ns(), {})
 
-    def _ran(self, step: Program, times: Times) -> None:
+    def _ran(self, step: Program | CudaProgram, times: Times) -> None:
         """Note the nodes of a program: those known before first, then kernel by kernel."""
         shapes = step.lowered.spec.shapes
         ran = times[times > 0]

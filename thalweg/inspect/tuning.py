@@ -15,7 +15,7 @@ from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.device.cpu.tuner import BUDGET, Subject, Tuned, tune_kernels
 from thalweg.graph.likes import FetchLike
 from thalweg.inspect.explain import StepPlan
-from thalweg.inspect.kernel_info import PlannedKernel
+from thalweg.inspect.kernel_info import CpuKernel
 from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.session import InspectedSession
 from thalweg.ir.kernel import Contraction
@@ -56,13 +56,14 @@ def tune(
     ```
     """
     start, plan = time.monotonic(), session.plan(fetches, feed_dict)
-    contractions = [k for k in plan.kernels if isinstance(k.kernel, Contraction)]
+    on_cpus = [kernel for kernel in plan.kernels if isinstance(kernel, CpuKernel)]
+    contractions = [k for k in on_cpus if isinstance(k.kernel, Contraction)]
     found = tune_kernels([_subject(kernel) for kernel in contractions], budget_seconds)
     _forget(plan)
     return TuneReport(found, time.monotonic() - start)
 
 
-def _subject(kernel: PlannedKernel) -> Subject:
+def _subject(kernel: CpuKernel) -> Subject:
     alone = kernel.call.thread >= 0
     return Subject(
         kernel.name, kernel.call.specialized, kernel.pool, 1 if alone else kernel.threads

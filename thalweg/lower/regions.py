@@ -14,14 +14,12 @@ from typing import cast
 
 from thalweg.control.liveness import is_control, prune_loop_vars, traced_tensors
 from thalweg.control.traces import Trace
-from thalweg.graph import dtypes
 from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.analysis.order import Order, blockers
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.ops.core.basic import Const, Identity, NoOp
-from thalweg.platform.caches import memoized
+from thalweg.ops.core.basic import Const, Identity
+from thalweg.ops.core.compilable import compilable
 
 Unit = Node | Region | ControlRegion
 _Group = list[Node]  # nodes that become a region
@@ -108,34 +106,6 @@ def _controlled(node: Node, traces: Sequence[Node], read: Collection[Tensor]) ->
 
 def _is_loose(node: Node) -> bool:
     return isinstance(node.op, Const) and not node.controls
-
-
-def compilable(node: Node) -> bool:
-    """Whether a node may be compiled, judging by its op and dtypes."""
-    return isinstance(node.op, NoOp) or (
-        _has_code(type(node.op))
-        and all(map(_is_plain, node.inputs))
-        and all(map(_is_plain, node.outputs))
-    )
-
-
-@memoized(5_000)
-def _has_code(kind: type[Op]) -> bool:
-    """Whether an op has a loop form, or depends on shapes alone."""
-    return not kind.host_only and (kind.has("loop") or kind.has("element") or kind.of_shapes)
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    dtype = tensor.dtype
-    if dtype.is_ref_dtype and not tensor.shape.is_fully_defined():
-        return False  # a variable without a static shape may change it between steps
-    return _is_number(dtype.base_dtype)
-
-
-@memoized(64)
-def _is_number(dtype: dtypes.DType) -> bool:
-    """Whether kernels support a dtype."""
-    return dtype in dtypes.REAL or dtype.is_bool
 
 
 class _Cutter:

@@ -1,6 +1,7 @@
 """The nodes at the borders of partitions: a Send where a value is made, a Recv where it is used.
 
 A Send hands its input to the step's rendezvous, a Recv is done when the rendezvous has the value.
+What is in the memory of one device goes to another one as an array of the host.
 A token stands for a control edge: it is sent when a node is done.
 """
 
@@ -13,6 +14,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.ops.core.buffer import Buffer
 from thalweg.partition.rendezvous import Key, Received, Rendezvous
 
 
@@ -48,7 +50,8 @@ class Sending(Transfer, abstract=True):
         return []
 
     def kernel(self, context: Any, tensor: Any = ()) -> list[Any]:
-        self.rendezvous(context).send(self.key, tensor)
+        is_away = isinstance(tensor, Buffer) and tensor.device != self.recv_device
+        self.rendezvous(context).send(self.key, tensor.lease() if is_away else tensor)
         return []
 
 

@@ -24,6 +24,22 @@ class Devices:
         """Whether they belong to several tasks."""
         return len({str(without_device(spec)) for spec in self._specs}) > 1
 
+    @property
+    def accelerated_first(self) -> Devices:
+        """The same, with the GPUs of each task before its CPUs."""
+        tasks = list(dict.fromkeys(str(without_device(spec)) for spec in self._specs))
+        places = {task: place for place, task in enumerate(tasks)}
+
+        def rank(item: tuple[str, DeviceSpec]) -> tuple[int, bool]:
+            return places[str(without_device(item[1]))], item[1].device_type != "GPU"
+
+        pairs = sorted(zip(self.names, self._specs, strict=True), key=rank)
+        return Devices([name for name, _ in pairs])
+
+    def kind(self, name: str) -> str:
+        """Of which kind a device is."""
+        return self._specs[self.names.index(name)].device_type or ""
+
     def feasible(self, request: DeviceSpec, kinds: frozenset[str]) -> list[str]:
         """The devices of some kinds that satisfy a request."""
         return [

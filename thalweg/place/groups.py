@@ -7,7 +7,7 @@ it asks for. Names that ask for different devices are an error.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from thalweg import errors
 from thalweg.graph.device import DeviceSpec
@@ -28,11 +28,10 @@ class Group:
         self.device = ""  # the one that was chosen
         self.error: errors.InvalidArgumentError | None = None
 
-    def add(self, node: Node, soft: bool) -> None:
-        """Take a node in."""
+    def add(self, node: Node, kinds: frozenset[str], soft: bool) -> None:
+        """Take a node in, which such kinds of devices may run."""
         self.first = self.first or node
         self.size += 1
-        kinds = node.op.device_kinds
         self.kinds = kinds if self.kinds is None else self.kinds & kinds
         if node.device:
             self._ask(DeviceSpec.from_string(node.device), [node], soft)
@@ -64,8 +63,8 @@ class Group:
 class Groups:
     """A partition of nodes and group names into groups, by union and find."""
 
-    def __init__(self, soft: bool) -> None:
-        self._soft = soft
+    def __init__(self, soft: bool, kinds_of: Callable[[Node], frozenset[str]]) -> None:
+        self._soft, self._kinds_of = soft, kinds_of
         self._parents: dict[Node | bytes, Node | bytes] = {}
         self._groups: dict[Node | bytes, Group] = {}
 
@@ -79,7 +78,7 @@ class Groups:
     def add(self, node: Node) -> None:
         """A node, in the groups that it names."""
         self._find(node)
-        self.of(node).add(node, self._soft)
+        self.of(node).add(node, self._kinds_of(node), self._soft)
         for name in node.colocation_groups():
             self.union(node, name)
 

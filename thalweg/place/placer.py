@@ -1,8 +1,9 @@
 """Placement: each node of a graph gets one of the session's devices, once and for all steps.
 
-A group of colocated nodes goes to the first device that satisfies all that its nodes ask for. What
-asks for nothing goes to the first device, but for ops on shapes, which follow their input, reads of
-variables, and sources, which follow their consumers where those are on one device. Nodes inside a
+A group of colocated nodes goes to the first device that satisfies all that its nodes ask for and
+has their kernels, a GPU before a CPU. What asks for nothing goes to the first one, but for ops on
+shapes, which follow their input, reads of variables, and sources, which follow their consumers
+where those are on one device. Nodes inside a
 conditional or a loop that ask for nothing follow it. A request that no device satisfies is an error
 that names the user's line, unless soft placement lets it fall back; a kind of device that this
 machine does not have at all (a GPU) falls back with a warning, so that programs written for one run
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thalweg import errors
 from thalweg.control.traces import Trace
+from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import resource, variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
@@ -23,6 +25,7 @@ from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.place.devices import Devices, without_device
 from thalweg.place.groups import Group, Groups, bound_inputs
+from thalweg.place.kinds import ANY, cpu_only, kinds_of
 from thalweg.platform import tf_logging
 from thalweg.platform.caches import Bounded
 
@@ -33,9 +36,12 @@ class Placer:
     """Places the nodes of one session. A node once placed stays: its state is there."""
 
     def __init__(self, devices: Sequence[str], soft: bool = False) -> None:
-        self._devices = Devices(devices)
+        self._names = tuple(devices)
+        self._devices = Devices(devices).accelerated_first
+        self._kinds = {name: self._devices.kind(name) for name in devices}
+        self._kinds_of = kinds_of if "GPU" in self._kinds.values() else cpu_only
         self._soft = soft
-        self._groups = Groups(soft)
+        self._groups = Groups(soft, self._kinds_of)
         # A list is an object of its process, so that all that use it are on one task.
         self._objects = {resource, variant} if self._devices.have_tasks else {resource}
         self._seen = 0  # nodes of the graph
@@ -47,7 +53,7 @@ class Placer:
     @property
     def devices(self) -> tuple[str, ...]:
         """The names of the devices."""
-        return self._devices.names
+        return self._names
 
     def place(self, nodes: Sequence[Node]) -> Placement:
         """The devices of a step's nodes and, where there are several devices, of those inside
@@ -66,7 +72,7 @@ class Placer:
         found = self._single.get(node.device)
         if found is None:
             alone = Group()
-            alone.add(node, self._soft)
+            alone.add(node, self._kinds_of(node), self._soft)
             found = self._single[node.device] = self._satisfy(alone)
         return found
 
@@ -85,7 +91,7 @@ class Placer:
         for node in fresh:
             self._join(node)
         for node in fresh:
-            self._decide(node, self.devices[0])
+            self._decide(node, self._devices.names[0])
         for node in fresh:
             self._follow_consumers(node)
 
@@ -128,11 +134,19 @@ class Placer:
         if not group.device and group.asking:
             group.device = self._satisfied(group)
         if not group.device:
-            group.device = self._followed(node) or self._asked_inside(inner) or default
+            near = self._followed(node) or self._asked_inside(inner) or default
+            group.device = self._nearest(group, near)
         self._placed[node] = group.device
         for each in inner:
             self._decide(each, group.device)
         return group.device
+
+    def _nearest(self, group: Group, wanted: str) -> str:
+        """The device that is wanted, or the first one that has all kernels of a group."""
+        kinds = group.kinds or frozenset()
+        if self._kinds[wanted] in kinds:
+            return wanted
+        return next((name for name in self._devices.names if self._kinds[name] in kinds), wanted)
 
     def _asked_inside(self, nodes: Iterable[Node]) -> str:
         """The device that the nodes inside a control node ask for, if it is one."""
@@ -160,7 +174,7 @@ class Placer:
             return
         found = {self._placed[each] for each in node.outputs[0].consumers() if each in self._placed}
         if len(found) == 1:
-            (group.device,) = found
+            group.device = self._nearest(group, *found)
             self._placed[node] = group.device
 
     # Requests
@@ -171,7 +185,7 @@ class Placer:
             return self._satisfy(group)
         except errors.InvalidArgumentError as error:
             group.error = group.error or error
-            return self.devices[0]
+            return self._devices.names[0]
 
     def _satisfy(self, group: Group) -> str:
         kinds = group.kinds or frozenset()
@@ -180,16 +194,18 @@ class Placer:
             if not self._soft:
                 _warn_absent(group.asking[0])
             found = self._devices.feasible(without_device(group.request), kinds)
-            found = found or [*self.devices]
+            found = found or [*self._devices.names]
         if not found:
             raise self._unsatisfied(group.asking[0])
         return found[0]
 
     def _unsatisfied(self, node: Node) -> errors.InvalidArgumentError:
+        there = self._devices.feasible(DeviceSpec.from_string(node.device), ANY)
+        why = f"{node.type} has no kernel for" if there else "no device matches"
         return errors.InvalidArgumentError(
             None,
             node,
-            f"Cannot assign a device to node '{node.name}': no device matches '{node.device}'. "
+            f"Cannot assign a device to node '{node.name}': {why} '{node.device}'. "
             f"Devices here: {', '.join(self.devices)}. Change the tf.device scope, or let nodes "
             "fall back with tf.ConfigProto(allow_soft_placement=True)",
         )

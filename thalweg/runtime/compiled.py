@@ -8,7 +8,7 @@ that cannot be compiled is run on its NumPy kernel, between what can.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from thalweg.device.cpu import loading as native
-from thalweg.device.cpu.listing import Listing, listed
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
+from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
@@ -52,6 +52,12 @@ class Backend:
     compiled: bool = True
     #: of nodes, where they are not all on one
     devices: Mapping[Node, Device | Elsewhere] | None = None
+    is_accelerated: bool = False  # the session has a device with memory of its own
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether values may be in memory that is not the host's."""
+        return self.is_accelerated or not self.device.is_host
 
     def device_of(self, node: Node) -> Device | Elsewhere:
         """The device that a node is on."""
@@ -63,6 +69,23 @@ class Backend:
         return any(isinstance(device, Elsewhere) for device in every)
 
 
+def host_arrays(values: Iterable[Any]) -> list[Any]:
+    """Values, with arrays of the host for buffers of devices."""
+    return [each.lease() if isinstance(each, Buffer) else each for each in values]
+
+
+def host_cells(cells: Iterable[VariableCell]) -> list[VariableCell]:
+    """Variables, with copies for those of other devices. A region writes none of them: whatever
+    does is where they are."""
+    return [each if isinstance(each.buffer, HostBuffer | None) else _copy(each) for each in cells]
+
+
+def _copy(cell: VariableCell) -> VariableCell:
+    made = VariableCell(cell.name, cell.dtype, cell.shape)
+    made.assign(cell.read())
+    return made
+
+
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8
 _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
@@ -71,8 +94,11 @@ _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the olde
 class Executable:
     """The kernel of a region: native programs by the shapes that came in."""
 
-    def __init__(self, region: Region, device: Device, fallback: Fallback) -> None:
-        self.region = region
+    def __init__(
+        self, region: Region, device: Device, fallback: Fallback, converts: bool = False
+    ) -> None:
+        """`converts`: what comes in may be in the memory of another device."""
+        self.region, self._converts = region, converts
         self.programs = Bounded[Shapes, DeviceProgram]("programs of a region", _MAX_PROGRAMS)
         #: For shapes with which a node of the region cannot be compiled.
         self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
@@ -95,6 +121,8 @@ class Executable:
         deliver: Callable[[int, Any], None] | None = None,
     ) -> Any:
         """The region's outputs; some may be delivered, by number, while others are computed."""
+        if self._converts:
+            arrays, cells = host_arrays(arrays), host_cells(cells)
         shapes = tuple([np.shape(array) for array in arrays])
         program = self.programs.get(shapes) or self.compile(shapes, cells)
         results = None if program is None else program(context, arrays, cells, deliver)
@@ -108,6 +136,11 @@ class Executable:
         shapes = tuple([np.shape(value)[is_row:] for value, is_row in pairs])
         program = self.programs.get(shapes) or self.compile(shapes, ())
         return None if program is None else program.by_rows(values, is_row, count)
+
+    @property
+    def device(self) -> Device:
+        """The device it runs on."""
+        return self._device
 
     @property
     def holds_gil(self) -> bool:
@@ -177,10 +210,9 @@ class Executable:
 
 def _listed(
     region: Region, shapes: Mapping[Tensor, Any], device: Device, found: CachedProgram
-) -> Listing:
+) -> Any:
     """What a program from an earlier process was made of: the region is lowered after all."""
     with gc_paused(), deep_calls():
         lowered = lower(region, shapes, device.target)
         launches = adapted(lowered.launches, found.form())
-        loaded = [found.loaded[call.kernel] for call in found.template.calls]
-        return listed(lowered, launches, loaded, device.target)
+        return device.list_launches(lowered, launches, found.template, found.loaded)

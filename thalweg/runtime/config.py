@@ -1,8 +1,8 @@
 """The messages of sessions and steps: their options, of which some fields matter, and what a traced
 step tells about itself.
 
-Unknown options are an error of the messages themselves; those of other machines (GPU memory, say)
-are kept in them and read by nobody.
+Unknown options are an error of the messages themselves; those that mean nothing here are kept in
+them and read by nobody.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from thalweg import protos
+from thalweg.device.gpu_options import GpuOptions
 
 protos.publish("ConfigProto", "GPUOptions", "OptimizerOptions", "GraphOptions")
 protos.publish("RunOptions", "RunMetadata")
@@ -30,6 +31,7 @@ class SessionOptions:
     log_device_placement: bool = False
     timeout_in_ms: int = 0
     device_filters: tuple[str, ...] = ()
+    gpus: GpuOptions = field(default_factory=GpuOptions)
 
 
 def session_options(config: Any) -> SessionOptions:
@@ -45,7 +47,14 @@ def session_options(config: Any) -> SessionOptions:
         config.log_device_placement,
         config.operation_timeout_in_ms,
         tuple(config.device_filters),
+        _gpu_options(config.gpu_options),
     )
+
+
+def _gpu_options(given: Any) -> GpuOptions:
+    """Memory is taken as it is needed, unless a fraction is asked for without growth."""
+    fraction = given.per_process_gpu_memory_fraction
+    return GpuOptions(fraction, given.allow_growth or not fraction, given.visible_device_list)
 
 
 def store_stats(metadata: RunMetadata, stats: Any) -> None:

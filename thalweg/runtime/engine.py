@@ -59,7 +59,7 @@ class LocalEngine(Engine):
     """The devices of this process, with state of their own."""
 
     def __init__(self, options: SessionOptions) -> None:
-        self.devices = local_devices(options.device_count, options.threads)
+        self.devices = local_devices(options.device_count, options.threads, gpus=options.gpus)
         self.placer = Placer([each.name for each in self.devices], options.allow_soft_placement)
         self._own()
 

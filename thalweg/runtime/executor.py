@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg import errors
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
@@ -34,7 +35,13 @@ def execute(
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, own, cancellation)
             return _fetched(plan, plan.dataflow.run(feeds, context))
-        return _fetched(plan, _run_in_order(plan, feeds, own, cancellation))
+        slots: list[Any] = [None] * plan.slot_count
+        for slot, value in zip(plan.feeds, feeds, strict=True):
+            slots[slot] = value
+        run(plan.instructions, slots, own, cancellation)
+        if not plan.may_block:  # else what was taken from a queue would be lost
+            cancellation.check()  # native code does not check: a step that ended late is late
+        return [_fetch(slots[slot], slot, plan) for slot in plan.fetches]
 
 
 def _run_partitions(
@@ -127,18 +134,6 @@ def _abort(rendezvous: Rendezvous, cancellation: Cancellation) -> None:
         rendezvous.abort(cancellation.error)
 
 
-def _run_in_order(
-    plan: Plan, feeds: Sequence[Any], resources: Resources, cancellation: Cancellation
-) -> list[Any]:
-    slots: list[Any] = [None] * plan.slot_count
-    for slot, value in zip(plan.feeds, feeds, strict=True):
-        slots[slot] = value
-    run(plan.instructions, slots, resources, cancellation)
-    if not plan.may_block:  # else what was taken from a queue would be lost
-        cancellation.check()  # native code does not check: a step that ended late is late
-    return [slots[slot] for slot in plan.fetches]
-
-
 def _fetched(plan: Plan, values: Sequence[Any]) -> list[Any]:
     return [_fetch(value, slot, plan) for value, slot in zip(values, plan.fetches, strict=True)]
 
@@ -162,4 +157,4 @@ def fresh(item: Any) -> Any:
         if not array.flags.writeable or array.base is not None:
             array = array.copy()
         return array if array.ndim else array[()]
-    return value
+    return value.snapshot()[()] if isinstance(value, Buffer) else value

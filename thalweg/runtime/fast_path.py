@@ -16,6 +16,7 @@ import numpy as np
 
 from thalweg.device.device import DeviceProgram
 from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
@@ -73,9 +74,11 @@ class FastPath:
         if program is None:
             return None
         shapes = [program.output_shapes[place] for place in self._fetches]
-        return program if self.is_whole else self._select(program), shapes
+        return self._bound(program), shapes
 
-    def _select(self, program: DeviceProgram) -> BoundProgram:
+    def _bound(self, program: DeviceProgram) -> BoundProgram:
+        if self.is_whole:
+            return program
         fetches = self._fetches
 
         def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
@@ -83,6 +86,32 @@ class FastPath:
             return None if results is None else [results[place] for place in fetches]
 
         return run
+
+
+class DeviceFastPath(FastPath):
+    """The fast path of a region on a device with memory of its own: results are downloaded."""
+
+    def run(
+        self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> list[Any] | None:
+        results = super().run(context, arrays, cells)
+        return None if results is None else _downloaded(results)
+
+    def _bound(self, program: DeviceProgram) -> BoundProgram:
+        run = super()._bound(program)
+
+        def fetch(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
+            results = run(context, arrays, cells)
+            return None if results is None else _downloaded(results)
+
+        return fetch
+
+
+def _downloaded(results: Sequence[Any]) -> list[Any]:
+    return [
+        each.snapshot() if type(each) is not np.ndarray and isinstance(each, Buffer) else each
+        for each in results
+    ]
 
 
 def fast_path(plan: Plan, feeds: Sequence[Tensor]) -> FastPath | None:
@@ -98,7 +127,10 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor]) -> FastPath | None:
         return None
     is_fed = set(feeds).issuperset(executable.region.inputs)
     takes_feeds = is_fed and not any(node.inputs for node in variables)
-    return FastPath(instruction, executable, plan, feeds) if takes_feeds else None
+    if not takes_feeds:
+        return None
+    kind = FastPath if executable.device.is_host else DeviceFastPath
+    return kind(instruction, executable, plan, feeds)
 
 
 #: (plan, feeds as arrays) -> the fetched values

@@ -7,7 +7,7 @@ nesting of lists, tuples, named tuples and dicts of those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -72,6 +72,11 @@ class Fetches:
             return lambda values: IndexedSlicesValue(
                 *(part(values) for part in parts), *([None] * (3 - len(parts)))
             )
+        expand = _conversion_of(fetch)
+        if expand is not None:
+            tensors, contract = expand.fetch(fetch)
+            elements = [self._element(t) for t in tensors]
+            return lambda values: contract([element(values) for element in elements])
         return self._element(fetch)
 
     def _element(self, fetch: Any) -> Rebuild:
@@ -105,6 +110,43 @@ def _sequence(parts: list[Rebuild], make: Callable[[list[Any]], Any]) -> Rebuild
     return lambda values: make([part(values) for part in parts])
 
 
+# Types of users
+
+
+class _Conversion(NamedTuple):
+    """How values of a type are fetched and fed."""
+
+    kind: type
+    fetch: Callable[[Any], tuple[Sequence[Any], Callable[[list[Any]], Any]]]
+    feed: Callable[[Any, Any], Sequence[tuple[Any, Any]]] | None
+
+
+_conversions: list[_Conversion] = []
+
+
+def register_session_run_conversion_functions(
+    tensor_type: type,
+    fetch_function: Callable[[Any], tuple[Sequence[Any], Callable[[list[Any]], Any]]],
+    feed_function: Callable[[Any, Any], Sequence[tuple[Any, Any]]] | None = None,
+    feed_function_for_partial_run: Callable[[Any], Sequence[Any]] | None = None,
+) -> None:
+    """Let objects of a type be fetched and fed.
+
+    Args:
+        tensor_type: the type.
+        fetch_function: (an object) -> (tensors to fetch, what makes the answer of their values).
+        feed_function: (an object, the value fed for it) -> pairs of a tensor and its value.
+        feed_function_for_partial_run: taken for old programs.
+    """
+    if any(issubclass(tensor_type, known.kind) for known in _conversions):
+        raise ValueError(f"{tensor_type} has already been registered so ignore it.")
+    _conversions.insert(0, _Conversion(tensor_type, fetch_function, feed_function))
+
+
+def _conversion_of(value: Any) -> _Conversion | None:
+    return next((c for c in _conversions if isinstance(value, c.kind)), None)
+
+
 # Feeds
 
 
@@ -123,6 +165,9 @@ def _expanded(key: Any, value: Any) -> list[tuple[Any, Any]]:
         return _parts(key, value)
     if isinstance(key, tuple):
         return _zipped(cast("tuple[Any, ...]", key), value)
+    expand = None if isinstance(key, Tensor | str) else _conversion_of(key)
+    if expand is not None and expand.feed is not None:
+        return list(expand.feed(key, value))
     return [(key, value)]
 
 

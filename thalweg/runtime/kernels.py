@@ -16,8 +16,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import Allocate, VariableCell
 from thalweg.partition.rendezvous import Rendezvous
+from thalweg.partition.transfers import Sending
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Backend, Elsewhere, Executable
+from thalweg.runtime.compiled import Backend, Elsewhere, Executable, host_arrays
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
@@ -68,17 +69,21 @@ def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> C
     device = backend.device_of(unit if isinstance(unit, Node) else unit.nodes[-1])
     if isinstance(device, Elsewhere):
         return device.call(unit)
+    converts = backend.has_accelerator and device.is_host
     if isinstance(unit, SendingRegion):
-        sending = SendingExecutable(unit, device, backend.fallback)
+        sending = SendingExecutable(unit, device, backend.fallback, converts)
         return Call(sending, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
     if isinstance(unit, Region):
-        function = Executable(unit, device, backend.fallback)
+        function = Executable(unit, device, backend.fallback, converts)
         is_local = not unit.references or not backend.reaches_elsewhere()
         called = function if is_local else _with_local_cells(function)
         return Call(called, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
-    return Call(_kernel(unit, takes_context), takes_context, references, unit, (unit,))
+    kernel = _kernel(unit, takes_context)
+    if backend.has_accelerator and not isinstance(unit.op, Sending):
+        kernel = _with_host_arrays(kernel)
+    return Call(kernel, takes_context, references, unit, (unit,))
 
 
 class ForeignCell(ABC):
@@ -103,6 +108,15 @@ def _with_local_cells(function: Callable[..., Any]) -> Callable[..., Any]:
 def local_cells(values: Iterable[Any]) -> list[Any]:
     """Values, with variables of this process for those of others."""
     return [each.local() if isinstance(each, ForeignCell) else each for each in values]
+
+
+def _with_host_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A NumPy kernel on values that may be on a device."""
+
+    def call(*values: Any) -> Any:
+        return function(*host_arrays(values))
+
+    return call
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -145,9 +145,10 @@ def plan(
     used = _used(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
         spread = devices if len(used) > 1 else used
-        return _plan_one(
-            step, nodes, placement, order, backend_of(used[0], placement, spread, compiled)
-        )
+        backend = backend_of(used[0], placement, spread, compiled)
+        if not all(device.is_host for device in devices):
+            backend = replace(backend, is_accelerated=True)
+        return _plan_one(step, nodes, placement, order, backend)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
     return Plan((), 0, (), (), placement, order, partitions=parts)
@@ -209,7 +210,8 @@ def backend_of(
         absent = {*placement.values()} - by_name.keys()
         by_name.update((name, elsewhere(name)) for name in absent)
     found = {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
-    return Backend(device, _fallback, compiled, found)
+    is_accelerated = not all(each.is_host for each in devices)
+    return Backend(device, _fallback, compiled, found, is_accelerated)
 
 
 def _units(

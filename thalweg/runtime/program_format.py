@@ -33,7 +33,9 @@ UNREADABLE = (
 )
 
 _PACKAGE = __name__.partition(".")[0]
-_PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in ("ir", "lower", "device.cpu.program_template"))
+_TEMPLATES = ("program_template", "cpu.table_template", "cuda.graph_template")
+_PARTS = ("ir", "lower", "codegen.cuda.launch", *(f"device.{name}" for name in _TEMPLATES))
+_PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in _PARTS)
 
 
 class Unwritable(Exception):

@@ -13,7 +13,9 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from thalweg.device.device import Device
+from thalweg.graph.device import DeviceSpec
 from thalweg.ops.core.context import Allocate, host_buffer
+from thalweg.place.devices import matches
 from thalweg.platform.forks import freed_after_fork
 
 Resource = TypeVar("Resource")
@@ -81,6 +83,15 @@ class Resources:
     def on(self, device: str) -> Resources:
         """What another device of the session owns."""
         return self._devices.get(device, self)
+
+    def allocator(self, request: str) -> Allocate:
+        """How the first device of the session that satisfies a request allocates memory; this one,
+        where none does."""
+        wanted = DeviceSpec.from_string(request)
+        for name, found in self._devices.items():
+            if matches(wanted, DeviceSpec.from_string(name)):
+                return found.allocate
+        return self.allocate
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from thalweg import errors, protos
 from thalweg.graph import context
+from thalweg.graph.device import DeviceName
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef.util import extract_sub_graph
 from thalweg.graph.likes import FetchLike, MaybeNone, Structure
@@ -67,7 +68,6 @@ class BaseSession:
         self._failure: errors.OpError | None = None  # what ended the session, if it did not close
         self._closing = Cancellation()  # of steps on the fast path, which have none of their own
         self._steps: set[Cancellation] = set()
-        self._lock = threading.Lock()
         live.add(self)
 
     def __repr__(self) -> str:
@@ -183,16 +183,14 @@ class BaseSession:
         _check_options(options, metadata)
         cancellation = Cancellation()
         timer = self._start_timer(cancellation, options)
-        with self._lock:
-            self._steps.add(cancellation)
+        self._steps.add(cancellation)  # one operation of the interpreter, as is the discarding
         started = time.perf_counter_ns()
         try:
             if metadata is not None and options and options.trace_level:
                 return self._execute_traced(step, feeds, cancellation, metadata)
             return self._engine.execute(step, feeds, cancellation)
         finally:
-            with self._lock:
-                self._steps.discard(cancellation)
+            self._steps.discard(cancellation)
             if timer is not None:
                 timer.cancel()
             if spans.is_on() and step.instructions:  # another step is traced: this ran beside it
@@ -305,9 +303,7 @@ class BaseSession:
         if self._closed and self._failure is None:
             return
         self._closed, self._failure = True, None
-        with self._lock:
-            steps = [self._closing, *self._steps]
-        for step in steps:
+        for step in [self._closing, *self._steps]:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
         self._engine.close()
         self._plans.clear()
@@ -330,9 +326,9 @@ class BaseSession:
         """Make this the default session (and only that: not its graph) inside the block."""
         return context.sessions.pushed(self)
 
-    def list_devices(self) -> list[str]:
-        """The devices of this session."""
-        return list(self._engine.placer.devices)
+    def list_devices(self) -> list[DeviceName]:
+        """The devices of this session, as strings that also have `name` and `device_type`."""
+        return [DeviceName(name) for name in self._engine.placer.devices]
 
 
 @public("get_default_session")

@@ -11,10 +11,9 @@ import tempfile
 import unittest
 from typing import NoReturn
 
-from thalweg.graph.graph import Graph
-from thalweg.inspect.session import Session
 from thalweg.platform import app
 from thalweg.public import public
+from thalweg.runtime.device_list import LocalDevice, list_local_devices
 from thalweg.testing import benchmark
 
 
@@ -84,9 +83,11 @@ def test_src_dir_path(relative_path: str) -> str:
 @public("test.gpu_device_name")
 def gpu_device_name() -> str:
     """The name of the first GPU a session sees, "" if there is none."""
-    devices = Session(graph=Graph()).list_devices()
-    names = (str(getattr(device, "name", device)) for device in devices)
-    return next((name for name in names if ":GPU:" in name.upper()), "")
+    return next((gpu.name for gpu in _gpus()), "")
+
+
+def _gpus() -> list[LocalDevice]:
+    return [device for device in list_local_devices() if device.device_type == "GPU"]
 
 
 @public("test.is_gpu_available")
@@ -96,7 +97,8 @@ def is_gpu_available(
     """Whether a session sees a GPU.
 
     Args:
-        cuda_only, min_cuda_compute_capability: taken for old programs.
+        cuda_only: taken for old programs: all GPUs are CUDA's.
+        min_cuda_compute_capability: the least compute capability that counts, as (major, minor).
 
     Returns:
         True or False.
@@ -105,18 +107,19 @@ def is_gpu_available(
         >>> tf.test.is_gpu_available() in (True, False)
         True
     """
-    return bool(gpu_device_name())
+    major, minor = min_cuda_compute_capability or (0, 0)
+    return any(gpu.capability >= 10 * major + minor for gpu in _gpus())
 
 
 @public("test.is_built_with_cuda", "test.IsBuiltWithCuda")
 def is_built_with_cuda() -> bool:
-    """Whether kernels for CUDA are built in: none are, all are compiled when they are needed.
+    """Whether there is a CUDA driver with a GPU: kernels are compiled when they are needed.
 
     Returns:
-        False.
+        True or False.
 
     Example:
-        >>> tf.test.is_built_with_cuda()
-        False
+        >>> tf.test.is_built_with_cuda() in (True, False)
+        True
     """
-    return False
+    return bool(_gpus())

@@ -40,6 +40,7 @@ USE_DEFAULT: Any = object()
 
 _SUMMARY_STEPS = 100
 _CHECKPOINT_SECONDS = 600
+_MAX_PAUSE = 2.0  # seconds until a worker looks again whether the chief has made the model ready
 
 
 @public("train.SessionCreator")
@@ -128,6 +129,7 @@ def _manager(scaffold: Scaffold) -> SessionManager:
         ready_op=scaffold.ready_op,
         ready_for_local_init_op=scaffold.ready_for_local_init_op,
         graph=get_default_graph(),
+        recovery_wait_secs=_MAX_PAUSE,
     )
 
 

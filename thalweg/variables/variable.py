@@ -28,7 +28,7 @@ from thalweg.graph.subgraph import around, lifted, root
 from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic
 from thalweg.ops.state import scatter, state
-from thalweg.public import public
+from thalweg.public import public, publish_value
 from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
 
 
@@ -59,6 +59,51 @@ variable_class: list[Callable[[type[Variable]], type[Variable]]] = [lambda kind:
 
 #: Who wants to know of variables that are about to be made in this thread, and may refuse.
 creations: context.ThreadStack[Callable[[Variable], Any]] = context.ThreadStack()
+
+
+class _Defaults:
+    """What a program chose for all variables that it makes later."""
+
+    use_resource = False
+
+
+@public("enable_resource_variables")
+def enable_resource_variables() -> None:
+    """Make variables from now on read as resources do, unless `use_resource=False` is given.
+
+    Example:
+        >>> tf.enable_resource_variables()
+        >>> tf.resource_variables_enabled()
+        True
+        >>> tf.disable_resource_variables()
+    """
+    _Defaults.use_resource = True
+
+
+@public("disable_resource_variables")
+def disable_resource_variables() -> None:
+    """Undo `enable_resource_variables`.
+
+    Example:
+        >>> tf.disable_resource_variables()
+        >>> tf.resource_variables_enabled()
+        False
+    """
+    _Defaults.use_resource = False
+
+
+@public("resource_variables_enabled")
+def resource_variables_enabled() -> bool:
+    """Whether variables read as resources do where `use_resource` is not given.
+
+    Returns:
+        True after `enable_resource_variables`.
+
+    Example:
+        >>> tf.resource_variables_enabled()
+        False
+    """
+    return _Defaults.use_resource
 
 
 _owners: WeakValueDictionary[int, Variable] = WeakValueDictionary()  # by the id of the reference
@@ -136,7 +181,7 @@ class Variable:
         self._save_slice_info: SaveSliceInfo | None = None
         self._constraint = constraint
         self._trainable = trainable is None or bool(trainable)
-        self._is_resource = bool(use_resource)
+        self._is_resource = resource_variables_enabled() if use_resource is None else use_resource
         self.synchronization = synchronization
         self.aggregation = aggregation
         if variable_def is not None:
@@ -618,3 +663,4 @@ for _operator in _BINARY:
 
 #: Variables with and without `use_resource` are of one kind here; this is the other kind's name.
 ResourceVariable = Variable
+publish_value("VariableV1", Variable)

@@ -5,6 +5,7 @@ the methods it had not reached.
 """
 
 import faulthandler
+import importlib.util
 import json
 import os
 import signal
@@ -18,7 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance import alias, legacy
+from conformance import alias
+from thalweg.alias import legacy
+from thalweg.cluster.addresses import free_ports
 
 
 class MethodTimeout(Exception):
@@ -152,10 +155,19 @@ def attempt(journal: Journal, work: Callable[[], None]) -> None:
 
 def run_file(path: Path, journal: Journal, seconds: float) -> None:
     legacy.restore()
-    package = alias.install(Path.cwd())
+    if importlib.util.find_spec("portpicker") is None:
+        make_portpicker()
+    package = alias.install()
     tests = collect(load(path.resolve()))
     journal.write(methods=[method_name(test) for test in tests])
     run(tests, Recorder(journal, package, seconds))
+
+
+def make_portpicker() -> None:
+    """A stand-in for the `portpicker` package."""
+    picker = types.ModuleType("portpicker")
+    vars(picker)["pick_unused_port"] = lambda: free_ports(1)[0]
+    sys.modules["portpicker"] = picker
 
 
 def leave(status: int) -> None:

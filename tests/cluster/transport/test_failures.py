@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, Recorder, ask, own_descriptors
+from tests.cluster.transport.test_hostile import Stranger
 from thalweg import errors
 from thalweg.cluster.transport.endpoint import Endpoint
+from thalweg.cluster.transport.security import Security
 from thalweg.cluster.wire import Kind, Message
 
 MAX_SILENCE = 5.0  # seconds until a peer must be lost
@@ -109,6 +111,46 @@ def test_a_paused_task_is_lost_and_does_not_come_back(
     paused.signal(signal.SIGCONT)
     assert ask(client.peer(paused.address)).kind is Kind.DONE
     assert not peer.is_alive and client.handler.losses.empty()
+
+
+def test_who_connects_again_replaces_its_former_connection(endpoint: MakeEndpoint):
+    """A process that was cut off may be back before its silence is noticed."""
+    server = endpoint(security=Security.none())
+    first, second, third = (Stranger(server.address) for _ in range(3))
+    former = first.greet(incarnation=5).session
+    second.greet(incarnation=6, replaces=former)  # another process may not
+    third.greet(incarnation=5, replaces=former)
+    assert "connected again" in str(server.handler.losses.get(timeout=LONG)[1])
+    assert server.handler.losses.empty()
+    for each in (first, second, third):
+        each.close()
+
+
+def test_a_process_at_the_address_of_another_replaces_it(endpoint: MakeEndpoint):
+    """One that was killed while it was cut off says no goodbye."""
+    server = endpoint(security=Security.none())
+    first, second, third = (Stranger(server.address) for _ in range(3))
+    first.greet("10.0.0.1:2222", incarnation=5)
+    second.greet("10.0.0.1:2222", incarnation=5)  # the same one, over two connections
+    assert server.handler.losses.empty()
+    third.greet("10.0.0.1:2222", incarnation=6)
+    for _ in range(2):
+        peer, error = server.handler.losses.get(timeout=LONG)
+        assert peer.incarnation == 5 and "connected again" in str(error)
+    for each in (first, second, third):
+        each.close()
+
+
+def test_an_endpoint_that_lost_a_peer_tells_which_connection_it_was(endpoint: MakeEndpoint):
+    server, client = endpoint(security=Security.none()), endpoint(None, Security.none())
+    lost_one = client.peer(server.address)
+    ask(lost_one)
+    client.loop.call(lambda: lost_one.lose(errors.UnavailableError(None, None, "silence")))
+    client.handler.losses.get(timeout=LONG)
+    assert client.peer(server.address, LONG) is not lost_one
+    assert client._former == {server.address: lost_one.session}
+    ask(client.peer(server.address, LONG))
+    assert server.handler.losses.get(timeout=LONG)[0].incarnation == client.incarnation
 
 
 def in_child(function: Callable[[], bool]) -> bool:

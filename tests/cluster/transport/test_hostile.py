@@ -37,9 +37,9 @@ class Stranger:
     def close(self) -> None:
         self._context.destroy(0)
 
-    def greet(self) -> wire.Envelope:
+    def greet(self, address: str = "stranger", **more: int) -> wire.Envelope:
         """Say HELLO as an endpoint does, and be welcome."""
-        fields = {"address": "stranger", "incarnation": 1, "probe": None}
+        fields = {"address": address, "incarnation": 1, "probe": None} | more
         self.socket.send(bytes(wire.write(Message(Kind.HELLO, 0, fields))))
         welcome = wire.read_envelope(self.socket.recv())
         self.send(Message(Kind.CONFIRM), welcome.session, 1)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.buffer import HostBuffer
 
 DTYPES = [np.float32, np.int8, np.bool_, np.complex128, ml_dtypes.bfloat16, ml_dtypes.int4]
 
@@ -17,7 +17,7 @@ DTYPES = [np.float32, np.int8, np.bool_, np.complex128, ml_dtypes.bfloat16, ml_d
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
 def test_a_lease_is_the_memory_read_only(dtype: Any, shape: tuple[int, ...]) -> None:
-    buffer = Buffer(np.ones(shape, dtype))
+    buffer = HostBuffer(np.ones(shape, dtype))
     leased = buffer.lease()
     assert (leased.dtype, leased.shape) == (buffer.dtype, shape)
     assert leased.ctypes.data == buffer.address and not leased.flags.writeable
@@ -41,7 +41,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_of_a_lease_keeps_it(name: str) -> None:
-    buffer = Buffer(np.ones((4, 4), np.float32))
+    buffer = HostBuffer(np.ones((4, 4), np.float32))
     view = VIEWS[name](buffer.lease())
     gc.collect()
     assert buffer.is_leased
@@ -50,7 +50,7 @@ def test_every_view_of_a_lease_keeps_it(name: str) -> None:
 
 
 def test_leases_are_counted_and_keep_the_memory() -> None:
-    buffer = Buffer(np.arange(1000.0))
+    buffer = HostBuffer(np.arange(1000.0))
     first, second = buffer.lease(), buffer.lease()
     del first
     assert buffer.is_leased
@@ -61,7 +61,7 @@ def test_leases_are_counted_and_keep_the_memory() -> None:
 
 
 def test_objects_are_copied() -> None:
-    buffer = Buffer(np.array([b"a", b"b"], object))
+    buffer = HostBuffer(np.array([b"a", b"b"], object))
     leased = buffer.lease()
     buffer.array[0] = b"c"
     assert leased.tolist() == [b"a", b"b"] and not leased.flags.writeable and not buffer.is_leased

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.ops.state.accumulators import DenseAccumulator
+from thalweg.runtime.cancellation import Cancellation
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +134,13 @@ def test_sparse_errors_change_nothing(session, indices, values, shape, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(total.apply_grad(indices, values, shape))
     assert session.run(total.num_accumulated()) == 0
+
+
+def test_a_take_that_was_cancelled_takes_nothing():
+    total = DenseAccumulator(tf.float32, tf.TensorShape([]), "MEAN")
+    cancellation = Cancellation()
+    cancellation.cancel(tf.errors.CancelledError(None, None, "its session is gone"))
+    total.apply(0, np.float32(3.0))
+    with pytest.raises(tf.errors.CancelledError, match="its session is gone"):
+        total.take(1, cancellation)
+    assert total.take(1, Cancellation()) == 3.0

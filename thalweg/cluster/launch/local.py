@@ -71,6 +71,11 @@ class LocalProcess:
         )
         return cls(process, write, grace)
 
+    @property
+    def pid(self) -> int:
+        """The number of the process, and of its group."""
+        return self._process.pid
+
     async def wait(self) -> int:
         """The exit status, when all output is written."""
         status = await self._process.wait()
@@ -83,7 +88,7 @@ class LocalProcess:
             if self._process.returncode is not None:
                 break
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+                os.killpg(self.pid, number)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), self._grace)
         self._output.cancel()

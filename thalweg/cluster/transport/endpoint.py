@@ -64,6 +64,7 @@ class Endpoint:
         self._security = security or Security.of_process()
         self._doorkeeper: Doorkeeper | None = None
         self._peers: dict[str, Outbound] = {}
+        self._former: dict[str, int] = {}  # sessions of lost ones, by address
         self._lock = threading.Lock()
         self._is_closed = False
         if shares_memory is None:
@@ -126,8 +127,10 @@ class Endpoint:
     def forget(self, peer: Peer) -> None:
         """A peer is lost."""
         with self._lock:
-            if self._peers.get(peer.address) is peer:
+            known = self._peers.get(peer.address)
+            if known is not None and known is peer:
                 del self._peers[peer.address]
+                self._former[peer.address] = known.session or self._former.get(peer.address, 0)
 
     def refuse(self, reason: str) -> None:
         """Count a message that was dropped."""
@@ -145,7 +148,8 @@ class Endpoint:
         return Listener(self, socket, host, int(port))
 
     def _connect(self, address: str, patience: float) -> Outbound:
-        return Outbound(self, address, self._make_dealer, self._identity, patience)
+        replaces = self._former.get(address, 0)
+        return Outbound(self, address, self._make_dealer, self._identity, patience, replaces)
 
     def _make_dealer(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zeromq().DEALER)

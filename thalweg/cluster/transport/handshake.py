@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from thalweg.cluster.transport.shared_memory import mappable_process
 from thalweg.cluster.wire import Kind, Letter, Message, WireError
 from thalweg.version import __version__
 
+_ADDRESS = re.compile(r"\S+:\d+")
+
 
 class Identity(NamedTuple):
     """Who an endpoint is."""
@@ -21,9 +24,10 @@ class Identity(NamedTuple):
     incarnation: int  # which of the processes that there were at this address
     probe: Mapping[str, Any] | None  # whether its memory can be mapped; None: nor does it map
 
-    def hello(self) -> Message:
-        """The first message to a process that this one connects to."""
-        return Message(Kind.HELLO, 0, self._told())
+    def hello(self, replaces: int = 0) -> Message:
+        """The first message to a process that this one connects to; `replaces` is the session of
+        its former connection there, which the other may not know to be gone."""
+        return Message(Kind.HELLO, 0, self._told() | {"replaces": replaces})
 
     def welcome(self, hello: Greeting, local: str | None) -> Message:
         """The answer to it; `local` is the name of this endpoint's socket within the host."""
@@ -42,6 +46,7 @@ class Identity(NamedTuple):
             mappable_process(probe),
             fields.get("maps") is True,
             field(fields, "local", str) if self.probe and fields.get("local") else None,
+            field(fields, "replaces", int) if fields.get("replaces") else 0,
         )
 
     def _told(self) -> dict[str, Any]:
@@ -62,6 +67,12 @@ class Greeting(NamedTuple):
     process: int | None  # whose memory this process can map
     maps: bool  # whether it can map that of this process; in a WELCOME
     local: str | None  # the name of its socket within the host; in a WELCOME
+    replaces: int = 0  # the session of a former connection of the same process; in a HELLO
+
+    @property
+    def listens(self) -> bool:
+        """Whether others connect to its address."""
+        return _ADDRESS.fullmatch(self.address) is not None
 
 
 def confirm(welcome: Greeting) -> Message:

@@ -47,6 +47,10 @@ class Inbound(Peer):
         self._post(wire.write(welcome))
         self._share_memory(False, self._process)
 
+    def is_same(self, hello: Greeting) -> bool:
+        """Whether it is the process that says HELLO."""
+        return self.incarnation == hello.incarnation
+
     def attach(self, route: bytes, envelope: wire.Envelope) -> Channel:
         """A second connection of its, for chunks."""
         self.routes.append(route)
@@ -160,9 +164,22 @@ class Listener:
         former, self._files[file] = self._files[file], peer
         if former is not None:
             former.lose(unavailable(former.address, "the connection broke"))
+        for each in self._replaced(hello):
+            each.lose(unavailable(each.address, "it connected again"))
         self._peers[peer.session] = peer
         self._connections[route] = _Connection(peer, peer.control)
         peer.welcome(self._identity.welcome(hello, self._local.name if self._local else None))
+
+    def _replaced(self, hello: Greeting) -> list[Inbound]:
+        """Peers that are gone, though no silence has told of it yet: a process that connects again
+        has given up its former connection, and one at the address of another stands in its place.
+        What they left under way must not take what is meant for their successors."""
+        return [
+            peer
+            for peer in self._peers.values()
+            if (peer.session == hello.replaces and peer.is_same(hello))
+            or (hello.listens and peer.address == hello.address and not peer.is_same(hello))
+        ]
 
     def _accepted(self, local: LocalSocket) -> None:
         local.watch(partial(self._attach_local, local), local.close)

@@ -32,6 +32,7 @@ class Outbound(Peer):
         make_socket: Callable[[], zmq.Socket[bytes]],
         identity: handshake.Identity,
         patience: float,
+        replaces: int,
     ) -> None:
         super().__init__(surroundings, address)
         self._make_socket, self._identity = make_socket, identity
@@ -40,9 +41,14 @@ class Outbound(Peer):
         self._bulk_socket: Socket | None = None
         self._socket = self._new_socket(self._received)
         self._socket.connect(address)
-        self._socket.send((wire.write(identity.hello()),))
+        self._socket.send((wire.write(identity.hello(replaces)),))
         self._socket.watch()  # from now on the I/O thread may lose this peer
         surroundings.loop.later(patience, lambda: self._give_up(patience))
+
+    @property
+    def session(self) -> int:
+        """The number of its session; 0 before it is welcome."""
+        return self._control.session
 
     def _new_socket(self, received: Callable[[list[zmq.Frame]], None]) -> Socket:
         return Socket(self._surroundings.loop, self._make_socket(), received, self._happened)

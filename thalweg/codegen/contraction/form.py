@@ -62,8 +62,13 @@ def _pinned(kernel: Contraction) -> set[Variable]:
 
 def simplified(kernel: Contraction) -> Contraction:
     """The same kernel over the fewest variables, its result contiguous along a column if it can."""
-    kernel = _merged(_within(_without_units(with_plain_stores(kernel))))
-    return _swapped(kernel) if _wants_swap(kernel) else kernel
+    kernel = normalized(kernel)
+    return swapped(kernel) if _wants_swap(kernel) else kernel
+
+
+def normalized(kernel: Contraction) -> Contraction:
+    """The same kernel over the fewest variables, with plain stores and the bounds that matter."""
+    return _merged(_within(_without_units(with_plain_stores(kernel))))
 
 
 def with_plain_stores(kernel: Contraction) -> Contraction:
@@ -127,9 +132,7 @@ def _wants_swap(kernel: Contraction) -> bool:
         return False
     if not kernel.columns:
         return batch_lane(kernel) is None and not kernel.a.bounds
-    if not _contiguous(kernel, kernel.columns) and _contiguous(kernel, kernel.rows):
-        return True
-    return _fits_lanes(kernel)
+    return has_contiguous_rows(kernel) or _fits_lanes(kernel)
 
 
 def _fits_lanes(kernel: Contraction) -> bool:
@@ -152,11 +155,17 @@ def _fits_lanes(kernel: Contraction) -> bool:
     return scattered * 200 <= summed.extent
 
 
+def has_contiguous_rows(kernel: Contraction) -> bool:
+    """Whether rows, and not columns, lie side by side in the result."""
+    return not _contiguous(kernel, kernel.columns) and _contiguous(kernel, kernel.rows)
+
+
 def _contiguous(kernel: Contraction, variables: Sequence[Variable]) -> bool:
     return any(s.offset.factor(v) == 1 for s in kernel.stores for v in variables)
 
 
-def _swapped(kernel: Contraction) -> Contraction:
+def swapped(kernel: Contraction) -> Contraction:
+    """The same kernel with its factors in each other's place."""
     return replace(kernel, rows=kernel.columns, columns=kernel.rows, a=kernel.b, b=kernel.a)
 
 

@@ -10,13 +10,22 @@ import json
 from dataclasses import asdict, fields
 from hashlib import sha256
 from secrets import token_hex
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from thalweg.codegen.contraction.schedule import Schedule
+from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.machine import CpuTarget
 from thalweg.platform.caches import Bounded
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _STATE = sha256(b"state of the schedules").hexdigest()
+_SAMPLE = Schedule(1, 0, 1)
+
+Keyed = CpuTarget | CudaTarget
+Kept = TypeVar("Kept", bound="DataclassInstance")
 
 
 class Winners:
@@ -24,15 +33,19 @@ class Winners:
 
     def __init__(self, disk: Disk | None) -> None:
         self._disk = disk
-        self._known = Bounded[str, Schedule | None]("schedules that won", 1 << 13)
+        self._known = Bounded[str, Any]("schedules that won", 1 << 13)
         self._state: str | None = None  # not looked up yet
 
-    def find(self, key: str, target: CpuTarget) -> Schedule | None:
-        """The schedule that was kept for a kernel, if any."""
+    def find(self, key: str, target: Keyed) -> Schedule | None:
+        """The schedule that was kept for a kernel of a processor, if any."""
+        return self.find_like(key, target, _SAMPLE)
+
+    def find_like(self, key: str, target: Keyed, sample: Kept) -> Kept | None:
+        """The schedule that was kept for a kernel, if it is one of the sample's type."""
         name = _name(key, target)
         if name not in self._known:
             content = self._disk.read(name) if self._disk else None
-            self._known[name] = None if content is None else parsed(content)
+            self._known[name] = None if content is None else parsed_like(content, sample)
         return self._known[name]
 
     @property
@@ -43,7 +56,7 @@ class Winners:
             self._state = (content or b"").hex()
         return self._state
 
-    def keep(self, key: str, target: CpuTarget, schedule: Schedule) -> None:
+    def keep(self, key: str, target: Keyed, schedule: DataclassInstance) -> None:
         """Use a schedule for a kernel from now on."""
         name = _name(key, target)
         self._known[name] = schedule
@@ -62,18 +75,22 @@ _process: dict[str, Winners] = {}
 
 
 def parsed(content: bytes) -> Schedule | None:
-    """The schedule in the content of a file, if it is one."""
+    """The schedule for a processor in the content of a file, if it is one."""
+    return parsed_like(content, _SAMPLE)
+
+
+def parsed_like(content: bytes, sample: Kept) -> Kept | None:
+    """The schedule of the sample's type in the content of a file, if it is one."""
     try:
-        made = Schedule(**json.loads(content))
+        made = type(sample)(**json.loads(content))
     except (TypeError, ValueError):
         return None
-    sample = Schedule(1, 0, 1)
-    names = [field.name for field in fields(Schedule)]
+    names = [field.name for field in fields(sample)]
     same = all(type(getattr(made, name)) is type(getattr(sample, name)) for name in names)
     return made if same else None
 
 
-def _name(key: str, target: CpuTarget) -> str:
+def _name(key: str, target: Keyed) -> str:
     """The file of a kernel's winner; the sizes of caches decide about it too."""
     sizes = f"{target.l1} {target.l2} {target.l3}"
     return sha256(f"schedule\0{target.key}\0{sizes}\0{key}".encode()).hexdigest()

@@ -43,7 +43,7 @@ class GridModule(Module):
         recent = real and target.capability >= _AMPERE
         super().__init__(real, real, native_bf16=recent, nan_extremes=recent)
         self.target = target
-        self._entries: list[tuple[str, Sequence[Type], Builder, int]] = []
+        self._entries: list[tuple[str, Sequence[Type], Builder, int, int]] = []
         self._used = set[str]()
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
@@ -57,15 +57,19 @@ class GridModule(Module):
     ) -> Builder:
         return GridBuilder(self, name, parameters, result, attributes)
 
-    def entry(self, name: str, words: Sequence[Type], max_threads: int) -> GridBuilder:
-        """A kernel to be written: its first parameter is the grid, then come its argument words.
+    def entry(
+        self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0
+    ) -> GridBuilder:
+        """A kernel to be written: its first parameter is the grid, then come its argument words,
+        then the addresses of its tensor maps.
 
-        No block of its launches has more threads than `max_threads`.
+        No block of its launches has more threads than `max_threads`. Tensor maps are passed by
+        value; to emulated kernels, as words with their addresses.
         """
         inlining = "noinline" if self.target.is_emulated else "alwaysinline"
-        body = self.function(f"{name}.body", [POINTER, *words], attributes=f"{inlining} nounwind")
-        assert isinstance(body, GridBuilder)
-        self._entries.append((name, words, body, max_threads))
+        kinds = [POINTER, *words, *[POINTER] * maps]
+        body = self.function(f"{name}.body", kinds, attributes=f"{inlining} nounwind")
+        self._entries.append((name, words, body, max_threads, maps))
         return body
 
     @property
@@ -79,12 +83,15 @@ class GridModule(Module):
         parts = [super().text]
         if self.target.is_emulated:
             parts.append(emulation.definitions(self._used))
-            parts += [emulation.entry(name, words, meets) for name, words, *_ in self._entries]
+            parts += [
+                emulation.entry(name, [*words, *[POINTER] * maps], meets)
+                for name, words, _, _, maps in self._entries
+            ]
         else:
             parts.append(nvptx.definitions(self._used))
             parts += [
-                nvptx.entry(name, words, body.marks, threads)
-                for name, words, body, threads in self._entries
+                nvptx.entry(name, words, body.marks, threads, maps)
+                for name, words, body, threads, maps in self._entries
             ]
         return "".join(parts)
 

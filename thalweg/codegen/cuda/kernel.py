@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from thalweg.codegen.contraction.form import NotContraction
+from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_contraction
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape, TensorMapSpec
 from thalweg.codegen.cuda.loops.kernel import emit_loops, loops_shapes
 from thalweg.codegen.cuda.target import CudaTarget
@@ -21,6 +24,9 @@ def emit(
     A `guarded` one does nothing where the fault word is set when it begins: it writes what lasts.
     The buffers of an `aligned` one all begin at multiples of 16 bytes.
     """
+    if isinstance(kernel, Contraction):
+        with suppress(NotContraction):
+            return emit_contraction(kernel, target, guarded, aligned)
     return emit_loops(_loops(kernel), target, guarded, aligned)
 
 
@@ -28,6 +34,9 @@ def launch_shapes(
     kernel: Kernel, target: CudaTarget, words: Sequence[int] = (), aligned: bool = False
 ) -> tuple[LaunchShape, ...]:
     """The launches of a kernel's entries; `words` are its run-time sizes."""
+    if isinstance(kernel, Contraction):
+        with suppress(NotContraction):
+            return contraction_shapes(kernel, target, words, aligned)
     return loops_shapes(_loops(kernel), target, words, aligned)
 
 

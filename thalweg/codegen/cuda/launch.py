@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from thalweg.codegen.cuda.tensor_map import TensorMapSpec
+
 Extent3 = tuple[int, int, int]
 
 
@@ -18,24 +20,13 @@ class LaunchShape:
 
 
 @dataclass(frozen=True)
-class TensorMapSpec:
-    """A TMA descriptor that a kernel takes besides its argument words."""
-
-    argument: int  # the word that holds the address of the tensor
-    dtype: str
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]  # in bytes, of all axes but the innermost
-    box: tuple[int, ...]
-    swizzle: int = 0  # bytes
-
-
-@dataclass(frozen=True)
 class CudaKernel:
     """A kernel as LLVM text for the target's machine.
 
     The entries are launched one after the other. Each takes the argument words of the CPU's
     kernels (the fault word's address, buffers, scratch, run-time sizes), a parameter of 64 bits
-    for each. `scratch` is the memory in bytes that the launches share.
+    for each, and after them its encoded tensor maps by value. `scratch` is the memory in
+    bytes that the launches share.
     """
 
     text: str

@@ -8,6 +8,7 @@ from thalweg.codegen.llvm.builder import Type
 
 _SREG = "llvm.nvvm.read.ptx.sreg"
 _FULL = "i32 -1"  # all lanes of a warp take part
+_TENSOR_MAP = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'  # read where it was passed
 
 
 def _register(name: str, source: str, low: int, high: int) -> str:
@@ -62,11 +63,16 @@ def definitions(used: Collection[str]) -> str:
     return "".join(text for name, text in _DEFINITIONS.items() if name in used)
 
 
-def entry(name: str, words: Sequence[Type], marks: Mapping[int, str], max_threads: int) -> str:
+def entry(
+    name: str, words: Sequence[Type], marks: Mapping[int, str], max_threads: int, maps: int = 0
+) -> str:
     """The kernel that is launched: `{name}.body` on the grid of the hardware."""
-    given = ", ".join(f"{kind} {marks.get(1 + n, '')} %w{n}" for n, kind in enumerate(words))
+    given = [f"{kind} {marks.get(1 + n, '')} %w{n}" for n, kind in enumerate(words)]
+    given += [f"{_TENSOR_MAP} %m{n}" for n in range(maps)]
     passed = "".join(f", {kind} %w{n}" for n, kind in enumerate(words))
-    return f"""define ptx_kernel void @{name}({given}) nounwind "nvvm.maxntid"="{max_threads}" {{
+    passed += "".join(f", ptr %m{n}" for n in range(maps))
+    attributes = f'nounwind "nvvm.maxntid"="{max_threads}"'
+    return f"""define ptx_kernel void @{name}({", ".join(given)}) {attributes} {{
   call void @{name}.body(ptr null{passed})
   ret void
 }}

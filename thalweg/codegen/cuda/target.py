@@ -35,6 +35,8 @@ class CudaTarget(Target):
     memory_rate: float = 4.8e12  # bytes a second
     launch_time: float = 700.0  # nanoseconds from one kernel of a graph to the next
     deterministic: bool = False  # sums come in one order: no atomic additions of floats
+    allow_tf32: bool = False  # products of float32 numbers may lose all but 10 bits of them
+    clock: float = 1.75e9  # cycles a second, under load
 
     alignment: int = 256
     vector_bytes: int = 16
@@ -77,7 +79,8 @@ class CudaTarget(Target):
         version = ".".join(map(str, llvm().llvm_version_info))
         lite = importlib.import_module("llvmlite").__version__
         machine = "emulated" if self.is_emulated else f"{self.cpu} {self.features}"
-        return f"{self.triple} {machine} {version} {lite} {CODE_VERSION}"
+        form = f"{self.multiprocessors} {'tf32' if self.allow_tf32 else ''}"
+        return f"{self.triple} {machine} {form} {version} {lite} {CODE_VERSION}"
 
 
 def emulated(multiprocessors: int = 4, deterministic: bool = False) -> CudaTarget:

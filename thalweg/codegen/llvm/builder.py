@@ -164,6 +164,10 @@ class Module:
         self._functions.append(made)
         return made
 
+    def has_function(self, name: str) -> bool:
+        """Whether a function of that name is being written, or was."""
+        return any(function.name == name for function in self._functions)
+
     def _builder(
         self, name: str, parameters: Sequence[Type], result: Type, attributes: str
     ) -> Builder:

@@ -176,7 +176,9 @@ def parallel_interleave(
 
 @public(*_names("prefetch_to_device"))
 def prefetch_to_device(device: str, buffer_size: TensorLike | None = None) -> Transformation:
-    """Elements prefetched to where the device finds them.
+    """Elements prefetched to the memory of a device, by a thread, while steps run.
+
+    It comes last: what is on a GPU is for steps there.
 
     Args:
         device: the name of the device.
@@ -191,13 +193,14 @@ def prefetch_to_device(device: str, buffer_size: TensorLike | None = None) -> Tr
         >>> sess.run(number)
         np.int64(0)
     """
-    return lambda dataset: dataset.prefetch(1 if buffer_size is None else buffer_size)
+    size = 1 if buffer_size is None else buffer_size
+    return lambda dataset: dataset.copied_to(device).prefetch(size)
 
 
 @public(*_names("copy_to_device"))
 def copy_to_device(target_device: str, source_device: str = "/cpu:0") -> Transformation:
-    """Elements where the device finds them."""
-    return lambda dataset: dataset.prefetch(0)
+    """Elements in the memory of a device."""
+    return lambda dataset: dataset.copied_to(target_device)
 
 
 @public(*_names("group_by_window"))

@@ -1,18 +1,24 @@
-"""Pipelines that a thread of their own prefetches: `prefetch`, parallel interleave."""
+"""Pipelines that a thread of their own prefetches: `prefetch`, parallel interleave, and copies to
+the memory of a device, which such a thread makes while steps run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from thalweg import errors
 from thalweg.data.channels import Channel, Failure, Item
 from thalweg.data.columns import invalid
-from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage
+from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage, Staged
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.graph.node import Node
+from thalweg.ops.core.buffer import HostBuffer
+from thalweg.platform.compat import as_str
 
 _AUTOMATIC = 4  # elements prefetched where the user leaves it to us
+_MIN_COPIED = 1 << 12  # bytes: what is smaller goes to a device with a step's other arguments
 
 
 class PrefetchedPipeline:
@@ -127,3 +133,31 @@ class PrefetchDataset(Stage):
 
     signature = "input_dataset: variant, buffer_size: int64 -> handle: variant"
     flow = PrefetchFlow
+
+
+class CopyToDeviceFlow(Staged):
+    """The same elements; arrays of more than a few numbers are buffers of a device."""
+
+    def open(self, source: Pipeline, device: Any) -> None:
+        self.source = source.start(self.puller)
+        self._allocate = self.puller.run.resources.allocator(as_str(device.item()))
+
+    def next(self) -> Element | None:
+        element = self.source.next()
+        return None if element is None else tuple([self._copied(value) for value in element])
+
+    def _copied(self, value: Any) -> Any:
+        if type(value) is not np.ndarray or value.nbytes < _MIN_COPIED:
+            return value
+        buffer = self._allocate(np.shape(value), value.dtype)
+        if isinstance(buffer, HostBuffer):
+            return value
+        buffer.fill(value)
+        return buffer
+
+
+class CopyToDeviceDataset(Stage):
+    """A dataset of the same elements in the memory of a device."""
+
+    signature = "input_dataset: variant, device: string -> handle: variant"
+    flow = CopyToDeviceFlow

@@ -44,6 +44,7 @@ from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.memory.arena import rounded
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import ControlRegion, NotCompiled
+from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random
@@ -227,7 +228,7 @@ class _ControlStep:
             self._advance_streams(results, context)
             return self._outputs(values, results)
         for cell, value in before:
-            np.copyto(cell.borrow().array, value)
+            cell.borrow().fill(value)
         full = self._full(results)
         return _MoreCapacity(full) if full else None
 
@@ -259,7 +260,7 @@ class _ControlStep:
         if not self.checks:
             return []
         cells = [values[view.source] for view in self.variables if view in self.written]
-        return [(cell, cell.borrow().array.copy()) for cell in cells]
+        return [(cell, cell.borrow().snapshot()) for cell in cells]
 
     def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> list[Any] | None:
         """Bind what comes in; the arrays that must live until the step ends."""
@@ -288,7 +289,7 @@ class _ControlStep:
                     use.cells[number].copy_on_write()
             buffers = use.buffers = [cell.buffer for cell in use.cells]
             for view, buffer in zip(self.variables, buffers, strict=True):
-                if buffer is None or buffer.shape != view.shape:
+                if not isinstance(buffer, HostBuffer) or buffer.shape != view.shape:
                     return False
                 self._bind(invocation, view, buffer.array)
         return True

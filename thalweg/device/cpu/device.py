@@ -6,6 +6,7 @@ else. Several devices in one process share the cores: each gets a pool with its 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,17 +17,17 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded, find_all
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.control_program import NativeControl
-from thalweg.device.cpu.listing import Listing
+from thalweg.device.cpu.listing import Listing, listed
 from thalweg.device.cpu.loading import make_program
 from thalweg.device.cpu.pool import Pool, default_pool, default_threads
 from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.program_template import ProgramTemplate
+from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.device import Device
 from thalweg.lower.control.builder import Lower
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.platform.caches import memoized
 
 Array = NDArray[Any]
@@ -56,17 +57,22 @@ class CpuDevice(Device):
         """Names everything about the device that its programs depend on."""
         return f"{self.target} {self.target.key} {self.threads}"
 
-    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
-        """Memory for an array; what it holds is undefined."""
-        return Buffer(np.empty(shape, dtype), self.name)
+    @property
+    def memory_limit(self) -> int:
+        """How many bytes the host has."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def upload(self, value: Array) -> Buffer:
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
+        """Memory for an array; what it holds is undefined."""
+        return HostBuffer(np.empty(shape, dtype), self.name)
+
+    def upload(self, value: Array) -> HostBuffer:
         """A copy of an array of the host."""
-        return Buffer(np.array(value, order="C"), self.name)
+        return HostBuffer(np.array(value, order="C"), self.name)
 
     def download(self, buffer: Buffer) -> Array:
         """A copy of a buffer."""
-        return buffer.array.copy()
+        return buffer.snapshot()
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """A lowered region as a program on this device's threads."""
@@ -78,13 +84,24 @@ class CpuDevice(Device):
 
     def restore(
         self,
-        template: ProgramTemplate,
+        template: TableTemplate,
         kernels: Sequence[Loaded],
         region: Region,
         listing: Callable[[], Listing],
     ) -> Program:
         """A program from its template and its loaded kernels."""
         return Program(template, kernels, region, listing, self.pool)
+
+    def list_launches(
+        self,
+        lowered: Lowered,
+        kernels: Sequence[SpecializedKernel],
+        template: TableTemplate,
+        loaded: Sequence[Loaded],
+    ) -> Listing:
+        """What a program was made of."""
+        found = [loaded[call.kernel] for call in template.calls]
+        return listed(lowered, kernels, found, self.target)
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
         """A conditional or a loop as native programs."""

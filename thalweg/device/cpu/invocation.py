@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from thalweg.device.cpu.courier import Deliver, Early
 from thalweg.device.cpu.listing import entries_of
 from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry
-from thalweg.device.cpu.program_template import STREAM_BYTES, ProgramTemplate
+from thalweg.device.cpu.table_template import TableTemplate
+from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -49,7 +50,7 @@ class Invocation:
 
     def __init__(
         self,
-        template: ProgramTemplate,
+        template: TableTemplate,
         functions: Sequence[Sequence[int]],
         pool: Pool,
         use: Use[VariableCell],
@@ -74,7 +75,7 @@ class Invocation:
         self.table = StepTable(pool, entries, fault, template.threads, template.holds_gil)
 
     def _entries(
-        self, template: ProgramTemplate, functions: Sequence[Sequence[int]], pool: Pool
+        self, template: TableTemplate, functions: Sequence[Sequence[int]], pool: Pool
     ) -> list[TableEntry]:
         """The calls in order; a result that others wait for is signalled after the one that makes
         it, but not inside an update of a variable, which must not pause."""
@@ -97,7 +98,7 @@ class Invocation:
         self.early += added
         return [Signal(event.address) for _, event in added]
 
-    def _scalars(self, template: ProgramTemplate) -> list[tuple[int, Array]]:
+    def _scalars(self, template: TableTemplate) -> list[tuple[int, Array]]:
         """Memory for results of a single number, which are read when the program has run."""
         found: list[tuple[int, Array]] = []
         for number, (targets, shape, dtype, reference, _) in enumerate(template.outputs):

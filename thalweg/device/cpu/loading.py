@@ -15,8 +15,9 @@ from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.listing import Call, listed
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.program_template import Border, Layout, PlacedCall, ProgramTemplate
+from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
 from thalweg.device.cpu.tuner import TUNES, tune_new
+from thalweg.device.program_template import Border, Layout
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -50,9 +51,8 @@ def make_program(
     for call in listing.calls:
         layout.add(call.launch, call.scratch, call.specialized.words)
     border = Border(lowered, layout.places)
-    template = ProgramTemplate(
+    template = TableTemplate(
         tuple(loaded),
-        _placed(listing.calls, names, list(loaded)),
         np.array(layout.words or [0], np.int64),
         np.array(layout.bases or [0], np.int64),
         layout.constants,
@@ -61,6 +61,7 @@ def make_program(
         border.references(),
         border.outputs(),
         listing.arena.size,
+        _placed(listing.calls, names, list(loaded)),
         threads_for(launches, threads, target),
         sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
     )

@@ -7,7 +7,6 @@ table; any number of calls may be in flight, each in its own invocation.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -21,50 +20,37 @@ from thalweg.device.cpu.courier import Deliver, courier_of
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.listing import Call, Listing
 from thalweg.device.cpu.pool import Pool
-from thalweg.device.cpu.program_template import ProgramTemplate
-from thalweg.device.device import DeviceProgram
-from thalweg.graph.analysis.node_effects import locks_updates
+from thalweg.device.cpu.table_template import TableTemplate
+from thalweg.device.program import RegionProgram
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.specialise import Region
-from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
-from thalweg.ops.state.variable_uses import USES, Use
 
 Array = NDArray[Any]
 #: An argument word, the address it begins with, and how far that moves from row to row.
 Move = tuple[int, int, int]
-#: First values of variables, which are theirs once the step has ended well.
-FirstValues = dict[VariableCell, Buffer]
 
 
-class Program(DeviceProgram):
+class Program(RegionProgram[Invocation]):
     """A region, compiled for one set of shapes.
 
     All that a call needs is in the template; `listing` gives what it was made of.
     """
 
-    template: ProgramTemplate
+    template: TableTemplate
 
     def __init__(
         self,
-        template: ProgramTemplate,
+        template: TableTemplate,
         loaded: Sequence[Loaded],
         region: Region,
         listing: Callable[[], Listing],
         pool: Pool,
     ) -> None:
+        super().__init__(template, region)
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
-        self.inputs, self.outputs = template.inputs, template.outputs
-        self.references = template.references
-        self.output_shapes = [output.shape for output in template.outputs]
-        self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
-        self.written = [place for place, one in enumerate(self.references) if one.written]
-        self.exclusive = _exclusive_places(region)
-        # One element is read in one operation: such a step sees nothing that is half written.
-        sizes = [math.prod(reference.shape) for reference in self.references]
-        self.shares = bool(self.written) or any(size > 1 for size in sizes)
         self._list = listing
         self._idle: deque[Invocation] = deque()
 
@@ -115,9 +101,8 @@ class Program(DeviceProgram):
         self._idle.clear()
 
     def _invocation(self) -> Invocation:
-        use = Use[VariableCell]((), self.written, self.exclusive)
         functions = [kernel.functions for kernel in self.loaded]
-        return Invocation(self.template, functions, self.pool, use)
+        return Invocation(self.template, functions, self.pool, self._use())
 
     def _run(
         self,
@@ -161,90 +146,6 @@ class Program(DeviceProgram):
         """Take from the random streams what the step needs of them."""
         for row, (node, known) in enumerate(self.streams):
             invocation.streams[row] = node.op.stream(context.at(node), *known)
-
-    # Variables
-
-    def _run_registered(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
-        """Run where other steps may use the variables at the same time."""
-        use, uses = invocation.use, USES.uses
-        use.cells = cells
-        try:
-            uses.append(use)
-            if uses[0] is not use:
-                USES.wait(use, context.cancellation)
-            return self._run_borrowing(invocation, context, values, cells)
-        finally:
-            uses.remove(use)
-            use.cells = use.buffers = ()
-            if USES.waiting:
-                USES.wake()
-
-    def _run_borrowing(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
-        first: FirstValues = {}
-        if self.written:
-            with USES.mutex:
-                borrowed = [cell.buffer for cell in cells]
-                is_bound = self._borrow(invocation, cells, borrowed, first)
-                invocation.use.buffers = borrowed
-        else:
-            borrowed = [cell.buffer for cell in cells]  # which keeps them alive
-            is_bound = self._borrow(invocation, cells, borrowed, first)
-        if not is_bound:
-            return None
-        results = self._run(invocation, context, values, cells)
-        if first and results is not None:
-            for cell, buffer in first.items():
-                cell.buffer = buffer
-        return results
-
-    def _borrow(
-        self,
-        invocation: Invocation,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        first: FirstValues,
-    ) -> bool:
-        """Bind the variables; whether they are as expected. `borrowed` says which memory it is."""
-        addresses = invocation.addresses
-        for place, (targets, written, is_set_first, shape) in enumerate(self.references):
-            buffer = borrowed[place]
-            if buffer is None or buffer.shape != shape:
-                if not is_set_first:
-                    return False
-                buffer = borrowed[place] = _first_value(cells[place], shape, first)
-            elif written and buffer.leases:
-                buffer = self._copy_on_write(invocation, cells, borrowed, place)
-            if buffer.address != addresses[place]:
-                addresses[place] = buffer.address
-                invocation.bind(targets, buffer.address)
-        return True
-
-    def _copy_on_write(
-        self,
-        invocation: Invocation,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        place: int,
-    ) -> Buffer:
-        """A copy of a leased buffer, bound under every name that its variable has here."""
-        buffer = cells[place].copy_on_write()
-        for other, cell in enumerate(cells):
-            if cell is cells[place]:
-                borrowed[other], invocation.addresses[other] = buffer, buffer.address
-                invocation.bind(self.references[other].words, buffer.address)
-        return buffer
 
     # Arrays
 
@@ -325,20 +226,6 @@ class Program(DeviceProgram):
             if shape  # of a single number the invocation has memory
             for word, shift in targets
         ]
-
-
-def _first_value(cell: VariableCell, shape: tuple[int, ...], first: FirstValues) -> Buffer:
-    """Memory for a variable's whole new value, which is noted in `first`."""
-    if cell not in first:  # else it is there under another name
-        first[cell] = cell.allocate(shape)
-    return first[cell]
-
-
-def _exclusive_places(region: Region) -> frozenset[int]:
-    """The variables that updates with locking write."""
-    updates = [node for node in region.nodes if locks_updates(node)]
-    written = [node.inputs[place] for node in updates for place in node.op.parsed.references]
-    return frozenset(region.references.index(region.roots[t]) for t in written if t in region.roots)
 
 
 def _is_plain(array: Array) -> bool:

@@ -8,6 +8,9 @@ write to a buffer that has leases out writes to a copy: a value once read never 
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,57 +22,115 @@ Array = NDArray[Any]
 HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-class Buffer:
+class Buffer(ABC):
     """A contiguous, aligned array in the memory of a device.
 
-    ```
-    buffer = Buffer(np.zeros(3))
-    view = buffer.lease()
-    assert buffer.is_leased and not view.flags.writeable
-    ```
+    It is on the host (`HostBuffer`), or in memory that only the driver of its device can reach:
+    then the host reads copies, and what it writes is copied to the device.
     """
 
-    __slots__ = ("_interface", "address", "array", "device", "leases", "shape")
+    __slots__ = ("address", "device", "dtype", "leases", "shape")
 
-    def __init__(self, array: Array, device: str = HOST) -> None:
-        self.array = array  # on the host, or as the host sees the device's memory
+    def __init__(
+        self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
+    ) -> None:
+        self.address = address
+        self.shape = shape
+        self.dtype = dtype
         self.device = device
-        self.shape: tuple[int, ...] = array.shape
-        self.address = array.ctypes.data
         self.leases: set[int] = set()  # the identities of those that are out
-        self._interface = {
-            "shape": array.shape,
-            "typestr": _typestr(array.dtype),
-            "data": (self.address, True),
-            "version": 3,
-        }
-
-    @property
-    def dtype(self) -> Any:
-        """The NumPy dtype of its elements."""
-        return self.array.dtype
 
     @property
     def nbytes(self) -> int:
         """Its size in memory."""
-        return self.array.nbytes
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def is_leased(self) -> bool:
         """Whether a reader on the host may still look at it."""
         return bool(self.leases)
 
+    @abstractmethod
+    def lease(self) -> Array:
+        """The elements, read-only; they never change while somebody holds the array or a view of
+        it."""
+
+    @abstractmethod
+    def snapshot(self) -> Array:
+        """A copy of the elements on the host, which the caller owns."""
+
+    @abstractmethod
+    def copy(self) -> Buffer:
+        """A buffer with the same elements that nobody else has."""
+
+    @abstractmethod
+    def fill(self, value: Any) -> None:
+        """Write the elements of an array of the same shape, converted where they are others."""
+
+    @abstractmethod
+    def adopt(self, value: Array) -> Array | None:
+        """Have the elements of an array that nobody else holds; the array, where the buffer does
+        not keep it."""
+
+    @abstractmethod
+    def update(self, change: Callable[[Array], None]) -> None:
+        """Let `change` write into the elements."""
+
+
+class HostBuffer(Buffer):
+    """An array of the host.
+
+    ```
+    buffer = HostBuffer(np.zeros(3))
+    view = buffer.lease()
+    assert buffer.is_leased and not view.flags.writeable
+    ```
+    """
+
+    __slots__ = ("_interface", "array")
+
+    def __init__(self, array: Array, device: str = HOST) -> None:
+        super().__init__(array.ctypes.data, array.shape, array.dtype, device)
+        self.array = array
+        self._interface = self._described()
+
+    def _described(self) -> dict[str, Any]:
+        """How NumPy is told of the memory."""
+        return {
+            "shape": self.shape,
+            "typestr": _typestr(self.dtype),
+            "data": (self.address, True),
+            "version": 3,
+        }
+
     def lease(self) -> Array:
         """The elements, read-only, for as long as somebody holds the array or a view of it."""
-        dtype = self.array.dtype
+        dtype = self.dtype
         if dtype.hasobject:  # memory with references in it is not to be had by its address
             return read_only(self.array.copy())
         leased = np.asarray(_Lease(self, self._interface))
         return leased if leased.dtype == dtype else leased.view(dtype)
 
-    def copy(self) -> Buffer:
+    def snapshot(self) -> Array:
+        """A copy of the elements."""
+        return self.array.copy()
+
+    def copy(self) -> HostBuffer:
         """A buffer with the same elements that nobody else has."""
-        return Buffer(self.array.copy(), self.device)
+        return HostBuffer(self.array.copy(), self.device)
+
+    def fill(self, value: Any) -> None:
+        """Write the elements of an array, converted where they are others."""
+        np.copyto(self.array, value, casting="unsafe")
+
+    def adopt(self, value: Array) -> None:
+        """Have an array that nobody else holds as the memory."""
+        self.array, self.address = value, value.ctypes.data
+        self._interface = self._described()
+
+    def update(self, change: Callable[[Array], None]) -> None:
+        """Let `change` write into the elements."""
+        change(self.array)
 
 
 def _typestr(dtype: np.dtype[Any]) -> str:
@@ -83,7 +144,7 @@ class _Lease:
 
     __slots__ = ("__array_interface__", "_buffer")
 
-    def __init__(self, buffer: Buffer, interface: dict[str, Any]) -> None:
+    def __init__(self, buffer: HostBuffer, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
         self._buffer = buffer
         buffer.leases.add(id(self))  # one operation of the interpreter, as is the next one
@@ -92,9 +153,9 @@ class _Lease:
         self._buffer.leases.discard(id(self))
 
 
-def host_buffer(shape: tuple[int, ...], dtype: Any) -> Buffer:
+def host_buffer(shape: tuple[int, ...], dtype: Any) -> HostBuffer:
     """Memory for an array on the host; what it holds is undefined."""
-    return Buffer(np.empty(shape, dtype))
+    return HostBuffer(np.empty(shape, dtype))
 
 
 def read_only(array: Array) -> Array:

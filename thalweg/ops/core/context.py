@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
@@ -16,7 +17,7 @@ from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops.core.buffer import Buffer, host_buffer, read_only
+from thalweg.ops.core.buffer import Buffer, HostBuffer, host_buffer, read_only
 from thalweg.ops.state.variable_uses import USES, Held
 
 Array = NDArray[Any]
@@ -115,15 +116,15 @@ class VariableCell:
                 if not USES.is_written(buffer):
                     return buffer.lease()
             # Leases and steps that write in place exclude one another.
-            return read_only(buffer.array.copy())
+            return read_only(buffer.snapshot())
 
     def snapshot(self) -> Array:
         """A copy of the current value."""
-        array = self._require().array
-        if array.size == 1:  # one element is read in one operation
-            return array.copy()
+        buffer = self._require()
+        if math.prod(buffer.shape) == 1:  # one element is read in one operation
+            return buffer.snapshot()
         with Held([self]):
-            return self._require().array.copy()
+            return self._require().snapshot()
 
     def assign(self, value: Array) -> None:
         """Replace the value by a copy of `value`."""
@@ -131,24 +132,28 @@ class VariableCell:
             buffer = self.buffer
             if buffer is None or np.shape(value) != buffer.shape or buffer.is_leased:
                 buffer = self.allocate(np.shape(value))
-            np.copyto(buffer.array, value, casting="unsafe")
+            buffer.fill(value)
             self.buffer = buffer
 
     def exchange(self, value: Array) -> Array | None:
         """Make an array that nobody else holds the value; the memory of the former one, if it is
         like it and nobody reads it."""
         value = np.require(value, self.dtype.as_numpy_dtype, ["C", "A"])
+        made = self.allocate(value.shape)
+        spare = made.adopt(value)
         with Held([self], writes=True):
-            former, self.buffer = self.buffer, Buffer(value)
+            former, self.buffer = self.buffer, made
+        if spare is not None:
+            return spare
         # A step that reads one element does so unregistered: its memory is not used again.
-        if former is None or former.is_leased or value.size == 1:
+        if not isinstance(former, HostBuffer) or former.is_leased or value.size == 1:
             return None
         return former.array if (former.shape, former.dtype) == (value.shape, value.dtype) else None
 
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the memory. It must check its arguments before it writes."""
         with Held([self], writes=True):
-            change(self.copy_on_write().array)
+            self.copy_on_write().update(change)
 
     # For native code, which reads and writes the buffer itself: in a `Use`, `USES.mutex` held
 

@@ -92,9 +92,10 @@ class Accumulator(Generic[Accumulated]):
         ticket = object()
         self._waiting.append(ticket)
         try:
+            _check_running(cancellation)
             while self._waiting[0] is not ticket or self.count < required:
-                _check_running(cancellation)
                 self._changed.wait()
+                _check_running(cancellation)
         finally:
             self._waiting.remove(ticket)
             self._changed.notify_all()

@@ -21,7 +21,7 @@ from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
-from thalweg.runtime.compiled import Backend, Elsewhere
+from thalweg.runtime.compiled import Backend, Elsewhere, host_arrays
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
@@ -56,6 +56,8 @@ class ControlCall:
         """Why it ran on the executor, where native code is wanted."""
         if self._spans:
             return "its nodes are on several devices"
+        if not self._backend.device.is_host:
+            return "its device runs regions, not loops"
         if self.native is None or not NATIVE:
             return "nothing is compiled"
         return self.native.reason or "native code gave up"
@@ -70,6 +72,8 @@ class ControlCall:
         if not self._spans:  # so nothing inside writes to a variable of another process
             inputs = local_cells(inputs)
         if self.native is not None and NATIVE:
+            if self._backend.has_accelerator:
+                inputs = host_arrays(inputs)
             results = self.native(context, inputs)
             if results is not None:
                 self.was_native = True

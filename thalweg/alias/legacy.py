@@ -1,7 +1,10 @@
-"""Names that left Python, NumPy and unittest after the tests were written, put back.
+"""Names that left Python, NumPy and unittest since TensorFlow 1 was young, put back.
 
-Only the process that runs a test file calls `restore`.
+`thalweg run` calls `restore` in the process of the program, which it was asked to run as it is;
+`install` does not.
 """
+
+from __future__ import annotations
 
 import builtins
 import collections
@@ -18,13 +21,30 @@ import time
 import types
 import unittest
 import urllib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from thalweg.cluster.addresses import free_ports
 
-NUMPY = {
+def _in1d(a: Any, b: Any, **options: Any) -> Any:
+    return np.isin(np.ravel(a), b, **options)
+
+
+def _asfarray(a: Any, dtype: Any = np.float64) -> Any:
+    return np.asarray(a, dtype=dtype)
+
+
+def _iterator(method: str) -> Callable[[Any], Any]:
+    """A function that gives an iterator over what a method of its argument returns."""
+    return lambda mapping: iter(getattr(mapping, method)())
+
+
+def _add_metaclass(meta: Any) -> Callable[[Any], Any]:
+    return lambda kind: meta(kind.__name__, kind.__bases__, _body(kind))
+
+
+NUMPY: dict[str, Any] = {
     "float": float,
     "int": int,
     "bool": bool,
@@ -48,9 +68,9 @@ NUMPY = {
     "sometrue": np.any,
     "round_": np.round,
     "row_stack": np.vstack,
-    "in1d": lambda a, b, **options: np.isin(np.ravel(a), b, **options),
-    "asscalar": lambda a: a.item(),
-    "asfarray": lambda a, dtype=np.float64: np.asarray(a, dtype=dtype),
+    "in1d": _in1d,
+    "asscalar": operator.methodcaller("item"),
+    "asfarray": _asfarray,
 }
 
 UNITTEST = {
@@ -65,7 +85,7 @@ UNITTEST = {
     "assert_": "assertTrue",
 }
 
-SIX = {
+SIX: dict[str, Any] = {
     "PY2": False,
     "PY3": True,
     "string_types": (str,),
@@ -74,19 +94,19 @@ SIX = {
     "integer_types": (int,),
     "class_types": (type,),
     "MAXSIZE": sys.maxsize,
-    "iteritems": lambda d: iter(d.items()),
-    "iterkeys": lambda d: iter(d.keys()),
-    "itervalues": lambda d: iter(d.values()),
+    "iteritems": _iterator("items"),
+    "iterkeys": _iterator("keys"),
+    "itervalues": _iterator("values"),
     "int2byte": operator.methodcaller("to_bytes", 1, "big"),
-    "b": lambda s: s.encode("latin-1"),
-    "u": lambda s: s,
+    "b": operator.methodcaller("encode", "latin-1"),
+    "u": str,
     "StringIO": io.StringIO,
     "BytesIO": io.BytesIO,
     "get_function_code": operator.attrgetter("__code__"),
-    "add_metaclass": lambda meta: lambda c: meta(c.__name__, c.__bases__, _body(c)),
+    "add_metaclass": _add_metaclass,
 }
 
-SIX_MOVES = {
+SIX_MOVES: dict[str, Any] = {
     "xrange": range,
     "range": range,
     "zip": zip,
@@ -105,17 +125,13 @@ SIX_MOVES = {
 def restore() -> None:
     """Put the old names back, without touching one that still exists."""
     add_missing(np, NUMPY)
-    add_missing(
-        collections, {name: getattr(collections.abc, name) for name in collections.abc.__all__}
-    )
+    add_missing(collections, {name: getattr(collections.abc, name) for name in _abstract_classes()})
     add_missing(time, {"clock": time.perf_counter})
     add_missing(inspect, {"getargspec": getargspec})
     for old, new in UNITTEST.items():
         setattr(unittest.TestCase, old, getattr(unittest.TestCase, new))
     if importlib.util.find_spec("six") is None:
         make_six()
-    if importlib.util.find_spec("portpicker") is None:
-        make_portpicker()
 
 
 def add_missing(module: types.ModuleType, names: dict[str, Any]) -> None:
@@ -125,21 +141,24 @@ def add_missing(module: types.ModuleType, names: dict[str, Any]) -> None:
 
 
 def make_six() -> None:
-    """A stand-in for the `six` package, as far as the tests use it."""
+    """A stand-in for the `six` package, as far as programs use it."""
     six, moves = types.ModuleType("six"), types.ModuleType("six.moves")
     vars(six).update(SIX, moves=moves, __path__=[])
     vars(moves).update(SIX_MOVES)
     sys.modules |= {"six": six, "six.moves": moves}
 
 
-def make_portpicker() -> None:
-    """A stand-in for the `portpicker` package."""
-    picker = types.ModuleType("portpicker")
-    vars(picker)["pick_unused_port"] = lambda: free_ports(1)[0]
-    sys.modules["portpicker"] = picker
+class ArgSpec(NamedTuple):
+    """What `inspect.getargspec` returned."""
+
+    args: Any
+    varargs: Any
+    keywords: Any
+    defaults: Any
 
 
-ArgSpec = collections.namedtuple("ArgSpec", "args varargs keywords defaults")
+def _abstract_classes() -> list[str]:
+    return vars(collections.abc)["__all__"]
 
 
 def getargspec(function: Any) -> Any:

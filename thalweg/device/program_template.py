@@ -1,9 +1,8 @@
 """A program but for its addresses: what every invocation of it is made from, as plain data.
 
-Comes in: the calls of a lowered region with their code. Goes out: a `ProgramTemplate`, whose
-argument words are numbers to which the address of some memory is added, in one go, when an
-invocation is made. It holds no expressions, buffers or nodes, so it can be written to a file and
-read in another process.
+Comes in: the calls of a lowered region. Goes out: a `ProgramTemplate`, whose argument words are
+numbers to which the address of some memory is added, in one go, when an invocation is made. It
+holds no expressions, buffers or nodes, so it can be written to a file and read in another process.
 """
 
 from __future__ import annotations
@@ -60,24 +59,11 @@ class Stream(NamedTuple):
     values: tuple[Any, ...]
 
 
-class PlacedCall(NamedTuple):
-    """A kernel call: which kernel, where its words begin, whether a barrier is before it, which
-    thread runs it (-1: all), whether it continues an update of a variable, and its work."""
-
-    kernel: int
-    word: int
-    barrier: bool
-    thread: int
-    no_pause: bool
-    work: int
-
-
 @dataclass(frozen=True, eq=False)
 class ProgramTemplate:
-    """The program of a region on some shapes."""
+    """The program of a region on some shapes; each kind of device adds how its calls run."""
 
     kernels: tuple[str, ...]  # by their names in the cache, each once
-    calls: Sequence[PlacedCall]
     words: NDArray[np.int64]
     bases: NDArray[np.int64]  # for each word, what is added to it
     constants: Sequence[Array]
@@ -86,8 +72,6 @@ class ProgramTemplate:
     references: Sequence[Reference]
     outputs: Sequence[Output]
     arena: int  # bytes
-    threads: int
-    holds_gil: bool  # it is shorter than the interpreter's switch interval
 
 
 class Layout:

@@ -1,0 +1,97 @@
+"""Products by wgmma on an emulated GPU: descriptors, boxes, windows and pipelines against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.codegen.contraction.contractions import Conv, matmul
+from tests.codegen.cuda.contraction.emulated_launch import check
+from tests.codegen.cuda.contraction.products import narrow, narrow_convolutions, narrow_product
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+COPIED = Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1)
+THREADS = Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=4)
+
+
+@pytest.mark.parametrize("ta", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize("shape", [(200, 136, 200), (8, 72, 40)])
+def test_boxes(shape, ta, tb):
+    made = check(narrow_product(*shape, BFLOAT16, ta, tb), COPIED, tolerance=1e-4)
+    assert len(made.tensor_maps) == 2
+
+
+@pytest.mark.parametrize("ta", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+def test_rows_that_the_copy_engine_cannot_read(ta, tb):
+    made = check(narrow_product(130, 70, 333, BFLOAT16, ta, tb), THREADS, tolerance=1e-4)
+    assert not made.tensor_maps
+
+
+def test_one_operand_by_the_copy_engine():
+    made = check(narrow_product(132, 72, 331, BFLOAT16, tb=False), THREADS, tolerance=1e-4)
+    assert len(made.tensor_maps) == 1
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Schedule("wgmma", 128, 256, 64, 8, 1, stages=4, loaders=1),
+        Schedule("wgmma", 64, 128, 64, 4, 1, stages=2, loaders=1),
+        Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1, workers=5),
+    ],
+)
+def test_schedules(made):
+    kernel = narrow_product(300, 264, 192, BFLOAT16, out=BFLOAT16)
+    check(kernel, made, tolerance=0.3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+@pytest.mark.parametrize("ta", [False, True])
+def test_other_narrow_floats(dtype, ta):
+    terms = 64 if np.dtype(dtype).itemsize == 2 else 128
+    made = Schedule("wgmma", 64, 64, terms, 4, 1, stages=2, loaders=4)
+    check(narrow_product(48, 96, 160, dtype, ta, not ta), made, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("tb", [False, True])
+def test_tf32(tb):
+    made = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=4)
+    check(matmul(70, 68, 72, tb=tb), made, tolerance=3e-2)
+
+
+def test_batches():
+    kernel = narrow_product(72, 64, 64, BFLOAT16, batch=(2, 2), tb=True)
+    made = check(kernel, COPIED, tolerance=1e-4)
+    assert len(made.tensor_maps) == 2
+
+
+@pytest.mark.parametrize(
+    "sizes, more",
+    [
+        ((2, 9, 10, 64, 56, 3, 3), {"pad": (1, 1)}),
+        ((2, 12, 11, 48, 64, 3, 2), {"pad": (0, 0)}),
+        ((1, 9, 9, 128, 64, 3, 3), {"pad": (2, 1), "dilation": 2}),
+        ((3, 11, 13, 64, 64, 3, 3), {"pad": (1, 1), "stride": 2}),
+    ],
+)
+def test_windows(sizes, more):
+    """Convolutions and their gradients: one operand is read as windows of images."""
+    for kernel in narrow_convolutions(BFLOAT16, *sizes, **more):
+        made = check(kernel, COPIED, tolerance=0.2)
+        assert len(made.tensor_maps) == 2
+        assert any(spec.map.windows for spec in made.tensor_maps)
+
+
+@pytest.mark.parametrize("channels", [3, 8, 24])
+def test_few_channels(channels):
+    for kernel in narrow_convolutions(BFLOAT16, 2, 9, 9, channels, 64, 3, 3, pad=(1, 1)):
+        check(kernel, THREADS, tolerance=0.2)
+
+
+def test_pointwise_convolutions_are_products():
+    made = check(
+        narrow(Conv(2, 9, 9, 64, 72, 1, 1, dtype=BFLOAT16).forward()), COPIED, tolerance=0.1
+    )
+    assert not any(spec.map.windows for spec in made.tensor_maps)

@@ -1,0 +1,110 @@
+"""The emulated driver: memory, copies, graphs in the order of their edges, errors that stay."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from thalweg import errors
+from thalweg.device.cuda import libcuda
+from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.driver import KernelNode
+from thalweg.device.cuda.emulated import EmulatedContext, EmulatedDriver
+from thalweg.device.cuda.libcuda import LibcudaDriver
+
+
+@pytest.fixture
+def context() -> EmulatedContext:
+    return EmulatedDriver(1 << 20).open(0, "GPU:0")
+
+
+def test_copies_go_there_and_back(context: EmulatedContext) -> None:
+    value, found = np.arange(100.0), np.zeros(100)
+    one, other, stream = context.allocate(800), context.allocate(800), context.stream()
+    context.upload(one, value.ctypes.data, 800, stream)
+    context.copy(other, one, 800, stream)
+    context.download(found.ctypes.data, other, 800, stream)
+    context.wait(stream)
+    np.testing.assert_array_equal(found, value)
+    assert one % 256 == other % 256 == 0
+
+
+def test_memory_ends_and_comes_back(context: EmulatedContext) -> None:
+    taken = context.allocate(900_000)
+    with pytest.raises(errors.ResourceExhaustedError, match="GPU:0: out of memory"):
+        context.allocate(900_000)
+    context.free(taken)
+    assert context.memory() == (1 << 20, 1 << 20)
+    context.allocate(900_000)
+
+
+def test_a_graph_keeps_its_edges_and_nothing_else(context: EmulatedContext) -> None:
+    ran: list[int] = []
+    graph = context.graph()
+    events = [context.event() for _ in range(5)]
+    context.record = ran.append  # type: ignore[method-assign]
+    first = graph.add_event(events[0], ())
+    graph.add_event(events[1], ())
+    graph.add_event(events[2], ())
+    after = graph.add_event(events[3], (first,))
+    graph.add_event(events[4], (after, first))
+    graph.finish()
+    graph.launch(context.stream())
+    assert sorted(ran) == events
+    assert ran.index(events[0]) < ran.index(events[3]) < ran.index(events[4])
+    assert ran != events  # what no edge orders runs in another order
+
+
+def test_parameters_of_a_kernel_change_by_an_update_alone(
+    context: EmulatedContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def note(kernel: KernelNode, words: int) -> None:
+        seen.append(ctypes.c_int64.from_address(words).value)
+
+    monkeypatch.setattr(context, "run", note)
+    words = np.array([1], np.int64)
+    kernel = KernelNode(1, None, words.ctypes.data, 1)  # type: ignore[arg-type]
+    graph = context.graph()
+    node = graph.add_kernel(kernel, ())
+    graph.finish()
+    words[0] = 2
+    graph.launch(0)
+    graph.update(node, kernel)
+    graph.launch(0)
+    assert seen == [1, 2]
+
+
+def test_a_sticky_error_stays(context: EmulatedContext) -> None:
+    held = context.allocate(256)
+    context.break_down(700)
+    for _ in range(2):
+        with pytest.raises(errors.InternalError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS.*is closed"):
+            context.allocate(256)
+    assert context.lost is not None
+    context.free(held)  # finalizers run on
+
+
+def test_an_error_that_does_not_stay_leaves_the_context_open(context: EmulatedContext) -> None:
+    assert "CUDA error 1," in str(context.failure(1, "cuMemAlloc", "invalid"))
+    assert context.lost is None
+
+
+def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    libcuda._library.cache_clear()
+    monkeypatch.setattr(libcuda, "_LIBRARY", "libcuda-that-is-not-there.so.1")
+    assert LibcudaDriver.found() is None
+    libcuda._library.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("CUDA_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "-1"), ("THALWEG_CUDA", "0")],
+)
+def test_a_hidden_gpu_is_not_found(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    found_driver.cache_clear()
+    assert found_driver()[0] is None

@@ -1,0 +1,97 @@
+"""The pool of a GPU gives out what nobody has, and buffers are arrays behind copies."""
+
+from __future__ import annotations
+
+import gc
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from thalweg import errors
+from thalweg.device.cuda.emulated import EmulatedContext
+from thalweg.device.cuda.memory import Block, Memory, Pool, Staging
+
+LIMIT = 64 << 20
+
+
+@pytest.fixture
+def memory() -> Memory:
+    context = EmulatedContext("GPU:0", LIMIT)
+    return Memory(context, Pool(context, LIMIT))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_two_blocks_overlap_and_all_comes_back(memory: Memory, seed: int) -> None:
+    random, pool = Random(seed), memory.pool
+    held: list[Block] = []
+    for _ in range(400):
+        if held and random.random() < 0.45:
+            pool.free(held.pop(random.randrange(len(held))))
+        else:
+            held.append(pool.allocate(random.choice([0, 1, 300, 5_000, 200_000])))
+        ranges = sorted((b.address, b.address + b.size) for b in held)
+        assert all(end <= start for (_, end), (start, _) in pairwise(ranges))
+        assert all(start % 256 == 0 for start, _ in ranges)
+    assert pool.used == sum(block.size for block in held)
+    for block in held:
+        pool.free(block)
+    pool.trim()
+    assert pool.used == pool.reserved == 0
+    assert memory.context.memory()[0] == LIMIT
+
+
+def test_a_full_pool_gives_up_what_is_only_kept(memory: Memory) -> None:
+    pool = memory.pool
+    kept = [pool.allocate(40 << 20)]
+    with pytest.raises(errors.ResourceExhaustedError, match=r"no 30\.0 MiB left: 40\.0 MiB of"):
+        pool.allocate(30 << 20)
+    pool.relieve = lambda: pool.free(kept.pop())
+    assert pool.allocate(30 << 20).size == 30 << 20
+
+
+def test_a_limit_below_the_memory_holds() -> None:
+    context = EmulatedContext("GPU:0", LIMIT)
+    pool = Pool(context, 1 << 20, reserve=1 << 20)
+    assert context.memory()[0] == LIMIT - (1 << 20)
+    pool.allocate(1 << 19)
+    with pytest.raises(errors.ResourceExhaustedError, match=r"of the 1\.0 MiB"):
+        pool.allocate(1 << 20)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.int8, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
+def test_a_buffer_keeps_what_it_is_given(memory: Memory, dtype: Any, shape: Any) -> None:
+    value = np.ones(shape, dtype)
+    buffer = memory.buffer(shape, dtype, "GPU:0")
+    buffer.fill(value)
+    leased, copied = buffer.lease(), buffer.copy()
+    assert not leased.flags.writeable and not buffer.is_leased
+    assert buffer.nbytes == value.nbytes and buffer.dtype == value.dtype
+    buffer.update(lambda array: array.fill(0))
+    for found in (leased, copied.snapshot()):
+        np.testing.assert_array_equal(found, value)
+    np.testing.assert_array_equal(buffer.snapshot(), np.zeros(shape, dtype))
+    assert buffer.adopt(value) is value
+
+
+def test_a_buffer_that_nobody_has_is_free(memory: Memory) -> None:
+    buffer = memory.buffer((1000,), np.float32, "GPU:0")
+    address = buffer.address
+    del buffer
+    gc.collect()
+    assert memory.buffer((1000,), np.float32, "GPU:0").address == address
+
+
+@pytest.mark.parametrize("size", [1, 4 << 20, (9 << 20) + 3])
+def test_a_large_array_comes_and_goes_in_stages(memory: Memory, size: int) -> None:
+    value = np.arange(size, dtype=np.uint8)
+    buffer = memory.buffer(value.shape, np.uint8, "GPU:0")
+    staging, found = Staging(memory.context), np.zeros_like(value)
+    staging.upload(buffer.address, value)
+    np.testing.assert_array_equal(buffer.snapshot(), value)
+    staging.download(found, buffer.address)
+    np.testing.assert_array_equal(found, value)

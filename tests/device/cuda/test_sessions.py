@@ -1,0 +1,417 @@
+"""Sessions with a GPU: where things run, what stays there, what comes back, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.lower.programs import units
+from thalweg.device.cuda import loading
+from thalweg.device.cuda.device import CudaDevice
+from thalweg.device.cuda.emulated import EmulatedContext
+from thalweg.device.cuda.memory import DeviceBuffer
+from thalweg.device.cuda.program import CudaProgram
+from thalweg.runtime.compiled import Executable
+
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Any:
+    with tf.Graph().as_default() as made:
+        yield made
+
+
+def gpu_of(session: tf.Session) -> CudaDevice:
+    return next(d for d in session._engine.devices if isinstance(d, CudaDevice))
+
+
+def context_of(session: tf.Session) -> EmulatedContext:
+    found = gpu_of(session).context
+    assert isinstance(found, EmulatedContext)
+    return found
+
+
+# Devices and placement
+
+
+def test_the_gpu_is_a_device_of_the_session() -> None:
+    assert tf.Session().list_devices() == [CPU, GPU]
+    assert tf.test.is_gpu_available() and tf.test.gpu_device_name() == GPU
+    assert tf.test.is_gpu_available(min_cuda_compute_capability=(9, 0))
+    assert not tf.test.is_gpu_available(min_cuda_compute_capability=(12, 0))
+    listed = tf.python.client.device_lib.list_local_devices()
+    assert [device.device_type for device in listed] == ["CPU", "GPU"]
+    assert "compute capability: 9.0" in listed[1].physical_device_desc
+    none = tf.ConfigProto(device_count={"GPU": 0})
+    assert tf.Session(config=none).list_devices() == [CPU]
+
+
+def test_numbers_go_to_the_gpu_and_strings_to_the_cpu() -> None:
+    x = tf.placeholder(tf.float32, [3])
+    y = tf.Variable([1.0, 2.0, 3.0]) * x
+    text = tf.as_string(y)
+    session = tf.Session()
+    placed = session._engine.placer.place(tf.get_default_graph().nodes)
+    assert placed[y.op] == GPU and placed[text.op] == CPU
+    assert {placed[n] for n in placed if n.type in ("VariableV2", "Assign")} == {GPU}
+
+
+def test_placement_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    config = tf.ConfigProto(log_device_placement=True)
+    tf.Session(config=config).run(tf.zeros([2]) + tf.placeholder_with_default([1.0, 2.0], [2]))
+    assert f"add: (Add): {GPU}" in capfd.readouterr().err.replace("AddV2", "Add")
+
+
+def test_a_host_op_that_asks_for_the_gpu_is_an_error_unless_placement_is_soft() -> None:
+    with tf.device("/gpu:0"):
+        text = tf.as_string(tf.placeholder_with_default(1, []))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="AsString has no kernel for '/dev"):
+        tf.Session().run(text)
+    soft = tf.ConfigProto(allow_soft_placement=True)
+    assert tf.Session(config=soft).run(text) == b"1"
+
+
+def test_a_gpu_that_is_not_there_is_an_error() -> None:
+    with tf.device("/gpu:3"):
+        y = tf.placeholder_with_default(1.0, []) * 2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no device matches"):
+        tf.Session().run(y)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="names GPU 7, but this process sees"):
+        tf.Session(config=tf.ConfigProto(gpu_options=tf.GPUOptions(visible_device_list="7")))
+
+
+# Values
+
+
+def trained(config: Any) -> list[Any]:
+    rng = np.random.default_rng(0)
+    x, y = tf.placeholder(tf.float32, [None, 6]), tf.placeholder(tf.int32, [None])
+    w = tf.Variable(rng.normal(size=(6, 4)).astype(np.float32))
+    b = tf.Variable(tf.zeros([4]))
+    loss = tf.losses.sparse_softmax_cross_entropy(y, tf.matmul(x, w) + b)
+    step = tf.train.get_or_create_global_step()
+    train = tf.train.AdamOptimizer(0.1).minimize(loss, step)
+    found: list[Any] = []
+    with tf.Session(config=config) as session:
+        session.run(tf.global_variables_initializer())
+        for size in (8, 8, 5, 8, 3):
+            feeds = {x: rng.normal(size=(size, 6)), y: rng.integers(0, 4, size)}
+            found += session.run([loss, train, step], feeds)[::2]
+        return [*found, *session.run([w, b])]
+
+
+def test_training_on_the_gpu_goes_as_on_the_cpu() -> None:
+    found = trained(None)
+    with tf.Graph().as_default():
+        wanted = trained(tf.ConfigProto(device_count={"GPU": 0}))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_next_region_reads_stays_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tf.placeholder(tf.float32, [40, 40])
+    queue = tf.FIFOQueue(1, [tf.float32], [[]])
+    made = tf.tanh(x)
+    with tf.control_dependencies([queue.enqueue(tf.reduce_sum(made))]):
+        after = queue.dequeue()  # a host op between two regions
+    total = tf.reduce_sum(made * after)
+    downloaded: list[int] = []
+    with tf.Session() as session:
+        context = context_of(session)
+        real = context.download
+
+        def download(target: int, source: int, size: int, stream: int) -> None:
+            downloaded.append(size)
+            real(target, source, size, stream)
+
+        monkeypatch.setattr(context, "download", download)
+        value = np.full((40, 40), 0.5, np.float32)
+        found = session.run(total, {x: value})
+    np.testing.assert_allclose(found, np.tanh(value).sum() ** 2, rtol=1e-5)
+    assert downloaded and max(downloaded) < 1600 * 4
+
+
+def test_large_feeds_and_fetches_pass_whole() -> None:
+    x = tf.placeholder(tf.float32, [None])
+    y = x + 1
+    value = np.arange(3_000_000, dtype=np.float32)
+    with tf.Session() as session:
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(y, {x: value}), value + 1)
+        np.testing.assert_array_equal(session.run(y, {x: value[::2]}), value[::2] + 1)
+
+
+def test_variables_are_buffers_of_the_gpu() -> None:
+    v = tf.Variable(np.zeros((3, 300), np.float32), name="v")
+    add = tf.assign_add(v, tf.ones([3, 300]))
+    with tf.Session() as session:
+        session.run(v.initializer)
+        before = session.run(v)
+        session.run(add)
+        v.load(np.full((3, 300), 5.0), session)
+        assert session.run(v).max() == 5 and session.run(add).max() == 6
+        resources = session.resources.on(GPU)
+        cell = resources.get("v", "", lambda: None)
+        assert isinstance(cell.buffer, DeviceBuffer) and cell.buffer.device == GPU
+    assert before.max() == 0  # a value once read never changes
+
+
+def test_random_numbers_are_those_of_the_cpu() -> None:
+    drawn = tf.random_normal([100], seed=3), tf.random_uniform([7], seed=5)
+    with tf.Session() as session:
+        found = [session.run(drawn) for _ in range(3)]
+    with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+        wanted = [session.run(drawn) for _ in range(3)]
+    for one, other in zip(found, wanted, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert not np.array_equal(found[0][0], found[1][0])
+
+
+def test_checkpoints_go_between_devices(tmp_path: Path) -> None:
+    v = tf.Variable(np.arange(600.0), name="v")
+    w = tf.Variable(3, name="w")
+    saver = tf.train.Saver()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(tf.assign_add(v, tf.ones([600], tf.float64)))
+        path = saver.save(session, str(tmp_path / "model"))
+    for count in (0, 1):
+        with tf.Session(config=tf.ConfigProto(device_count={"GPU": count})) as session:
+            saver.restore(session, path)
+            np.testing.assert_array_equal(session.run(v), np.arange(600.0) + 1)
+            assert session.run(w) == 3
+
+
+def test_partial_runs_and_loops_use_values_of_the_gpu() -> None:
+    x, y = tf.placeholder(tf.float32, [500]), tf.placeholder(tf.float32, [500])
+    first = tf.sin(x)
+    second = first * y
+    looped = tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a + second), [0, first])[1]
+    one = np.ones(500, np.float32)
+    with tf.Session() as session:
+        handle = session.partial_run_setup([first, second], [x, y])
+        np.testing.assert_allclose(session.partial_run(handle, first, {x: one}), np.sin(one))
+        found = session.partial_run(handle, second, {y: 2 * one})
+        np.testing.assert_allclose(found, 2 * np.sin(one))
+        found = session.run(looped, {x: one, y: one})
+        np.testing.assert_allclose(found, 4 * np.sin(one), rtol=1e-6)
+        assert session.run(tf.cond(looped[0] > 2, lambda: second, lambda: first), {x: one, y: one})[
+            0
+        ] == np.sin(np.float32(1))
+
+
+def test_programs_of_an_earlier_process_are_found() -> None:
+    found: list[Any] = []
+    for _ in range(2):
+        with tf.Graph().as_default():
+            x = tf.placeholder(tf.float32, [4, 5])
+            y = tf.reduce_sum(tf.tanh(x) * 1.25, 1)
+            with tf.Session() as session:
+                found.append(session.run(y, {x: np.ones((4, 5))}))
+                plan = str(session.plan(y, {x: np.ones((4, 5))}))
+    np.testing.assert_array_equal(*found)
+    assert f"on {GPU} as 1 CUDA graph" in plan
+
+
+def test_a_plan_lists_kernels_and_a_profile_times_them() -> None:
+    x = tf.placeholder(tf.float32, [30, 40])
+    y = tf.matmul(tf.nn.softmax(x), x, transpose_b=True)
+    with tf.Session() as session:
+        plan = session.plan(y, {x: np.ones((30, 40))})
+        assert plan.kernels and all(kernel.users >= 32 for kernel in plan.kernels)
+        assert all("kernel" in kernel.llvm and kernel.asm for kernel in plan.kernels)
+        profile = plan.profile(2)
+        assert len(profile.rows) == len(plan.kernels)
+        assert all(row.best > 0 for row in profile.rows)
+
+
+# Errors
+
+
+def test_a_fault_leaves_variables_as_they_were() -> None:
+    v = tf.Variable(np.zeros((4, 3), np.float32))
+    count = tf.Variable(0)
+    where = tf.placeholder(tf.int32, [2])
+    both = tf.group(tf.scatter_add(v, where, tf.ones([2, 3])), tf.assign_add(count, 1))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(both, {where: [0, 3]})
+        for _ in range(2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"9 is not in \[0, 4\)"):
+                session.run(both, {where: [1, 9]})
+        session.run(both, {where: [0, 1]})
+        np.testing.assert_array_equal(session.run(v)[:, 0], [2, 1, 0, 1])
+
+
+def test_out_of_memory_names_the_largest_tensors() -> None:
+    fraction = tf.GPUOptions(per_process_gpu_memory_fraction=0.001, allow_growth=True)
+    x = tf.placeholder(tf.float32, [None, 64])
+    y = tf.matmul(x, x, transpose_b=True, name="product")
+    with tf.Session(config=tf.ConfigProto(gpu_options=fraction)) as session:
+        with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+            session.run(y, {x: np.ones((1500, 64))})
+        assert "product:0' float32[1500, 1500], 8.6 MiB, made at" in str(caught.value)
+        assert Path(__file__).name in str(caught.value)
+        assert session.run(y, {x: np.ones((8, 64))}).shape == (8, 8)
+
+
+def test_memory_that_programs_keep_is_given_up_for_others() -> None:
+    fraction = tf.GPUOptions(per_process_gpu_memory_fraction=0.003, allow_growth=True)
+    x = tf.placeholder(tf.float32, [None])
+    y = tf.reduce_sum(tf.cumsum(x) * 2)
+    with tf.Session(config=tf.ConfigProto(gpu_options=fraction)) as session:
+        for size in (900_000, 800_000, 700_000, 900_000):
+            value = np.ones(size, np.float32)
+            assert session.run(y, {x: value}) > 0
+
+
+def test_a_sticky_error_closes_the_device_and_not_the_process() -> None:
+    v = tf.Variable(tf.ones([300]))
+    with tf.Session() as session:
+        session.run(v.initializer)
+        context_of(session).break_down(700)
+        for _ in range(2):
+            with pytest.raises(tf.errors.InternalError, match=r"ILLEGAL_ADDRESS.*is closed"):
+                session.run(v + 1)
+    with tf.Session() as session:  # without it
+        assert session.list_devices() == [CPU]
+        session.run(v.initializer)
+        assert session.run(v + 1)[0] == 2
+
+
+def test_steps_of_several_threads_run_at_once() -> None:
+    x = tf.placeholder(tf.float32, [200, 10])
+    v, count = tf.Variable(tf.zeros([10])), tf.Variable(0, use_resource=True)
+    train = tf.group(
+        tf.assign_add(v, tf.reduce_sum(x, 0), use_locking=True), tf.assign_add(count, 1)
+    )
+    y = tf.tanh(x) * 2
+    failures: list[BaseException] = []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+
+        def work(number: int) -> None:
+            value = np.full((200, 10), number, np.float32)
+            try:
+                for _ in range(10):
+                    session.run(train, {x: np.ones((200, 10))})
+                    found = session.run(y, {x: value})
+                    np.testing.assert_allclose(found, 2 * np.tanh(value), rtol=1e-5)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert session.run(count) == 40
+        np.testing.assert_array_equal(session.run(v), np.full(10, 8000.0))
+
+
+def cut_into_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "SLICE", 1e-12)
+
+
+def long_step() -> tuple[Any, Any, Any]:
+    x = tf.placeholder(tf.float32, [64])
+    v = tf.Variable(tf.zeros([64]))
+    y = x
+    for _ in range(4):
+        y = tf.cumsum(tf.sin(y))
+    return x, v, tf.assign_add(v, y)
+
+
+def test_a_long_step_stops_between_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into_graphs(monkeypatch)
+    x, v, update = long_step()
+    feeds = {x: np.ones(64)}
+    with tf.Session() as session:
+        session.run(v.initializer)
+        session.run(update, feeds)
+        (call,) = [
+            i.call
+            for plan in session._plans.values()
+            for i in plan.instructions
+            if isinstance(i.call, Executable) and x in i.call.region.inputs
+        ]
+        (program,) = call.programs.values()
+        assert isinstance(program, CudaProgram) and len(program.template.graphs) > 2
+        before = session.run(v)
+        context = context_of(session)
+        real, waits = context.wait, [0]
+
+        def wait(stream: int) -> None:
+            waits[0] += 1
+            if waits[0] == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            real(stream)
+
+        monkeypatch.setattr(context, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(update, feeds)
+        monkeypatch.setattr(context, "wait", real)
+        np.testing.assert_array_equal(session.run(v), before)
+        session.run(update, feeds)
+        np.testing.assert_allclose(session.run(v), 2 * before, rtol=1e-6)
+
+
+def test_a_child_of_a_fork_is_told_to_open_the_gpu_itself() -> None:
+    session = tf.Session()
+    x = tf.placeholder(tf.float32, [2])
+    session.run(x + 1, {x: [1, 2]})
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            gpu_of(session).context
+        except tf.errors.FailedPreconditionError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    assert b"start processes that use GPUs with the 'spawn' method" in os.read(reader, 10_000)
+
+
+def test_regions_without_a_gpu_are_the_same_as_before() -> None:
+    assert units(tf.tanh(tf.placeholder(tf.float32, [3]))) == [["Tanh"]]
+
+
+def test_a_pipeline_prefetches_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.arange(6 * 2000, dtype=np.float32).reshape(6, 2000)
+    dataset = tf.data.Dataset.from_tensor_slices((images, np.arange(6))).batch(2)
+    dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/gpu:0", 2))
+    iterator = dataset.make_initializable_iterator()
+    image, label = iterator.get_next()
+    total, shown = tf.reduce_sum(image, 1), tf.as_string(tf.reduce_sum(image))
+    with tf.Session() as session:
+        session.run(iterator.initializer)
+        staged: list[int] = []
+        real = CudaProgram._stage
+
+        def stage(self: Any, place: Any, value: Any, number: int) -> None:
+            staged.append(np.asarray(value).nbytes)
+            real(self, place, value, number)
+
+        monkeypatch.setattr(CudaProgram, "_stage", stage)
+        found = [session.run([total, label]) for _ in range(2)]
+        np.testing.assert_allclose(found[1][0], images[2:4].sum(1))
+        np.testing.assert_array_equal(found[1][1], [2, 3])
+        assert max(staged, default=0) < 16_000  # the images were there already
+        assert float(session.run(shown)) == images[4:].sum()
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(total)
+        session.run(iterator.initializer)
+        np.testing.assert_array_equal(session.run(image), images[:2])

@@ -1,0 +1,18 @@
+"""Thalweg under the name `tensorflow`, for programs and libraries that must stay as they are.
+
+    import thalweg.alias
+    thalweg.alias.install()
+    import tensorflow as tf          # is Thalweg
+
+or `thalweg run script.py`. Nothing is done unless it is asked for. `paths.py` is the table of
+TensorFlow's modules, `finder.py` makes them when they are imported, `names.py` finds their names,
+`inside/` has helpers of TensorFlow's own that libraries call, `libraries/` the packages of other
+people that were a part of TensorFlow (tf-slim, Keras, Estimator).
+"""
+
+from thalweg.alias.libraries import publish
+from thalweg.alias.switch import install, installed, uninstall
+
+publish()
+
+__all__ = ["install", "installed", "uninstall"]

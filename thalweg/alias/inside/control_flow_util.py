@@ -1,0 +1,27 @@
+"""`tensorflow.python.ops.control_flow_util`: questions about conditionals and loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENABLE_CONTROL_FLOW_V2 = False
+
+
+def EnableControlFlowV2(graph: Any) -> bool:
+    """False: conditionals and loops are of one kind here."""
+    return False
+
+
+def GraphOrParentsInXlaContext(graph: Any) -> bool:
+    """False: a step is compiled by Thalweg."""
+    return False
+
+
+IsInXLAContext = GraphOrParentsInXlaContext
+
+
+def smart_cond(pred: Any, true_fn: Any = None, false_fn: Any = None, name: Any = None) -> Any:
+    """`tf.cond`, or one branch alone where the condition is known."""
+    from thalweg.alias.inside.keras_utils import smart_cond as choose
+
+    return choose(pred, true_fn, false_fn, name)

@@ -1,0 +1,23 @@
+"""Keras 2.3.1, the last that runs on TensorFlow 1: it is `tf.keras`. 2.2.4 is mended alike."""
+
+from thalweg.alias.libraries.library import Library, Patch, outdated
+
+_PATCHES = [
+    *outdated("keras"),
+    *outdated("keras_preprocessing"),
+    *outdated("keras_applications"),
+    Patch(
+        "keras.engine.saving",
+        r"(\w+(?:\.attrs)?\['(?:keras_version|backend)'\]|\b\w+_config)\.decode\('utf-?8'\)",
+        r"__import__('thalweg').compat.as_text(\1)",
+        "h5py 3 returns text where it returned bytes",
+    ),
+]
+
+LIBRARY = Library(
+    package="keras",
+    requirement="keras==2.3.1",
+    extra="keras",
+    places={"keras": "keras", "contrib.keras": "keras"},
+    patches=_PATCHES,
+)

@@ -1,0 +1,85 @@
+"""Turns the alias on and off: what `import tensorflow` means in this process."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from typing import Final
+
+from thalweg.alias import libraries
+from thalweg.alias.finder import NAME, Finder
+from thalweg.alias.libraries.sources import PatchingFinder
+from thalweg.public import public
+
+_finders: Final[list[Finder | PatchingFinder]] = []
+
+
+@public("alias.install")
+def install(*, replace: bool = False) -> None:
+    """Let `import tensorflow` give Thalweg, with all that programs import from below it.
+
+    Call it before the first `import tensorflow`. A second call does nothing.
+
+    Args:
+        replace: whether to stand in for a TensorFlow that is installed; without it that is an
+            error, so that no program gets another library than it expects.
+
+    Raises:
+        ImportError: if TensorFlow is installed and `replace` is false, or is imported already.
+
+    Example:
+        >>> tf.alias.install()
+        >>> import tensorflow.compat.v1
+        >>> from tensorflow.python.framework import ops
+        >>> tensorflow.compat.v1.constant is ops.convert_to_tensor, ops.Graph is tf.Graph
+        (False, True)
+        >>> tf.alias.uninstall()
+    """
+    if _finders:
+        return
+    if NAME in sys.modules:
+        raise ImportError("TensorFlow is imported already: call thalweg.alias.install() before.")
+    if not replace and importlib.util.find_spec(NAME) is not None:
+        raise ImportError(
+            f"{_version()} is installed, and Thalweg does not take its place unasked: call "
+            "thalweg.alias.install(replace=True), or `thalweg run --replace`."
+        )
+    _finders.extend([Finder(), PatchingFinder(libraries.patches())])
+    sys.meta_path[:0] = _finders
+
+
+@public("alias.uninstall")
+def uninstall() -> None:
+    """End what `install` began; modules that were imported meanwhile keep what they have.
+
+    Example:
+        >>> tf.alias.uninstall()
+        >>> tf.alias.installed()
+        False
+    """
+    while _finders:
+        sys.meta_path.remove(_finders.pop())
+    for name in [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]:
+        del sys.modules[name]
+
+
+@public("alias.installed")
+def installed() -> bool:
+    """Whether `import tensorflow` gives Thalweg.
+
+    Returns:
+        True between `install` and `uninstall`.
+
+    Example:
+        >>> tf.alias.installed()
+        False
+    """
+    return bool(_finders)
+
+
+def _version() -> str:
+    try:
+        return f"TensorFlow {importlib.metadata.version(NAME)}"
+    except importlib.metadata.PackageNotFoundError:
+        return "A TensorFlow"

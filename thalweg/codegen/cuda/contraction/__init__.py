@@ -1,0 +1,1 @@
+"""Contractions on GPUs: products, convolutions and their gradients by one generator."""

@@ -1,0 +1,261 @@
+"""Instructions that run beside their threads: barriers in shared memory (mbarrier), and copies by
+the copy engine that arrive at them (TMA).
+
+On an emulated grid each is a function with the same meaning. A barrier is a word of pending
+arrivals, of all arrivals and of its phase, and a word of bytes that are still to come; a thread
+that waits lets others run. Copies are done when they are begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.helpers import (
+    Helpers,
+    inline,
+    shared_address,
+)
+from thalweg.codegen.cuda.emulation import Slot
+from thalweg.codegen.cuda.tensor_map import MAX_RANK, MapWord
+from thalweg.codegen.llvm.builder import I8, I32, I64, POINTER, VOID, Builder, Value, constant
+
+BARRIER_BYTES = 8
+_PHASE = 1 << 30  # a bit of the first word; above the pending arrivals lies the number of all
+_COUNT_SHIFT, _COUNT_MASK = 12, (1 << 12) - 1
+
+
+class AsyncInstructions:
+    """Barriers and copies of an entry. Addresses of barriers and tiles are in shared memory."""
+
+    def __init__(self, frame: GridFrame) -> None:
+        self.frame = frame
+        self._helpers = Helpers(frame)
+        self._emulated = frame.target.is_emulated
+
+    # Barriers
+
+    def init(self, barrier: Value, arrivals: int) -> None:
+        """Make a barrier whose phase ends after so many arrivals, and the bytes they announce."""
+        b = self.frame.b
+        if self._emulated:
+            b.store(constant(I32, arrivals | arrivals << _COUNT_SHIFT), barrier)
+            b.store(constant(I32, 0), self.frame.at_byte(barrier, 4))
+            return
+        given = [shared_address(b, barrier)]
+        inline(b, VOID, f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", "r,~{memory}", given)
+
+    def publish(self) -> None:
+        """Let the copy engine see the barriers that this thread made."""
+        if not self._emulated:
+            inline(self.frame.b, VOID, "fence.mbarrier_init.release.cluster;", "~{memory}")
+
+    def arrive(self, barrier: Value, announced: int = 0) -> None:
+        """Arrive, and announce bytes that copies bring in this phase."""
+        b = self.frame.b
+        if self._emulated:
+            given = [barrier, constant(I32, 1), constant(I32, announced)]
+            self._helpers.call("emulated.mbarrier.arrive", VOID, given, write_arrive)
+            return
+        form = f".expect_tx.shared::cta.b64 _, [$0], {announced};"
+        text = f"mbarrier.arrive{form if announced else '.shared::cta.b64 _, [$0];'}"
+        inline(b, VOID, text, "r,~{memory}", [shared_address(b, barrier)])
+
+    def wait(self, barrier: Value, parity: Value) -> None:
+        """Wait until the phase of a parity (i32) is over."""
+        b = self.frame.b
+        if self._emulated:
+            given = [barrier, parity]
+            self._helpers.call("emulated.mbarrier.wait", VOID, given, write_wait)
+            return
+        text = (
+            "{ .reg .pred p; W${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; "
+            "@!p bra W${:uid}; }"
+        )
+        inline(b, VOID, text, "r,r,~{memory}", [shared_address(b, barrier), parity])
+
+    def publish_writes(self) -> None:
+        """Let tensor cores see what this thread wrote to shared memory."""
+        if not self._emulated:
+            inline(self.frame.b, VOID, "fence.proxy.async.shared::cta;", "~{memory}")
+
+    # Copies
+
+    def copy_box(
+        self, tensor_map: Value, destination: Value, barrier: Value, at: Sequence[Value]
+    ) -> None:
+        """Begin to copy the box at coordinates (i32, innermost first)."""
+        b, rank = self.frame.b, len(at)
+        if self._emulated:
+            zero = constant(I32, 0)
+            given = [tensor_map, destination, barrier, *at, *[zero] * (MAX_RANK - rank)]
+            self._helpers.call("emulated.tma.box", VOID, given, _write_box)
+            return
+        places = ", ".join(f"${2 + n}" for n in range(rank))
+        text = (
+            f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+            f"[$0], [$1, {{{places}}}], [${2 + rank}];"
+        )
+        constraints = ",".join(["r", "l", *["r"] * (rank + 1), "~{memory}"])
+        inline(b, VOID, text, constraints, self._copied(tensor_map, destination, at, barrier))
+
+    def copy_windows(
+        self,
+        tensor_map: Value,
+        destination: Value,
+        barrier: Value,
+        at: Sequence[Value],
+        taps: Sequence[Value],
+    ) -> None:
+        """Begin to copy one tap (width, height) of windows from the one at coordinates on."""
+        b = self.frame.b
+        if self._emulated:
+            given = [tensor_map, destination, barrier, *at, *taps]
+            self._helpers.call("emulated.tma.im2col", VOID, given, _write_windows)
+            return
+        text = (
+            "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+            "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};"
+        )
+        given = self._copied(tensor_map, destination, at, barrier)
+        given += [b.convert("trunc", tap, "i16") for tap in taps]
+        inline(b, VOID, text, "r,l,r,r,r,r,r,h,h,~{memory}", given)
+
+    def _copied(
+        self, tensor_map: Value, destination: Value, at: Sequence[Value], barrier: Value
+    ) -> list[Value]:
+        b = self.frame.b
+        whole = b.emit(I64, f"ptrtoint {tensor_map} to i64")
+        return [shared_address(b, destination), whole, *at, shared_address(b, barrier)]
+
+
+# Emulation
+
+
+def _word(b: Builder, base: Value, number: int) -> Value:
+    return b.load(I32, b.element(base, "i32", constant(I64, number)))
+
+
+def write_arrive(b: Builder) -> None:
+    """`(grid, barrier, arrivals, bytes)`: arrivals, and bytes that are announced or (less than 0)
+    there; the last one begins the next phase."""
+    grid, barrier, arrivals, announced = b.parameters
+    b.store(constant(I64, 0), b.element(grid, "i64", constant(I64, Slot.IDLE)))
+    rest = b.element(barrier, "i32", constant(I64, 1))
+    state = b.binary("sub", b.load(I32, barrier), arrivals)
+    missing = b.binary("add", b.load(I32, rest), announced)
+    b.store(missing, rest)
+    pending = b.binary("and", state, constant(I32, _COUNT_MASK))
+    over = b.binary("or", pending, missing)
+    count = b.binary("lshr", state, constant(I32, _COUNT_SHIFT))
+    count = b.binary("and", count, constant(I32, _COUNT_MASK))
+    following = b.binary("xor", b.binary("or", state, count), constant(I32, _PHASE))
+    is_over = b.compare("eq", over, constant(I32, 0))
+    b.store(b.select(is_over, following, state), barrier)
+    b.ret()
+
+
+def write_wait(b: Builder) -> None:
+    """`(grid, barrier, parity)`: let others run until the phase of a parity is over."""
+    grid, barrier, parity = b.parameters
+    b.jump("again")
+    b.label("again")
+    phase = b.binary("and", b.load(I32, barrier), constant(I32, _PHASE))
+    current = b.convert("zext", b.compare("ne", phase, constant(I32, 0)), "i32")
+    b.fork(b.compare("eq", current, parity), "wait", "over")
+    b.label("wait")
+    b.line(f"call void @grid.yield({grid})")
+    b.jump("again")
+    b.label("over")
+    b.ret()
+
+
+def _put(
+    b: Builder,
+    place: tuple[Value, Value],
+    source: Value,
+    inside: Value,
+    size: Value,
+) -> None:
+    """Put an element to its swizzled place (tile, offset), or zeros where it is not inside."""
+    destination, offset = place
+    line = b.binary("and", b.binary("lshr", offset, constant(I32, 7)), constant(I32, 7))
+    moved = b.binary("xor", offset, b.binary("shl", line, constant(I32, 4)))
+    target = b.element(destination, "i8", moved)
+    with b.loop(constant(I32, 0), size, constant(I32, 1)) as loop:
+        byte = b.choose(
+            inside,
+            lambda: b.load(I8, b.element(source, "i8", loop.index)),
+            lambda: constant(I8, 0),
+        )
+        b.store(byte, b.element(target, "i8", loop.index))
+
+
+def _element(b: Builder, tensor: Value, at: Sequence[Value], size: Value) -> tuple[Value, Value]:
+    """The address of an element at coordinates, and whether it is one of the tensor."""
+    low, high = (b.convert("zext", _word(b, tensor, MapWord.ADDRESS + n), "i64") for n in range(2))
+    address = b.binary("or", low, b.binary("shl", high, constant(I64, 32)))
+    inside = constant(Value(I32, "").type.like("i1"), True)
+    offset = b.binary("mul", b.convert("sext", at[0], "i64"), b.convert("zext", size, "i64"))
+    for axis, place in enumerate(at):
+        extent = _word(b, tensor, MapWord.EXTENTS + axis)
+        inside = b.binary("and", inside, b.compare("ult", place, extent))
+        if axis:
+            stride = b.convert("zext", _word(b, tensor, MapWord.STRIDES + axis - 1), "i64")
+            stride = b.binary("mul", stride, constant(I64, 16))
+            step = b.binary("mul", b.convert("sext", place, "i64"), stride)
+            offset = b.binary("add", offset, step)
+    found = b.emit(POINTER, f"inttoptr {b.binary('add', address, offset)} to ptr")
+    return found, inside
+
+
+def _arrived(b: Builder, grid: Value, barrier: Value, count: Value) -> None:
+    """Bytes have arrived."""
+    less = b.binary("sub", constant(I32, 0), count)
+    b.line(f"call void @emulated.mbarrier.arrive({grid}, {barrier}, i32 0, {less})")
+
+
+def _write_box(b: Builder) -> None:
+    grid, tensor, destination, barrier, *at = b.parameters
+    size = _word(b, tensor, MapWord.ITEMSIZE)
+    box = [_word(b, tensor, MapWord.BOX + axis) for axis in range(MAX_RANK)]
+    total = box[0]
+    for extent in box[1:]:
+        total = b.binary("mul", total, extent)
+    with b.loop(constant(I32, 0), total, constant(I32, 1)) as loop:
+        rest, places = loop.index, list[Value]()
+        for axis, extent in enumerate(box):
+            places.append(b.binary("add", at[axis], b.binary("urem", rest, extent)))
+            rest = b.binary("udiv", rest, extent)
+        source, inside = _element(b, tensor, places, size)
+        _put(b, (destination, b.binary("mul", loop.index, size)), source, inside, size)
+    _arrived(b, grid, barrier, b.binary("mul", total, size))
+    b.ret()
+
+
+def _write_windows(b: Builder) -> None:
+    """Pixel after pixel along the width; from the end of a row or image to the next one's start."""
+    grid, tensor, destination, barrier, channel, *start, tap_w, tap_h = b.parameters
+    size, one = _word(b, tensor, MapWord.ITEMSIZE), constant(I32, 1)
+    channels, pixels = (_word(b, tensor, n) for n in (MapWord.CHANNELS, MapWord.PIXELS))
+    with b.loop(constant(I32, 0), pixels, one, start) as pixel:
+        w, h, n = pixel.carried
+        with b.loop(constant(I32, 0), channels, one) as loop:
+            at = [b.binary("add", channel, loop.index), b.binary("add", w, tap_w)]
+            at += [b.binary("add", h, tap_h), n]
+            source, inside = _element(b, tensor, at, size)
+            index = b.binary("add", b.binary("mul", pixel.index, channels), loop.index)
+            _put(b, (destination, b.binary("mul", index, size)), source, inside, size)
+        following, carry = list[Value](), one
+        for axis, place in enumerate((w, h)):
+            step = b.binary("mul", carry, _word(b, tensor, MapWord.STEPS + 1 + axis))
+            moved = b.binary("add", place, step)
+            extent = _word(b, tensor, MapWord.EXTENTS + 1 + axis)
+            end = b.binary("add", extent, _word(b, tensor, MapWord.UPPER + axis))
+            beyond = b.compare("sge", moved, end)
+            following.append(b.select(beyond, _word(b, tensor, MapWord.LOWER + axis), moved))
+            carry = b.convert("zext", beyond, "i32")
+        pixel.next = [*following, b.binary("add", n, carry)]
+    total = b.binary("mul", b.binary("mul", pixels, channels), size)
+    _arrived(b, grid, barrier, total)
+    b.ret()

@@ -1,0 +1,165 @@
+"""Products on the cores of a multiprocessor: float32 and float64, and whatever else has a value.
+
+Each thread has some rows and columns of the tile in registers, in pieces of four that lie far
+apart, so that a warp reads shared memory without conflicts. While the tile of one block of terms is
+multiplied, that of the next is on its way from memory to registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.output import sum_type
+from thalweg.codegen.cuda.contraction.problem import Operand
+from thalweg.codegen.cuda.contraction.reader import TileReader
+from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
+from thalweg.codegen.llvm.builder import I64, Type, Value, constant
+
+PIECE = 4  # rows or columns of a thread that are side by side
+_PAD = 4  # elements that keep the columns of a transposed chunk in different banks
+_UNROLL = 8
+
+
+def shared_bytes(work: Work) -> int:
+    """The shared memory of a block: two stages of both operands."""
+    size = sum_type(work.problem).bits // 8
+    made = work.schedule
+    return 2 * made.k * (made.m + made.n + 2 * _PAD) * size
+
+
+def emit_cores(work: Work, frame: GridFrame) -> None:
+    """The entry that multiplies."""
+    with work.tiles_of_block(frame) as tile:
+        _Cores(work, frame, tile).emit()
+
+
+@dataclass(frozen=True)
+class _Side:
+    """An operand in shared memory: rows of the tile's columns, one for each term."""
+
+    reader: TileReader
+    base: Value
+    pitch: int  # elements from one term to the next
+
+
+class _Cores:
+    """One tile on the cores."""
+
+    def __init__(self, work: Work, frame: GridFrame, tile: Tile) -> None:
+        self.work, self.frame, self.tile = work, frame, tile
+        made, problem = work.schedule, work.problem
+        self.kind: Type = sum_type(problem)
+        self.size = self.kind.bits // 8
+        self.a = self._side(problem.a, made.m, tile.row, 0)
+        self.b = self._side(problem.b, made.n, tile.column, made.k * self.a.pitch)
+        self.stage = made.k * (self.a.pitch + self.b.pitch) * self.size
+        across = _threads_across(made.n, made.threads)
+        self.thread_n = frame.modulo32(frame.number, across)
+        self.thread_m = frame.over32(frame.number, across)
+        self.rows = made.m * across // made.threads
+        self.columns = made.n // across
+
+    def _side(self, operand: Operand, width: int, first: Value, start: int) -> _Side:
+        reader = TileReader(
+            self.frame, operand, (width, self.work.schedule.k), self.tile.batch, first
+        )
+        base = self.frame.at_byte(self.frame.memory, start * self.size)
+        return _Side(reader, base, width + _PAD)
+
+    def emit(self) -> None:
+        """Add up the terms of the tile, and store it."""
+        frame, b = self.frame, self.frame.b
+        one = constant(I64, 1)
+        first, end = (frame.wide(v) for v in (self.tile.first, self.tile.end))
+        self._put(self._read(first), constant(I64, 0))
+        frame.grid.barrier()
+        zeros = [constant(self.kind, 0)] * (self.rows * self.columns)
+        with b.loop(first, end, one, zeros) as loop:
+            odd = b.binary("and", frame.subtract(loop.index, first), one)
+            following = self._read(frame.add(loop.index, one))
+            loop.next = self._multiplied(loop.carried, odd)
+            self._put(following, b.binary("xor", odd, one))
+            frame.grid.barrier()
+        self.work.finish(frame, self.tile, lambda sink: self._store(sink, loop.results))
+
+    def _read(self, block: Value) -> list[list[Value]]:
+        frame = self.frame
+        start = frame.times32(frame.b.convert("trunc", block, "i32"), self.work.schedule.k)
+        return [side.reader.values(start, self.work.problem.dtype) for side in (self.a, self.b)]
+
+    def _put(self, values: Sequence[Sequence[Value]], stage: Value) -> None:
+        for side, chunks in zip((self.a, self.b), values, strict=True):
+            base = self._of_stage(side, stage)
+            for chunk, value in zip(side.reader.chunks, chunks, strict=True):
+                with self.frame.b.when(chunk.exists):
+                    index = self.frame.plus32(self.frame.times32(chunk.k, side.pitch), chunk.mn)
+                    self._put_chunk(side, self.frame.at_byte(base, self._bytes(index)), value)
+
+    def _put_chunk(self, side: _Side, address: Value, value: Value) -> None:
+        frame, lanes = self.frame, value.type.lanes
+        if side.reader.operand.axis == "mn":
+            frame.store_aligned(value, address, min(16, lanes * self.size))
+            return
+        for lane in range(lanes):
+            one = value if lanes == 1 else frame.b.extract(value, lane)
+            place = frame.at_byte(address, lane * side.pitch * self.size)
+            frame.store_aligned(one, place, self.size)
+
+    def _of_stage(self, side: _Side, stage: Value) -> Value:
+        return self.frame.b.element(side.base, "i8", self.frame.multiply(stage, self.stage))
+
+    def _bytes(self, index: Value) -> Value:
+        return self.frame.wide(self.frame.times32(index, self.size))
+
+    def _multiplied(self, sums: Sequence[Value], stage: Value) -> list[Value]:
+        """The sums with the terms of a stage added."""
+        frame, b, k = self.frame, self.frame.b, self.work.schedule.k
+        starts = [
+            frame.at_byte(self._of_stage(side, stage), self._bytes(frame.times32(thread, PIECE)))
+            for side, thread in ((self.a, self.thread_m), (self.b, self.thread_n))
+        ]
+        unroll = min(_UNROLL, k)
+        zero, end, step = (constant(I64, n) for n in (0, k, unroll))
+        with b.loop(zero, end, step, sums) as loop:
+            made = list(loop.carried)
+            for term in range(unroll):
+                number = frame.add(loop.index, constant(I64, term))
+                left = self._line(self.a, starts[0], number, self.rows)
+                right = self._line(self.b, starts[1], number, self.columns)
+                pairs = [(x, y) for x in left for y in right]
+                made = [b.multiply_add(x, y, s) for (x, y), s in zip(pairs, made, strict=True)]
+            loop.next = made
+        return loop.results
+
+    def _line(self, side: _Side, base: Value, term: Value, count: int) -> list[Value]:
+        """This thread's elements of one term: pieces that are a part of the tile apart."""
+        frame, b = self.frame, self.frame.b
+        row = b.element(base, "i8", frame.multiply(term, side.pitch * self.size))
+        apart = (side.pitch - _PAD) * PIECE // count
+        found: list[Value] = []
+        for piece in range(count // PIECE):
+            place = frame.at_byte(row, piece * apart * self.size)
+            vector = frame.load_aligned(self.kind.of(PIECE), place, 16)
+            found += [b.extract(vector, lane) for lane in range(PIECE)]
+        return found
+
+    def _store(self, sink: Sink, sums: Sequence[Value]) -> None:
+        frame, made = self.frame, self.work.schedule
+        row0, column0 = (frame.times32(t, PIECE) for t in (self.thread_m, self.thread_n))
+        rows_apart, columns_apart = made.m * PIECE // self.rows, made.n * PIECE // self.columns
+        for i in range(self.rows):
+            row = frame.plus32(row0, i // PIECE * rows_apart + i % PIECE)
+            for piece in range(self.columns // PIECE):
+                column = frame.plus32(column0, piece * columns_apart)
+                first = i * self.columns + piece * PIECE
+                sink.store(row, column, sums[first : first + PIECE])
+
+
+def _threads_across(n: int, threads: int) -> int:
+    """How many threads are side by side: such that each has about as many rows as columns."""
+    across = 1
+    while across * across < threads:
+        across *= 2
+    return min(across, n // PIECE)

@@ -1,0 +1,118 @@
+"""What a contraction costs on a GPU under a schedule, in cycles of a multiprocessor.
+
+A block of terms takes as long as its products or the bytes of its tiles do, whichever is longer;
+a tile adds its way out, and the time until its first operands are there. Multiprocessors with a
+tile more than the others are waited for; shares of workers are even, but parts are written, read
+and added by a second launch. Rates are those of the instructions; what kernels reach of them was
+measured on an H200.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.space import Words
+from thalweg.codegen.cuda.contraction.work import Work
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.ir.expr import Load
+
+#: Products of 2-byte numbers that the tensor cores of a multiprocessor add in a cycle.
+_TENSOR_RATES = {80: 1024, 86: 512, 89: 512, 90: 2048}
+_WARP_SHARE = 0.62  # of the tensor cores' rate, that mma.sync reaches where wgmma exists
+_CORES = {80: 64, 86: 128, 89: 128, 90: 128}  # products of float32 numbers in a cycle
+_CORES_SHARE = 0.85
+_DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
+
+#: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
+_WIDTH_SHARES = {256: 0.97, 192: 0.94, 128: 0.88, 64: 0.6}
+_ONE_GROUP_SHARE = 0.75
+_THREADS_SHARE = 0.6  # where threads bring operands in place of the copy engine
+
+_CACHE_RATE = 64.0  # bytes a cycle from the second cache to a multiprocessor
+_FILL = 1_200  # cycles until the first operands of a tile are there
+_WAY_OUT = 0.12  # cycles for each sum of a tile, besides the bytes that are written
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a problem under a schedule on a target."""
+
+    problem: Problem
+    target: CudaTarget
+    made: Schedule
+    is_copied: bool = True  # the copy engine reads both operands
+
+    def cycles(self) -> float:
+        """How long it takes."""
+        made, units = self.made, self.target.multiprocessors
+        batch, m, n, depth = Work(self.problem, made).counts(Words(0))
+        tiles = batch * m * n
+        block, out = self._block(), self._way_out()
+        if made.workers:
+            share = ceil(tiles * depth / made.workers) * ceil(made.workers / units / self._resident)
+            time = share * block + 2 * out + _FILL + self._fixup()
+        else:
+            rounds = ceil(tiles / (units * self._resident))
+            fill = _FILL / (2 if made.unit == "wgmma" else 1)  # the next tile's is hidden
+            time = rounds * (depth * block + out + fill)
+        return max(time, self._memory())
+
+    @property
+    def _resident(self) -> int:
+        """The blocks of a multiprocessor that take turns: one hides what the other waits for."""
+        return 1
+
+    def _block(self) -> float:
+        """A block of terms of one tile."""
+        made = self.made
+        products = made.m * made.n * made.k / self._rate()
+        sizes = [made.m * self.problem.a.dtype.itemsize, made.n * self.problem.b.dtype.itemsize]
+        return max(products, made.k * sum(sizes) / _CACHE_RATE)
+
+    def _rate(self) -> float:
+        """Products a cycle."""
+        capability, made = self.target.capability, self.made
+        if made.unit == "cores":
+            table = _DOUBLES if self.problem.dtype == FLOAT64 else _CORES
+            wide = min(1.0, (made.m * made.n / made.threads / 64) ** 0.5)
+            return _of(table, capability) * _CORES_SHARE * wide
+        rate = _of(_TENSOR_RATES, capability) * 2 / self.problem.a.dtype.itemsize
+        if made.unit == "mma":
+            share = _WARP_SHARE if capability >= 90 else 0.85
+            return rate * share * min(1.0, (made.m * made.n / (128 * 128)) ** 0.5)
+        share = _WIDTH_SHARES.get(made.n, 0.6) * (1.0 if made.m >= 128 else _ONE_GROUP_SHARE)
+        return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
+
+    def _way_out(self) -> float:
+        """The stores of a tile."""
+        kernel, made = self.problem.kernel, self.made
+        written = sum(np.dtype(store.buffer.dtype).itemsize for store in kernel.stores)
+        read = len(kernel.every(Load)) - 2
+        size = made.m * made.n
+        return size * (_WAY_OUT + (written + 2 * max(0, read)) / _CACHE_RATE)
+
+    def _fixup(self) -> float:
+        """The launch that adds parts up: they are written and read once."""
+        made, target = self.made, self.target
+        parts = 2 * made.workers * made.m * made.n * 4
+        moved = 1.5 * parts / (_CACHE_RATE / 2 * target.multiprocessors)
+        return moved + target.launch_time * 1e-9 * target.clock + _FILL
+
+    def _memory(self) -> float:
+        """The operands and the result once from memory."""
+        batch, m, n, k = self.problem.shape
+        a, b = self.problem.a.dtype.itemsize, self.problem.b.dtype.itemsize
+        stores = [np.dtype(s.buffer.dtype).itemsize for s in self.problem.kernel.stores]
+        size = batch * (m * k * a + n * k * b + m * n * sum(stores))
+        return size / self.target.memory_rate * self.target.clock
+
+
+def _of(table: dict[int, int], capability: int) -> int:
+    """The row of the newest GPU that is not newer."""
+    known = [number for number in table if number <= capability]
+    return table[max(known, default=min(table))]

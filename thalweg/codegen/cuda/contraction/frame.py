@@ -1,0 +1,146 @@
+"""The frame of an entry: its argument words, the grid, and the leaves of expressions on a GPU.
+
+It is the CPU's frame over kernel parameters in place of a table of words. Buffers begin at
+multiples of 256 bytes, so vectors are loaded and stored whole where offsets allow that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thalweg.codegen.cuda.contraction.problem import ACCESS_BYTES, alignment_of
+from thalweg.codegen.cuda.grid import Grid, GridModule
+from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Builder, Type, Value, constant
+from thalweg.codegen.math.conversion import storage_type, to_memory
+from thalweg.codegen.math.elements import sensitivity
+from thalweg.ir.expr import Variable
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Contraction, Store
+
+
+class GridFrame(Frame):
+    """An entry in the making: the values of its parameters, and where its threads are."""
+
+    def __init__(
+        self, module: GridModule, name: str, kernel: Contraction, threads: int, maps: int = 0
+    ) -> None:
+        """`maps` is the number of tensor maps, which follow the run-time sizes."""
+        count, buffers = len(kernel.arguments), range(1, 2 + len(kernel.arguments))
+        sizes = max([count + 1, *kernel.words]) - count - 1
+        words = [POINTER] * (2 + count) + [I64] * sizes
+        self.b: Builder = module.entry(name, words, threads, maps)
+        self.target, self.max_threads = module.target, threads
+        given = self.b.parameters[1:]
+        self.fault = given[0]
+        self.pointers = {a: given[n] for a, n in zip(kernel.arguments, buffers, strict=False)}
+        self.scratch = given[1 + count]
+        self.words = {n: given[n] for n in kernel.words}
+        self.maps = given[2 + count + sizes :]
+        self.sensitive = sensitivity()
+        self.grid = Grid.of(self.b)
+        self.number = self.grid.thread()  # of the thread in its block (i32)
+        self.memory = self.grid.shared()  # the address of the block's shared memory
+
+    # 32-bit integers: indices of a matrix, which fit
+
+    def i32(self, number: int) -> Value:
+        """A constant."""
+        return constant(I32, number)
+
+    def plus32(self, a: Value, b: Value | int) -> Value:
+        """The sum of two integers."""
+        return self._binary("add", a, b, 0)
+
+    def times32(self, a: Value, b: Value | int) -> Value:
+        """The product of two integers."""
+        return self._binary("mul", a, b, 1)
+
+    def over32(self, a: Value, b: Value | int) -> Value:
+        """The quotient of two integers that are not negative."""
+        return self._binary("udiv", a, b, 1)
+
+    def modulo32(self, a: Value, b: Value | int) -> Value:
+        """The remainder of two integers that are not negative."""
+        return self._binary("urem", a, b, None)
+
+    def _binary(self, operation: str, a: Value, b: Value | int, neutral: int | None) -> Value:
+        if isinstance(b, int):
+            if b == neutral:
+                return a
+            b = constant(I32, b)
+        return self.b.binary(operation, a, b)
+
+    def chunks32(self, extent: Value, size: int) -> Value:
+        """How many chunks of a size cover an extent."""
+        return self.over32(self.plus32(extent, size - 1), size)
+
+    def wide(self, value: Value) -> Value:
+        """An integer that is not negative, as 64 bits."""
+        return self.b.convert("zext", value, "i64")
+
+    def both(self, *conditions: Value) -> Value:
+        """Whether all conditions hold."""
+        result = constant(I1, True)
+        for condition in conditions:
+            if condition.text != "true":
+                result = (
+                    condition if result.text == "true" else self.b.binary("and", result, condition)
+                )
+        return result
+
+    # Memory
+
+    def at_byte(self, base: Value, offset: Value | int) -> Value:
+        """An address some bytes (i32, or a constant) from another one."""
+        if isinstance(offset, int):
+            return base if offset == 0 else self.b.element(base, "i8", constant(I64, offset))
+        return self.b.element(base, "i8", offset)
+
+    def load_aligned(self, kind: Type, address: Value, align: int) -> Value:
+        """What lies at an address that is a multiple of some bytes."""
+        return self.b.emit(kind, f"load {kind}, {address}, align {align}")
+
+    def store_aligned(self, value: Value, address: Value, align: int) -> None:
+        """Put a value at an address that is a multiple of some bytes."""
+        self.b.line(f"store {value}, {address}, align {align}")
+
+
+@dataclass
+class GridLeaves(Leaves):
+    """The leaves of expressions on a GPU: vectors are read whole where their places allow it."""
+
+    def _stored(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
+        if mask is not None or self.lanes == 1:
+            return super()._stored(argument, offset, mask)
+        address, spread = self.address(argument, offset, None)
+        if not (isinstance(spread, int) and spread == 1):
+            return super()._stored(argument, offset, mask)
+        kind = storage_type(argument.dtype, self.lanes)
+        align = access_alignment(offset, self.lane, kind)
+        return self.frame.b.emit(kind, f"load {kind}, {address}, align {align}")
+
+    def store(self, store: Store, value: Value) -> None:
+        """Store a value in every lane."""
+        b, argument = self.frame.b, store.buffer
+        raw = to_memory(b, value, argument.dtype)
+        address, spread = self.address(argument, store.offset, None)
+        if raw.type.lanes == 1:
+            b.store(raw, address)
+        elif isinstance(spread, int) and spread == 1:
+            align = access_alignment(store.offset, self.lane, raw.type)
+            b.line(f"store {raw}, {address}, align {align}")
+        else:
+            steps = self.distances(0 if spread is None else spread)
+            b.scatter(raw, b.element(address, raw.type.scalar, steps), None)
+
+
+def access_alignment(offset: Affine, lane: Variable | None, kind: Type) -> int:
+    """The bytes that the addresses of vectors along a lane are multiples of, as far as known."""
+    size = max(kind.bits // 8, 1)
+    whole = size * kind.lanes
+    known = alignment_of(offset, lane) * size or whole
+    align = size
+    while align < min(whole, ACCESS_BYTES) and known % (2 * align) == 0:
+        align *= 2
+    return align

@@ -1,0 +1,101 @@
+"""Contractions as CUDA kernels: their text, and the grids of their launches.
+
+What comes in is a `Contraction` and the target; what goes out is the text of the entry that
+multiplies, and of one that adds up what several blocks summed of one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from thalweg.codegen.cuda.contraction import cores, mma, wgmma
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.plan import schedule_of
+from thalweg.codegen.cuda.contraction.problem import problem_of
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.tune import tuned_schedule
+from thalweg.codegen.cuda.contraction.work import FIXUP_THREADS, Work
+from thalweg.codegen.cuda.grid import GridModule
+from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.builder import I64, constant
+from thalweg.ir.kernel import Contraction
+
+_MULTIPLY, _FIXUP = "multiply", "add_parts"
+
+
+def emit_contraction(
+    kernel: Contraction,
+    target: CudaTarget,
+    guarded: bool = False,
+    aligned: bool = False,
+    schedule: Schedule | None = None,
+) -> CudaKernel:
+    """The text of a contraction, by the given schedule, the one that was tuned, or the one the cost
+    model likes best.
+
+    A `guarded` one does nothing where the fault word is set; the buffers of an `aligned` one begin
+    at multiples of 16 bytes. Raises `NotContraction` where plain loops do as well.
+    """
+    work = _work(kernel, target, aligned, schedule)
+    module = GridModule(target)
+    maps = wgmma.Plan(work).tensor_maps if work.schedule.unit == "wgmma" else ()
+    frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
+    _write(frame, guarded, lambda: _multiply(work, frame))
+    entries = [_MULTIPLY]
+    if work.schedule.workers:
+        entries.append(_FIXUP)
+        fixup = GridFrame(module, _FIXUP, work.problem.kernel, FIXUP_THREADS, len(maps))
+        _write(fixup, guarded, lambda: work.emit_fixup(fixup))
+    return CudaKernel(module.text, tuple(entries), work.scratch, maps)
+
+
+def contraction_shapes(
+    kernel: Contraction,
+    target: CudaTarget,
+    sizes: Sequence[int] = (),
+    aligned: bool = False,
+    schedule: Schedule | None = None,
+) -> tuple[LaunchShape, ...]:
+    """The launches of a contraction's entries; `sizes` are its run-time sizes."""
+    work = _work(kernel, target, aligned, schedule)
+    made = work.schedule
+    tiles = max(1, work.tiles(work.problem.words(sizes)))
+    shared = _shared_bytes(work, target)
+    blocks = min(tiles, target.multiprocessors) if made.unit == "wgmma" else tiles
+    multiply = LaunchShape((made.workers or blocks, 1, 1), (made.threads, 1, 1), shared)
+    if not made.workers:
+        return (multiply,)
+    return multiply, LaunchShape((tiles, 1, 1), (FIXUP_THREADS, 1, 1))
+
+
+def _work(
+    kernel: Contraction, target: CudaTarget, aligned: bool, schedule: Schedule | None
+) -> Work:
+    problem = problem_of(kernel, aligned)
+    made = schedule or tuned_schedule(kernel, target) or schedule_of(problem, target)
+    return Work(wgmma.padded(problem, made) if made.unit == "wgmma" else problem, made)
+
+
+def _multiply(work: Work, frame: GridFrame) -> None:
+    emitters = {"cores": cores.emit_cores, "mma": mma.emit_mma, "wgmma": wgmma.emit_wgmma}
+    emitters[work.schedule.unit](work, frame)
+
+
+def _shared_bytes(work: Work, target: CudaTarget) -> int:
+    if work.schedule.unit == "cores":
+        return cores.shared_bytes(work)
+    if work.schedule.unit == "wgmma":
+        return wgmma.Plan(work).size
+    return mma.shared_bytes(work, target.is_emulated)
+
+
+def _write(frame: GridFrame, guarded: bool, body: Callable[[], None]) -> None:
+    """The body of an entry; of a guarded one, only where there is no fault."""
+    if not guarded:
+        body()
+    else:
+        fault = frame.b.load(I64, frame.fault)
+        with frame.b.when(frame.b.compare("eq", fault, constant(I64, 0))):
+            body()
+    frame.b.ret()

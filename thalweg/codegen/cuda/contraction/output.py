@@ -1,0 +1,124 @@
+"""Where the sums of a tile go: through the stores of the contraction, or to scratch memory.
+
+What comes in are sums in registers, some side by side along a row, and their place in the tile;
+what goes out are the instructions of bias, activation, residual, update and stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves
+from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem, vector_of
+from thalweg.codegen.cuda.contraction.space import At
+from thalweg.codegen.llvm.builder import Type, Value
+from thalweg.codegen.math.conversion import register_type
+from thalweg.ir.dynamic import is_static
+from thalweg.ir.expr import Variable
+from thalweg.ir.kernel import Store
+
+
+def store_width(problem: Problem, most: int) -> int:
+    """How many columns the stores can take at once, at most `most`."""
+    kernel, lane = problem.kernel, problem.columns.last
+    assert lane is not None
+    if not problem.is_aligned:
+        return 1
+    values = [part for store in kernel.stores for part in (store.value, store.inside)]
+    width = vector_of(values, (), lane, gcd(most, ACCESS_LANES))
+    return width if all(_is_side_by_side(store, lane) for store in kernel.stores) else 1
+
+
+ACCESS_LANES = 8  # columns whose stores are written as one: more would take too many registers
+
+
+def _is_side_by_side(store: Store, lane: Variable) -> bool:
+    factor = store.offset.factor(lane)
+    return store.inside is None and store.offset.is_plain and is_static(factor) and factor == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """The stores of a contraction for one tile, whose batch and first row and column are known."""
+
+    frame: GridFrame
+    problem: Problem
+    batch: At
+    row: Value
+    column: Value
+
+    def store(self, row: Value, column: Value, sums: Sequence[Value]) -> None:
+        """Store sums that are side by side in a row, at distances (i32) from the tile's first."""
+        frame = self.frame
+        rows, in_rows = self.problem.rows.at(frame, frame.plus32(self.row, row))
+        with frame.b.when(in_rows):
+            self.store_row(rows, column, sums)
+
+    def store_row(self, rows: At, column: Value, sums: Sequence[Value]) -> None:
+        """Store sums that are side by side in a row that exists."""
+        width = store_width(self.problem, len(sums))
+        for first in range(0, len(sums), width):
+            at = self.frame.plus32(self.frame.plus32(self.column, column), first)
+            self._store_some(rows, at, sums[first : first + width])
+
+    def _store_some(self, rows: At, column: Value, sums: Sequence[Value]) -> None:
+        frame, problem = self.frame, self.problem
+        columns, in_columns = problem.columns.at(frame, column)
+        with frame.b.when(in_columns):
+            at = {**self.batch, **rows, **columns}
+            lane = problem.columns.last if len(sums) > 1 else None
+            leaves = GridLeaves(frame, at, lane, len(sums), sum=together(frame, sums))
+            store_all(problem, leaves)
+
+
+def store_all(problem: Problem, leaves: GridLeaves) -> None:
+    """Every store of a contraction at one place, whose sum is known."""
+    stores, b = problem.kernel.stores, leaves.frame.b
+    evaluator = leaves.evaluator()
+    values = [evaluator.value_as(store.value, store.buffer.dtype) for store in stores]
+    conditions = [None if s.inside is None else evaluator.value_as(s.inside, bool) for s in stores]
+    for store, value, inside in zip(stores, values, conditions, strict=True):
+        if inside is None:
+            leaves.store(store, value)
+        else:
+            with b.when(inside):
+                replace(leaves, known=dict(leaves.known)).store(store, value)
+
+
+def together(frame: GridFrame, numbers: Sequence[Value]) -> Value:
+    """Scalars as the lanes of a vector."""
+    if len(numbers) == 1:
+        return numbers[0]
+    kind = numbers[0].type.of(len(numbers))
+    vector = Value(kind, "poison")
+    for lane, number in enumerate(numbers):
+        vector = frame.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
+    return vector
+
+
+def sum_type(problem: Problem) -> Type:
+    """The type of a sum in a register."""
+    return register_type(FLOAT64 if problem.dtype == FLOAT64 else problem.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """Scratch memory for the sums of a tile to which other blocks add: rows of `width` columns."""
+
+    frame: GridFrame
+    base: Value
+    width: int
+    kind: Type
+
+    def store(self, row: Value, column: Value, sums: Sequence[Value]) -> None:
+        """Put sums that are side by side down for the blocks' sums to be added."""
+        frame, size = self.frame, self.kind.bits // 8
+        index = frame.plus32(frame.times32(row, self.width), column)
+        address = frame.at_byte(self.base, frame.times32(index, size))
+        step = 16 // size
+        for first in range(0, len(sums), step):
+            some = together(frame, sums[first : first + step])
+            align = min(16, some.type.lanes * size)
+            frame.store_aligned(some, frame.at_byte(address, first * size), align)

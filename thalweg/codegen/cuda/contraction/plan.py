@@ -1,0 +1,142 @@
+"""The choice of a schedule: unit, tile, stages and shares that cost least.
+
+What comes in is a problem and the target; what goes out is the likely best `Schedule`, or a list of
+those worth measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from thalweg.codegen.cuda.contraction import mma, wgmma
+from thalweg.codegen.cuda.contraction.cost import Cost
+from thalweg.codegen.cuda.contraction.problem import (
+    BFLOAT16,
+    FLOAT8,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    Problem,
+)
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.work import Work
+from thalweg.codegen.cuda.target import CudaTarget
+
+Tile = TypeVar("Tile", bound=tuple[int, ...])
+
+_LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
+_MAX_PARTS = 256 << 20  # bytes of scratch memory
+_MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
+
+# (rows, columns, warps) of a tile on the cores
+_CORES = ((128, 128, 8), (128, 64, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4), (32, 32, 2))
+# (rows, columns, warps, warps side by side) of one by mma.sync
+_WARPS = (
+    (128, 128, 8, 4), (128, 64, 8, 2), (64, 128, 8, 4), (64, 64, 4, 2), (32, 64, 4, 2),
+    (16, 64, 4, 4),
+)  # fmt: skip
+# (rows, columns) of one by wgmma
+_GROUPS = (
+    (128, 256), (128, 192), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64),
+)  # fmt: skip
+
+
+def schedule_of(problem: Problem, target: CudaTarget) -> Schedule:
+    """The schedule that the cost model likes best."""
+    return min(_priced(problem, target), key=lambda pair: pair[1])[0]
+
+
+def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Schedule]:
+    """Schedules worth measuring, the likely ones first."""
+    ranked = sorted(_priced(problem, target), key=lambda pair: pair[1])
+    return [made for made, _ in ranked[:most]]
+
+
+def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
+    found: list[tuple[Schedule, float]] = []
+    for tile in _tiles(problem, target):
+        padded = wgmma.padded(problem, tile) if tile.unit == "wgmma" else problem
+        price = partial(Cost, padded, target, is_copied=tile.loaders != 4)
+        found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
+    return found
+
+
+def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Schedule]:
+    """A tile as it is, and with shares of workers where all sizes are known."""
+    yield tile
+    spaces = problem.batch, problem.rows, problem.columns, problem.reduced
+    if not all(space.is_static for space in spaces):
+        return
+    units = target.multiprocessors
+    work = Work(problem, tile)
+    tiles, depth = work.tiles(problem.words()), work.counts(problem.words())[3]
+    wanted = {units, 2 * units} if tile.unit != "wgmma" else {units}
+    wanted |= {tiles * parts for parts in (2, 3, 4, 6, 8, 12, 16) if tiles * parts <= 2 * units}
+    for workers in sorted(wanted):
+        share = tiles * depth / workers
+        if share >= 4 and 2 * workers * work.part_bytes <= _MAX_PARTS:
+            yield replace(tile, workers=workers)
+
+
+def _tiles(problem: Problem, target: CudaTarget) -> Iterator[Schedule]:
+    """Tiles on the units that can multiply the operands."""
+    if not _has_tensor_cores(problem, target):
+        terms = 8 if problem.dtype == FLOAT64 else 16
+        for m, n, warps in _fitting(problem, _CORES):
+            yield Schedule("cores", m, n, terms, warps, 1)
+        return
+    terms = _LINE // problem.a.dtype.itemsize
+    for m, n, warps, across in _fitting(problem, _WARPS):
+        made = Schedule("mma", m, n, terms, warps, across, 4)
+        yield from _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem))
+    if target.capability == 90:
+        for m, n in _fitting(problem, _GROUPS):
+            yield from _grouped(problem, target, Schedule("wgmma", m, n, terms, m // 16, 1, 4))
+
+
+def _grouped(problem: Problem, target: CudaTarget, made: Schedule) -> Iterator[Schedule]:
+    plan = wgmma.Plan(Work(wgmma.padded(problem, made), made))
+    if not plan.is_all_copied and made.n > _MAX_OWN_COLUMNS:
+        return
+    loaders = 1 if plan.is_all_copied else 4
+    made = replace(made, loaders=loaders)
+    yield from _with_stages(target, made, (8, 4, 2), partial(_wgmma_bytes, problem))
+
+
+def _with_stages(
+    target: CudaTarget, made: Schedule, choices: tuple[int, ...], size: partial[int]
+) -> Iterator[Schedule]:
+    """The most stages that fit into shared memory."""
+    for stages in choices:
+        deep = replace(made, stages=stages)
+        if size(deep) <= target.shared_bytes:
+            yield deep
+            return
+
+
+def _mma_bytes(problem: Problem, made: Schedule) -> int:
+    return mma.shared_bytes(Work(problem, made), is_emulated=False)
+
+
+def _wgmma_bytes(problem: Problem, made: Schedule) -> int:
+    return wgmma.Plan(Work(wgmma.padded(problem, made), made)).size
+
+
+def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
+    """The tiles that are not far larger than the problem, and the smallest."""
+    _, m, n, _ = problem.shape
+    found = [tile for tile in tiles if tile[0] < 2 * m + 32 and tile[1] < 2 * n + 64]
+    return found or [tiles[-1]]
+
+
+def _has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
+    """Whether tensor cores multiply the operands with the precision that is asked for."""
+    a, b = problem.a.dtype, problem.b.dtype
+    if a != b or problem.dtype != FLOAT32 or target.capability < 80:
+        return False
+    if a == FLOAT32:
+        return target.allow_tf32
+    return a in (BFLOAT16, FLOAT16) or (a in FLOAT8 and target.capability >= 89)

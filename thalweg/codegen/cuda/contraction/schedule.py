@@ -1,0 +1,38 @@
+"""Schedules: how a contraction is computed on a GPU, as numbers that can be kept and varied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: What multiplies: the cores themselves, warps by mma.sync, or groups of four warps by wgmma.
+Unit = Literal["cores", "mma", "wgmma"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a contraction is computed.
+
+    A block of threads has a tile of `m` by `n` sums, to which it adds `k` terms at a time; `warps`
+    of them multiply, `warps_n` side by side, and `loaders` more only load. `stages` tiles of the
+    operands are in shared memory at once. Of `group` rows of tiles one column after the other is
+    computed, while the caches hold what they share. With `workers`, that many blocks have equal
+    shares of all terms of all tiles, and a second launch adds up the tiles that several of them
+    have parts of.
+    """
+
+    unit: Unit
+    m: int
+    n: int
+    k: int
+    warps: int
+    warps_n: int
+    stages: int = 2
+    group: int = 8
+    workers: int = 0
+    loaders: int = 0
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return 32 * (self.warps + self.loaders)

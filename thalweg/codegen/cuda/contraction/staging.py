@@ -1,0 +1,86 @@
+"""Operand tiles on their way to shared memory by the threads of a block.
+
+What is plain and aligned is copied there without registers (cp.async); the rest is read, or
+computed, one block of terms ahead, and put there when the block before was multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.layout import SharedTile
+from thalweg.codegen.cuda.contraction.problem import Operand
+from thalweg.codegen.cuda.contraction.reader import TileReader
+from thalweg.codegen.cuda.contraction.space import At
+from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
+from thalweg.codegen.llvm.builder import Value
+
+_COPIED = (4, 8, 16)  # bytes that cp.async copies
+
+
+def shared_tile(operand: Operand, mn: int, k: int) -> SharedTile:
+    """The tile of an operand in shared memory: as it lies in memory, where elements have 2 bytes.
+
+    Tensor cores read others along the terms only.
+    """
+    size = operand.dtype.itemsize
+    axis = operand.axis if size == 2 and mn % (128 // size) == 0 else "k"
+    return SharedTile(mn, k, axis, size)
+
+
+def is_copied(operand: Operand, tile: SharedTile) -> bool:
+    """Whether cp.async copies an operand."""
+    size = operand.vector * operand.dtype.itemsize
+    return operand.is_plain and operand.axis == tile.axis and size in _COPIED
+
+
+class Staging:
+    """Brings the tiles of one operand to shared memory."""
+
+    def __init__(
+        self,
+        frame: GridFrame,
+        instructions: WarpInstructions,
+        operand: Operand,
+        tile: SharedTile,
+        batch: At,
+        first: Value,
+        threads: tuple[int, int] | None = None,
+    ) -> None:
+        self.frame, self.tile = frame, tile
+        self._instructions = instructions
+        self._reader = TileReader(frame, operand, (tile.mn, tile.k), batch, first, threads=threads)
+        self.is_copied = is_copied(operand, tile)
+
+    def copy(self, start: Value, base: Value) -> None:
+        """Begin to copy the block of terms from `start` on to a tile at `base`."""
+        size = self._reader.vector * self.tile.itemsize
+        places = self._reader.addresses(start)
+        for chunk, (source, inside) in zip(self._reader.chunks, places, strict=True):
+            with self.frame.b.when(chunk.exists):
+                offset = self.tile.offset(self.frame, chunk.mn, chunk.k)
+                destination = self.frame.at_byte(base, offset)
+                self._instructions.copy(destination, source, size, inside)
+
+    def read(self, start: Value) -> list[Value]:
+        """The chunks of the block of terms from `start` on."""
+        return self._reader.raw(start)
+
+    def put(self, values: Sequence[Value], base: Value) -> None:
+        """Put chunks into a tile at `base`."""
+        for chunk, value in zip(self._reader.chunks, values, strict=True):
+            with self.frame.b.when(chunk.exists):
+                self._put(chunk.mn, chunk.k, value, base)
+
+    def _put(self, mn: Value, k: Value, value: Value, base: Value) -> None:
+        frame, lanes = self.frame, value.type.lanes
+        axis = self._reader.operand.axis
+        if lanes == 1 or axis == self.tile.axis:
+            address = frame.at_byte(base, self.tile.offset(frame, mn, k))
+            frame.store_aligned(value, address, lanes * self.tile.itemsize)
+            return
+        for lane in range(lanes):
+            place = (frame.plus32(mn, lane), k) if axis == "mn" else (mn, frame.plus32(k, lane))
+            address = frame.at_byte(base, self.tile.offset(frame, *place))
+            frame.store_aligned(frame.b.extract(value, lane), address, self.tile.itemsize)

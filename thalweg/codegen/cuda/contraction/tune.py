@@ -1,0 +1,21 @@
+"""Schedules of GPU contractions that were found best by measurement, kept beside those of CPUs."""
+
+from __future__ import annotations
+
+from thalweg.codegen.contraction.tune import winners
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.kernels import key_of
+from thalweg.ir.kernel import Contraction
+
+_SAMPLE = Schedule("cores", 1, 1, 1, 1, 1)
+
+
+def tuned_schedule(kernel: Contraction, target: CudaTarget) -> Schedule | None:
+    """The schedule that was found best for a contraction, if it was ever measured."""
+    return winners().find_like(key_of(kernel), target, _SAMPLE)
+
+
+def keep_schedule(kernel: Contraction, target: CudaTarget, schedule: Schedule) -> None:
+    """From now on, and in later processes, make a contraction by this schedule."""
+    winners().keep(key_of(kernel), target, schedule)

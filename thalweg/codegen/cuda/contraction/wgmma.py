@@ -1,0 +1,301 @@
+"""Products by groups of warps on tensor cores (wgmma), for sm_90.
+
+Blocks stay and take one tile after the other. One warp lets the copy engine bring operands to
+shared memory, some stages ahead; where the engine cannot read an operand, four warps bring it there
+themselves. The other warps multiply: each group of four has 64 rows of the tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from thalweg.codegen.cuda.contraction.async_instructions import BARRIER_BYTES, AsyncInstructions
+from thalweg.codegen.cuda.contraction.copy_engine import BoxCopy, box_copy
+from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.layout import ATOM, LINE, SharedTile
+from thalweg.codegen.cuda.contraction.problem import Operand, Problem
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.space import At, Space, round_up
+from thalweg.codegen.cuda.contraction.staging import Staging, shared_tile
+from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
+from thalweg.codegen.cuda.contraction.warpgroup import ROWS, Pipeline, multiply_blocks
+from thalweg.codegen.cuda.contraction.work import Tile, Work
+from thalweg.codegen.cuda.tensor_map import TensorMapSpec
+from thalweg.codegen.llvm.builder import I32, Value, constant
+from thalweg.ir.dynamic import is_static
+
+_MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
+_LAG = 2  # blocks of terms that threads of their own have under way
+
+
+def padded(problem: Problem, made: Schedule) -> Problem:
+    """The problem with spaces in which boxes of the copy engine are of one image or matrix."""
+    panel = LINE // problem.a.dtype.itemsize
+    reduced = _padded(problem.reduced, made.k)
+    rows = _padded(problem.rows, panel) if problem.a.axis == "mn" else problem.rows
+    columns = _padded(problem.columns, panel) if problem.b.axis == "mn" else problem.columns
+    a = replace(problem.a, across=rows, along=reduced)
+    b = replace(problem.b, across=columns, along=reduced)
+    return replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
+
+
+def _padded(space: Space, multiple: int) -> Space:
+    last = space.last
+    if len(space.variables) < 2 or last is None or not is_static(last.extent):
+        return space
+    grown = round_up(last.extent, multiple)
+    return Space(space.variables, multiple) if grown <= _MAX_PADDING * last.extent else space
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """An operand, its tile in shared memory, and how the copy engine reads it, if it does."""
+
+    operand: Operand
+    tile: SharedTile
+    offset: int  # in a stage
+    copy: BoxCopy | None
+
+    @property
+    def panels(self) -> int:
+        """The boxes of a tile."""
+        return 1 if self.tile.axis == "k" else self.tile.mn // self.tile.panel
+
+
+class Plan:
+    """The operands and the shared memory of a block."""
+
+    def __init__(self, work: Work) -> None:
+        problem, made = work.problem, work.schedule
+        tiles = [shared_tile(problem.a, made.m, made.k), shared_tile(problem.b, made.n, made.k)]
+        offsets = [0, round_up(tiles[0].bytes, ATOM)]
+        self.sides = [
+            Side(operand, tile, offset, box_copy(operand, tile) if problem.is_aligned else None)
+            for operand, tile, offset in zip((problem.a, problem.b), tiles, offsets, strict=True)
+        ]
+        self.stage = offsets[1] + round_up(tiles[1].bytes, ATOM)
+        self.stages, self.warps, self.loaders = made.stages, made.warps, made.loaders
+        self.barriers = made.stages * self.stage
+        self.slabs = self.barriers + round_up(2 * made.stages * BARRIER_BYTES, 128)
+        self.size = self.slabs + made.warps * SLAB_BYTES
+        self.pipeline = Pipeline(
+            tiles[0],
+            tiles[1],
+            offsets[1],
+            self.stage,
+            made.stages,
+            self.barriers,
+            problem.a.dtype,
+        )
+
+    @property
+    def copies(self) -> list[BoxCopy]:
+        """Those of the copy engine."""
+        return [side.copy for side in self.sides if side.copy is not None]
+
+    @property
+    def tensor_maps(self) -> tuple[TensorMapSpec, ...]:
+        """The maps that the kernel takes."""
+        return tuple(copy.spec for copy in self.copies)
+
+    @property
+    def copied_bytes(self) -> int:
+        """What the copy engine brings to a stage."""
+        return sum(side.tile.bytes for side in self.sides if side.copy is not None)
+
+    @property
+    def is_all_copied(self) -> bool:
+        """Whether the copy engine reads both operands."""
+        return len(self.copies) == len(self.sides)
+
+
+def emit_wgmma(work: Work, frame: GridFrame) -> None:
+    """The entry that multiplies."""
+    plan = Plan(work)
+    engine = AsyncInstructions(frame)
+    _make_barriers(plan, frame, engine)
+    frame.grid.barrier()
+    consumers = frame.i32(32 * plan.warps)
+    is_consumer = frame.b.compare("slt", frame.number, consumers)
+    with frame.b.when(is_consumer):
+        _multiply(work, plan, frame)
+    first = frame.b.compare("eq", frame.number, consumers)
+    loads = frame.b.compare("sge", frame.number, consumers)
+    with frame.b.when(first if plan.is_all_copied else loads):
+        _Producer(work, plan, frame, engine, first).emit()
+
+
+def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> None:
+    """A full and an empty barrier for each stage."""
+    threads = 0 if plan.is_all_copied else 32 * plan.loaders
+    arrivals = threads + bool(plan.copies)
+    with frame.b.when(frame.b.compare("eq", frame.number, frame.i32(0))):
+        for stage in range(plan.stages):
+            full = frame.at_byte(frame.memory, plan.barriers + BARRIER_BYTES * stage)
+            engine.init(full, arrivals)
+            engine.init(frame.at_byte(full, BARRIER_BYTES * plan.stages), plan.warps)
+        engine.publish()
+
+
+def _multiply(work: Work, plan: Plan, frame: GridFrame) -> None:
+    """What the warps that multiply do."""
+    lane, warp = frame.modulo32(frame.number, 32), frame.over32(frame.number, 32)
+    group, within = frame.over32(warp, 4), frame.modulo32(warp, 4)
+    memory = frame.at_byte(frame.memory, plan.slabs)
+    slabs = Slabs(frame, frame.at_byte(memory, frame.times32(warp, SLAB_BYTES)), lane)
+    row = frame.plus32(frame.times32(group, ROWS), frame.times32(within, ROWS // 4))
+    with work.tiles_of_block(frame) as tile:
+        count = frame.b.binary("sub", tile.end, tile.first)
+        sums = multiply_blocks(frame, plan.pipeline, tile.done, count, group, lane)
+        fours = [sums[at : at + 4] for at in range(0, len(sums), 4)]
+        work.finish(frame, tile, lambda sink: slabs.store(sink, row, frame.i32(0), fours))
+
+
+class _Producer:
+    """What the warps that load do: one thread for the copy engine, or all of them."""
+
+    def __init__(
+        self, work: Work, plan: Plan, frame: GridFrame, engine: AsyncInstructions, first: Value
+    ) -> None:
+        self.work, self.plan, self.frame = work, plan, frame
+        self.engine, self.first = engine, first
+        self.threads = WarpInstructions(frame, frame.memory)
+
+    def emit(self) -> None:
+        """Bring the operands of all tiles of the block to shared memory."""
+        with self.work.tiles_of_block(self.frame) as tile:
+            self._tile(tile)
+
+    def _tile(self, tile: Tile) -> None:
+        frame, b, one = self.frame, self.frame.b, constant(I32, 1)
+        starts = [tile.row, tile.column]
+        boxes = [
+            self._panels(side, tile, start) if side.copy is not None else []
+            for side, start in zip(self.plan.sides, starts, strict=True)
+        ]
+        own = [
+            self._staging(side, tile, start) if side.copy is None else None
+            for side, start in zip(self.plan.sides, starts, strict=True)
+        ]
+        with b.loop(tile.first, tile.end, one) as loop:
+            number = frame.plus32(tile.done, b.binary("sub", loop.index, tile.first))
+            self.engine.wait(self._barrier(number, is_full=False), self._free_parity(number))
+            start = frame.times32(loop.index, self.work.schedule.k)
+            if self.plan.copies:
+                self._copy(number, start, boxes)
+            if any(own):
+                self._bring(number, start, [one for one in own if one is not None], tile.done)
+        if any(side is not None and side.is_copied for side in own):
+            self._finish(tile)
+
+    # Stages
+
+    def _stage(self, number: Value) -> Value:
+        return self.frame.b.binary("and", number, self.frame.i32(self.plan.stages - 1))
+
+    def _free_parity(self, number: Value) -> Value:
+        """The parity of the phase that ends when a stage was multiplied before: at first, now."""
+        b, frame = self.frame.b, self.frame
+        turn = b.binary("and", frame.over32(number, self.plan.stages), frame.i32(1))
+        return b.binary("xor", turn, frame.i32(1))
+
+    def _barrier(self, number: Value, is_full: bool) -> Value:
+        frame = self.frame
+        start = self.plan.barriers + (0 if is_full else BARRIER_BYTES * self.plan.stages)
+        place = frame.times32(self._stage(number), BARRIER_BYTES)
+        return frame.at_byte(frame.at_byte(frame.memory, start), place)
+
+    def _base(self, number: Value, side: Side) -> Value:
+        frame = self.frame
+        place = frame.times32(self._stage(number), self.plan.stage)
+        return frame.at_byte(frame.at_byte(frame.memory, side.offset), place)
+
+    # The copy engine
+
+    def _panels(self, side: Side, tile: Tile, start: Value) -> list[At]:
+        """The variables across the terms at each box of a tile."""
+        frame, panel = self.frame, side.tile.panel
+        places = [
+            side.operand.across.at(frame, frame.plus32(start, panel * n))[0]
+            for n in range(side.panels)
+        ]
+        return [{**tile.batch, **at} for at in places]
+
+    def _copy(self, number: Value, start: Value, boxes: list[list[At]]) -> None:
+        frame, engine = self.frame, self.engine
+        with frame.b.when(self.first):
+            full = self._barrier(number, is_full=True)
+            engine.arrive(full, self.plan.copied_bytes)
+            terms, _ = self.work.problem.reduced.at(frame, start)
+            maps = iter(frame.maps)
+            for side, panels in zip(self.plan.sides, boxes, strict=True):
+                if side.copy is None:
+                    continue
+                tensor_map = next(maps)
+                for n, at in enumerate(panels):
+                    size = side.tile.bytes // side.panels
+                    place = frame.at_byte(self._base(number, side), n * size)
+                    self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
+
+    def _copy_box(
+        self, copy: BoxCopy, tensor_map: Value, place: Value, full: Value, at: At
+    ) -> None:
+        frame = self.frame
+        coordinates = [one.at(frame, at) for one in copy.coordinates]
+        if copy.is_image:
+            taps = [one.at(frame, at) for one in copy.taps]
+            self.engine.copy_windows(tensor_map, place, full, coordinates, taps)
+        else:
+            self.engine.copy_box(tensor_map, place, full, coordinates)
+
+    # Threads of their own
+
+    def _staging(self, side: Side, tile: Tile, start: Value) -> Staging:
+        first = 32 * self.plan.warps
+        return Staging(
+            self.frame,
+            self.threads,
+            side.operand,
+            side.tile,
+            tile.batch,
+            start,
+            (first, 32 * self.plan.loaders),
+        )
+
+    def _bring(self, number: Value, start: Value, sides: list[Staging], done: Value) -> None:
+        frame, b = self.frame, self.frame.b
+        offsets = [side.offset for side in self.plan.sides if side.copy is None]
+        for staging, offset in zip(sides, offsets, strict=True):
+            place = frame.times32(self._stage(number), self.plan.stage)
+            base = frame.at_byte(frame.at_byte(frame.memory, offset), place)
+            if staging.is_copied:
+                staging.copy(start, base)
+            else:
+                staging.put(staging.read(start), base)
+        if not any(staging.is_copied for staging in sides):
+            self._arrive(number)
+            return
+        self.threads.commit()
+        self.threads.wait(self._lag)
+        earlier = b.binary("sub", number, frame.i32(self._lag))
+        with b.when(b.compare("sge", earlier, done)):
+            self._arrive(earlier)
+
+    @property
+    def _lag(self) -> int:
+        return min(_LAG, self.plan.stages - 1)
+
+    def _arrive(self, number: Value) -> None:
+        self.engine.publish_writes()
+        self.engine.arrive(self._barrier(number, is_full=True))
+
+    def _finish(self, tile: Tile) -> None:
+        """Wait for the last blocks of a tile."""
+        frame, b = self.frame, self.frame.b
+        self.threads.wait(0)
+        end = frame.plus32(tile.done, b.binary("sub", tile.end, tile.first))
+        begin = b.binary("sub", end, frame.i32(self._lag))
+        begin = b.intrinsic("smax", begin, tile.done)
+        with b.loop(begin, end, frame.i32(1)) as loop:
+            self._arrive(loop.index)

@@ -1,0 +1,216 @@
+"""Who computes what: the tiles of a contraction, their order, and shares of them for blocks.
+
+What comes in is a problem and a schedule; what goes out are the loops of a block over its tiles,
+with the terms that it adds up for each, the number of blocks, and the launch that adds up parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.output import Output, Partial, sum_type
+from thalweg.codegen.cuda.contraction.problem import Problem
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.space import At, Words
+from thalweg.codegen.llvm.builder import I64, Value, constant
+
+FIXUP_THREADS = 256
+_FIXUP_LANES = 4  # columns that a thread adds up at once
+
+Sink = Output | Partial
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of a block: its batch, first row and column, and the blocks of terms to add up."""
+
+    batch: At
+    row: Value
+    column: Value
+    first: Value  # of the blocks of terms (i32)
+    end: Value
+    whole: Value | None  # whether those are all; None: they are
+    part: Value | None  # the number of the part in scratch memory that they go to otherwise
+    done: Value  # the blocks of terms of the block's tiles before (i32)
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The tiles of a problem under a schedule."""
+
+    problem: Problem
+    schedule: Schedule
+
+    # On the host
+
+    def counts(self, words: Words) -> tuple[int, int, int, int]:
+        """Batches, rows and columns of tiles, and blocks of terms of each."""
+        problem, made = self.problem, self.schedule
+        batch = problem.batch.count(words)
+        m, n = problem.rows.count(words), problem.columns.count(words)
+        return (
+            batch,
+            -(-m // made.m),
+            -(-n // made.n),
+            max(1, -(-problem.reduced.count(words) // made.k)),
+        )
+
+    def tiles(self, words: Words) -> int:
+        """How many tiles there are."""
+        batch, m, n, _ = self.counts(words)
+        return batch * m * n
+
+    @property
+    def part_bytes(self) -> int:
+        """The bytes of a tile of sums."""
+        return self.schedule.m * self.schedule.n * sum_type(self.problem).bits // 8
+
+    @property
+    def scratch(self) -> int:
+        """The bytes of all parts: a worker has one at the start of its share and one at its end."""
+        return 2 * self.schedule.workers * self.part_bytes
+
+    # On the device
+
+    @contextmanager
+    def tiles_of_block(self, frame: GridFrame) -> Generator[Tile]:
+        """A loop over the tiles of a block."""
+        device = _Device(frame, self)
+        one = constant(I64, 1)
+        if not self.schedule.workers:
+            block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
+            count = frame.wide(device.count)
+            with frame.b.loop(block, count, blocks, [frame.i32(0)]) as loop:
+                number, (done,) = frame.b.convert("trunc", loop.index, "i32"), loop.carried
+                place = device.place(number)
+                yield Tile(*place, frame.i32(0), device.blocks, None, None, done)
+                loop.next = [frame.plus32(done, device.blocks)]
+            return
+        worker = frame.wide(frame.grid.block())
+        start, end = device.start(worker), device.start(frame.add(worker, one))
+        first = frame.b.binary("udiv", start, device.depth)
+        last = frame.b.binary(
+            "udiv", frame.add(end, frame.subtract(device.depth, one)), device.depth
+        )
+        last = frame.b.select(frame.b.compare("slt", worker, device.workers), last, first)
+        with frame.b.loop(first, last, one) as loop:
+            begin = frame.b.binary("mul", loop.index, device.depth)
+            low = frame.most(frame.subtract(start, begin), constant(I64, 0))
+            high = frame.least(frame.subtract(end, begin), device.depth)
+            whole = frame.b.compare("eq", frame.subtract(high, low), device.depth)
+            later = frame.b.convert("zext", frame.b.compare("sgt", begin, start), "i64")
+            part = frame.add(frame.b.binary("shl", worker, one), later)
+            done = frame.subtract(frame.add(begin, low), start)
+            number, first32, end32, done32 = (
+                frame.b.convert("trunc", v, "i32") for v in (loop.index, low, high, done)
+            )
+            yield Tile(*device.place(number), first32, end32, whole, part, done32)
+
+    def finish(self, frame: GridFrame, tile: Tile, store: Callable[[Sink], None]) -> None:
+        """Store the sums of a tile: as results, or as a part of them."""
+        results = Output(frame, self.problem, tile.batch, tile.row, tile.column)
+        if tile.whole is None or tile.part is None:
+            store(results)
+            return
+        base = frame.b.element(frame.scratch, "i8", frame.multiply(tile.part, self.part_bytes))
+        parts = Partial(frame, base, self.schedule.n, sum_type(self.problem))
+        with frame.b.when(tile.whole):
+            store(results)
+        with frame.b.when(frame.b.binary("xor", tile.whole, constant(tile.whole.type, True))):
+            store(parts)
+
+    def emit_fixup(self, frame: GridFrame) -> None:
+        """The launch that adds up the parts of each tile which several blocks computed."""
+        b, device, made = frame.b, _Device(frame, self), self.schedule
+        one, blocks = constant(I64, 1), frame.wide(frame.grid.blocks())
+        with b.loop(frame.wide(frame.grid.block()), frame.wide(device.count), blocks) as loop:
+            begin = b.binary("mul", loop.index, device.depth)
+            end = frame.subtract(frame.add(begin, device.depth), one)
+            first, last = device.worker(begin), device.worker(end)
+            with b.when(b.compare("slt", first, last)):
+                number = b.convert("trunc", loop.index, "i32")
+                output = Output(frame, self.problem, *device.place(number))
+                chunks = constant(I64, made.m * made.n // _FIXUP_LANES)
+                step = constant(I64, FIXUP_THREADS)
+                with b.loop(frame.wide(frame.number), chunks, step) as chunk:
+                    self._add_parts(frame, device, chunk.index, (begin, first, last), output)
+
+    def _add_parts(
+        self,
+        frame: GridFrame,
+        device: _Device,
+        chunk: Value,
+        place: tuple[Value, Value, Value],
+        output: Output,
+    ) -> None:
+        b, kind = frame.b, sum_type(self.problem)
+        begin, first, last = place
+        place_in_tile = frame.multiply(chunk, _FIXUP_LANES * kind.bits // 8)
+        zeros = [constant(kind, 0)] * _FIXUP_LANES
+        after = frame.add(last, constant(I64, 1))
+        with b.loop(first, after, constant(I64, 1), zeros) as loop:
+            later = b.convert("zext", b.compare("slt", device.start(loop.index), begin), "i64")
+            part = frame.add(b.binary("shl", loop.index, constant(I64, 1)), later)
+            offset = frame.add(frame.multiply(part, self.part_bytes), place_in_tile)
+            address = b.element(frame.scratch, "i8", offset)
+            found = frame.load_aligned(kind.of(_FIXUP_LANES), address, 16)
+            loop.next = [
+                b.binary("fadd", total, b.extract(found, lane))
+                for lane, total in enumerate(loop.carried)
+            ]
+        per_row = self.schedule.n // _FIXUP_LANES
+        narrow = b.convert("trunc", chunk, "i32")
+        row, column = frame.over32(narrow, per_row), frame.modulo32(narrow, per_row)
+        output.store(row, frame.times32(column, _FIXUP_LANES), loop.results)
+
+
+class _Device:
+    """The numbers of the work as values of an entry."""
+
+    def __init__(self, frame: GridFrame, work: Work) -> None:
+        self._frame, self._work = frame, work
+        problem, made = work.problem, work.schedule
+        self._rows = frame.chunks32(problem.rows.size(frame), made.m)
+        self._columns = frame.chunks32(problem.columns.size(frame), made.n)
+        flat = frame.b.binary("mul", self._rows, self._columns)
+        self._flat = flat
+        self.count = frame.b.binary("mul", flat, problem.batch.size(frame))
+        blocks = frame.chunks32(problem.reduced.size(frame), made.k)
+        self.blocks = frame.b.intrinsic("smax", blocks, frame.i32(1))
+        self.depth = frame.wide(self.blocks)
+        self._total = frame.b.binary("mul", self.depth, frame.wide(self.count))
+        self.workers = frame.least(frame.integer(made.workers), self._total)  # that have a share
+
+    def start(self, worker: Value) -> Value:
+        """The first of all blocks of terms that is a worker's."""
+        b = self._frame.b
+        divisor = self._frame.most(self.workers, constant(I64, 1))
+        return b.binary("udiv", b.binary("mul", worker, self._total), divisor)
+
+    def worker(self, position: Value) -> Value:
+        """The worker that has a block of terms."""
+        b, one = self._frame.b, constant(I64, 1)
+        after = b.binary("mul", self._frame.add(position, one), self.workers)
+        divisor = self._frame.most(self._total, one)
+        return b.binary("udiv", self._frame.subtract(after, one), divisor)
+
+    def place(self, number: Value) -> tuple[At, Value, Value]:
+        """The batch, the first row and the first column of a tile.
+
+        Tiles are counted down the rows of a group, then along the columns, group after group.
+        """
+        frame, work = self._frame, self._work
+        b, made = frame.b, work.schedule
+        batch, rest = frame.over32(number, self._flat), frame.modulo32(number, self._flat)
+        wide = frame.times32(self._columns, made.group)
+        group, within = frame.over32(rest, wide), frame.modulo32(rest, wide)
+        first = frame.times32(group, made.group)
+        left = b.binary("sub", self._rows, first)
+        height = b.intrinsic("smin", left, frame.i32(made.group))
+        row = frame.plus32(first, frame.modulo32(within, height))
+        column = frame.over32(within, height)
+        at, _ = work.problem.batch.at(frame, batch)
+        return at, frame.times32(row, made.m), frame.times32(column, made.n)

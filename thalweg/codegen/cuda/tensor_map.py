@@ -1,0 +1,128 @@
+"""Tensor maps: how the copy engine of a GPU (TMA) finds the elements of a tensor.
+
+A `TensorMapSpec` belongs to a kernel; with the argument words of a call it is a `TensorMap`, plain
+integers that `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col` takes, or the emulated driver.
+Axes are counted from the innermost.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any
+
+from thalweg.ir.dynamic import Dynamic, factors_of
+
+BYTES = 128  # of an encoded map
+MAX_RANK = 5
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What makes a map one of images, read as the windows of a convolution (im2col).
+
+    A box is `pixels` positions of a window, each of some `channels`. The first position of a row
+    and of an image is `lower`, the last one `upper` beyond the end; (width, height) each.
+    """
+
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+    channels: int
+    pixels: int
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map in numbers. Boxes are swizzled by 128 bytes; what is outside of it is zero."""
+
+    address: int
+    dtype: str  # as NumPy and ml_dtypes name it
+    itemsize: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes, of all axes but the innermost
+    box: tuple[int, ...]  # the elements of a copy along each axis
+    steps: tuple[int, ...]  # elements from one that is copied to the next, along each axis
+    windows: Windows | None = None
+
+    def emulated(self) -> bytes:
+        """The map as the emulated copy engine reads it: 32-bit words, see `MapWord`."""
+
+        def padded(numbers: Sequence[int], fill: int) -> list[int]:
+            return [*numbers, *[fill] * (MAX_RANK - len(numbers))]
+
+        low, high = self.address & 0xFFFFFFFF, self.address >> 32
+        strides = [stride // 16 for stride in self.strides]
+        words = [low, high, len(self.extents), self.itemsize, *padded(self.extents, 1)]
+        words += [*padded(strides, 0)[: MAX_RANK - 1], *padded(self.box, 1), *padded(self.steps, 1)]
+        if self.windows is not None:
+            window = self.windows
+            words += [*window.lower, *window.upper, window.channels, window.pixels]
+        packed = b"".join(struct.pack("<I", word & 0xFFFFFFFF) for word in words)
+        return packed.ljust(BYTES, b"\0")
+
+
+class MapWord:
+    """Where the emulated copy engine finds what: the numbers of 32-bit words."""
+
+    ADDRESS, RANK, ITEMSIZE, EXTENTS, STRIDES, BOX, STEPS = 0, 2, 3, 4, 9, 13, 18
+    LOWER, UPPER, CHANNELS, PIXELS = 23, 25, 27, 28
+
+
+@dataclass(frozen=True)
+class TensorMapSpec:
+    """A tensor map of a kernel: that of the call it was made for, and what differs in others.
+
+    A kernel takes its encoded maps by value after its argument words; an emulated one takes their
+    addresses, as words.
+    """
+
+    argument: int  # the argument word that holds the address of the tensor
+    map: TensorMap  # its address is the distance in bytes from there
+    varying: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    """(axis, number, words): the extent of an axis is the number times those argument words."""
+
+    def resolved(self, words: Sequence[int]) -> TensorMap:
+        """The map of a call; `words` are all argument words, from the fault word's address on."""
+        extents = list(self.map.extents)
+        for axis, number, factors in self.varying:
+            extents[axis] = number * prod(int(words[word]) for word in factors)
+        address = int(words[self.argument]) + self.map.address
+        return replace(self.map, address=address, extents=tuple(max(1, e) for e in extents))
+
+    def emulated(self, words: Sequence[int]) -> bytes:
+        """The encoded map of a call on an emulated device."""
+        return self.resolved(words).emulated()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept on disk."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> TensorMapSpec:
+        """What `to_json` gave, perhaps read from a file."""
+        given = {name: _tuples(value) for name, value in fields["map"].items()}
+        windows = given.pop("windows")
+        if windows is not None:
+            windows = Windows(**{name: _tuples(value) for name, value in windows.items()})
+        return cls(
+            fields["argument"], TensorMap(**given, windows=windows), _tuples(fields["varying"])
+        )
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as the tuples that they were before they became JSON."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any JSON values
+
+
+def varying_extents(extents: Sequence[int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """What `TensorMapSpec.varying` says of extents, some of which are known at run time only."""
+    found: list[tuple[int, int, tuple[int, ...]]] = []
+    for axis, extent in enumerate(extents):
+        factors = factors_of(extent)
+        words = tuple(factor.word for factor in factors if isinstance(factor, Dynamic))
+        if words:
+            known = [int(factor) for factor in factors if not isinstance(factor, Dynamic)]
+            found.append((axis, prod(known), words))
+    return tuple(found)

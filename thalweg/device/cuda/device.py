@@ -1,0 +1,232 @@
+"""CUDA devices: GPUs of this machine, found by their driver and opened when they are first used."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.driver import Context, Driver, Properties
+from thalweg.device.cuda.graph_template import GraphTemplate
+from thalweg.device.cuda.kernels import Kernels, LoadedKernel
+from thalweg.device.cuda.listing import CudaListing, listed
+from thalweg.device.cuda.loading import load_kernels, make_template
+from thalweg.device.cuda.memory import DeviceBuffer, Memory, Pool
+from thalweg.device.cuda.program import CudaProgram, DeviceMemory
+from thalweg.device.device import Device
+from thalweg.device.gpu_options import GpuOptions
+from thalweg.lower.control.builder import Lower
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.ops.core.buffer import Buffer, host_buffer
+from thalweg.platform.caches import Bounded
+from thalweg.platform.forks import freed_after_fork
+
+Array = NDArray[Any]
+
+_LEFT = 256 << 20  # bytes of a GPU that are left to its driver and to others
+
+
+class CudaDevice(Device):
+    """A GPU: one pool of memory, and programs that run as CUDA graphs."""
+
+    target: CudaTarget
+    is_host = False
+
+    def __init__(
+        self,
+        driver: Driver,
+        index: int,
+        name: str,
+        fraction: float = 0.0,
+        allow_growth: bool = True,
+        is_emulated: bool = False,
+    ) -> None:
+        """At most a fraction of its memory is used (0: all but some that is left to others), taken
+        as it is needed or, without growth, at once."""
+        self.properties = driver.properties(index)
+        super().__init__(name, target_of(self.properties, is_emulated))
+        found = self.properties
+        self.capability = found.capability
+        self.description = (
+            f"device: {index}, name: {found.name}, pci bus id: {found.bus_id}, "
+            f"compute capability: {found.capability // 10}.{found.capability % 10}"
+        )
+        self._driver, self._index = driver, index
+        self._fraction, self._allow_growth = fraction, allow_growth
+        self._lock = freed_after_fork(threading.RLock())
+        self._process = os.getpid()
+        self.kernels = Kernels(lambda: self.context, self.target)
+
+    @cached_property
+    def key(self) -> str:
+        """Names everything about the device that its programs depend on."""
+        return f"{self.target} {self.target.key}"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether an error has closed it."""
+        return "_shared" in self.__dict__ and self._shared.memory.context.lost is not None
+
+    @property
+    def context(self) -> Context:
+        """The GPU in use."""
+        return self.shared.memory.context
+
+    @property
+    def shared(self) -> DeviceMemory:
+        """The memory that all programs share; raises what closed the device, if something did."""
+        if os.getpid() != self._process:
+            raise errors.FailedPreconditionError(
+                None,
+                None,
+                f"{self.name} belongs to the process that this one was forked from: start processes"
+                " that use GPUs with the 'spawn' method, or fork before the first session",
+            )
+        with self._lock:
+            found = self._shared
+        if found.memory.context.lost is not None:
+            raise found.memory.context.lost
+        return found
+
+    @cached_property
+    def _shared(self) -> DeviceMemory:
+        context = self._driver.open(self._index, self.name)
+        limit = self._limit(context)
+        pool = Pool(context, limit, 0 if self._allow_growth else limit)
+        return DeviceMemory(Memory(context, pool), self.name, self.target)
+
+    def _limit(self, context: Context) -> int:
+        free, total = context.memory()
+        if self._fraction:
+            return int(self._fraction * total)
+        return max(free - _LEFT, free // 2)
+
+    # Memory
+
+    @property
+    def memory_limit(self) -> int:
+        """How many bytes of the GPU the process may use."""
+        return int((self._fraction or 1.0) * self.properties.memory)
+
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
+        """Memory for an array; what it holds is undefined. Objects are the host's."""
+        if np.dtype(dtype).hasobject:
+            return host_buffer(shape, dtype)
+        return self.shared.memory.buffer(shape, dtype, self.name)
+
+    def upload(self, value: Array) -> DeviceBuffer:
+        """A copy of an array of the host."""
+        shared = self.shared
+        made = shared.memory.buffer(value.shape, value.dtype, self.name)
+        shared.memory.upload(made.address, value)
+        return made
+
+    def download(self, buffer: Buffer) -> Array:
+        """A copy of a buffer on the host."""
+        return buffer.snapshot()
+
+    # Programs
+
+    def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> CudaProgram:
+        """A lowered region as a program on this GPU."""
+        names, loaded = load_kernels(lowered, kernels, self.kernels, self.target)
+        template, listing = make_template(lowered, kernels, names, loaded, self.target)
+        unique = list(dict(zip(names, loaded, strict=True)).values())
+        return CudaProgram(template, unique, lowered.spec.region, lambda: listing, self.shared)
+
+    def find_kernels(self, names: Sequence[str]) -> list[LoadedKernel] | None:
+        """Kernels by their names in the kernel cache, loaded; None unless all are there."""
+        return self.kernels.find(names)
+
+    def restore(
+        self,
+        template: GraphTemplate,
+        kernels: Sequence[LoadedKernel],
+        region: Region,
+        listing: Callable[[], CudaListing],
+    ) -> CudaProgram:
+        """A program from its template and its loaded kernels."""
+        return CudaProgram(template, kernels, region, listing, self.shared)
+
+    def list_launches(
+        self,
+        lowered: Lowered,
+        kernels: Sequence[SpecializedKernel],
+        template: GraphTemplate,
+        loaded: Sequence[LoadedKernel],
+    ) -> CudaListing:
+        """What a program was made of."""
+        found = [loaded[launch.kernel] for launch in template.launches]
+        return listed(lowered, kernels, found, self.target)
+
+    def load_control(self, unit: ControlRegion, lower: Lower) -> None:
+        """The executor runs conditionals and loops; their regions are programs of this device."""
+        return
+
+
+def target_of(properties: Properties, is_emulated: bool = False) -> CudaTarget:
+    """What lowering and the code generator must know about a GPU."""
+    return CudaTarget(
+        name="cuda emulated" if is_emulated else "cuda",
+        is_emulated=is_emulated,
+        capability=properties.capability,
+        multiprocessors=properties.multiprocessors,
+        max_threads=properties.threads_per_block,
+        resident_threads=properties.threads_per_multiprocessor,
+        shared_bytes=properties.shared_bytes,
+        memory_rate=properties.memory_rate,
+        l2=properties.l2,
+    )
+
+
+# The GPUs of this process
+
+
+def cuda_devices(count: int | None, task: str, gpus: GpuOptions) -> list[CudaDevice]:
+    """The GPUs of this process: all, so many, or those of a list of indices. One that an error
+    closed is left out."""
+    driver, is_emulated = found_driver()
+    if driver is None:
+        return []
+    there = range(driver.count())
+    chosen = _chosen(gpus.visible, there)
+    made: list[CudaDevice] = []
+    for number, index in enumerate(chosen[:count]):
+        key = index, number, task, gpus.memory_fraction, gpus.allow_growth
+        if key not in _devices:
+            name = f"{task}/device:GPU:{number}"
+            _devices[key] = CudaDevice(driver, index, name, *key[3:], is_emulated)
+        made.append(_devices[key])
+    return [device for device in made if not device.is_lost]
+
+
+def _chosen(visible: str, there: range) -> list[int]:
+    """The indices of the GPUs that a list names; all for an empty one."""
+    names = [part.strip() for part in visible.split(",") if part.strip()]
+    unknown = [name for name in names if not name.isdigit() or int(name) not in there]
+    if unknown:
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"gpu_options.visible_device_list {visible!r} names GPU {unknown[0]}, but this process "
+            f"sees {len(there)}, numbered from 0",
+        )
+    return [int(name) for name in names] or list(there)
+
+
+_devices = Bounded[Any, CudaDevice]("GPUs of this process", 64)
+
+
+def forget_devices() -> None:
+    """Open GPUs anew, for sessions that come later."""
+    _devices.clear()

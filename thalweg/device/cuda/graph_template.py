@@ -1,0 +1,31 @@
+"""A program of a GPU but for its addresses: argument words, and the kernels of its CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from thalweg.codegen.cuda.launch import LaunchShape
+from thalweg.device.program_template import ProgramTemplate
+
+
+class PlacedLaunch(NamedTuple):
+    """A launch of a kernel: which kernel, where its words begin and how many there are, the grid of
+    each entry, the launches that it comes after, and about how many seconds it takes."""
+
+    kernel: int
+    word: int
+    words: int
+    shapes: tuple[LaunchShape, ...]
+    after: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTemplate(ProgramTemplate):
+    """The program of a region on some shapes, as CUDA graphs that run one after the other."""
+
+    launches: Sequence[PlacedLaunch]
+    graphs: Sequence[int]  # the launch that each graph begins with
+    input_shapes: Sequence[tuple[int, ...]]  # of the inputs that are read

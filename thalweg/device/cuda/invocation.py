@@ -1,0 +1,273 @@
+"""Invocations: what one call of a program in flight needs on a GPU.
+
+An `Invocation` is a program template with memory of its own: an arena, small arguments and results
+with pinned memory beside them, a stream, and the CUDA graphs of its launches. Small inputs, the
+positions of random streams and a clear fault word are one copy at the start of the first graph; the
+fault word and small results are one copy at the end of the last. Addresses that change from call to
+call are parameters of kernels, which are updated where they changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.device.cuda.driver import TENSOR_MAP_BYTES, Graph, KernelNode
+from thalweg.device.cuda.graph_template import GraphTemplate
+from thalweg.device.cuda.kernels import LoadedKernel
+from thalweg.device.cuda.memory import DeviceBuffer, Memory, pinned
+from thalweg.device.program_template import STREAM_BYTES
+from thalweg.lower.memory.arena import rounded
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.state.variable_uses import Use
+
+Array = NDArray[Any]
+
+#: Bytes of an input or a result up to which it goes with all other small ones.
+MAX_SMALL_INPUT = 1 << 16
+MAX_SMALL_OUTPUT = 1 << 10
+_ALIGNMENT = 256
+_FAULT_BYTES = 16  # results follow it
+
+
+class Staged(NamedTuple):
+    """Memory of the device that belongs to the invocation, and pinned memory beside it, if any."""
+
+    address: int
+    host: Array | None
+
+
+class Timed(NamedTuple):
+    """The events around one kernel of a graph."""
+
+    first: int
+    last: int
+
+
+class Invocation:
+    """A program with memory of its own."""
+
+    def __init__(
+        self,
+        template: GraphTemplate,
+        kernels: Sequence[LoadedKernel],
+        constants: Sequence[DeviceBuffer],
+        input_dtypes: Sequence[Any],
+        memory: Memory,
+        use: Use[VariableCell],
+        is_timed: bool = False,
+    ) -> None:
+        self._template, self._kernels, self._memory = template, kernels, memory
+        self.use = use
+        self.addresses = [0] * len(template.references)
+        self.borrowed: Sequence[Any] = ()  # the variables' buffers that the words point to
+        self.held: list[Any] = []  # what the launches that run may access
+        self._plan_memory(input_dtypes)
+        base = self._block.address
+        known = [base + self._fault, base + self._arena, base + self._streams]
+        known += [buffer.address for buffer in constants]
+        self._constants = constants
+        self.words: NDArray[np.int64] = np.array([0, *known], np.int64)[template.bases]
+        self.words += template.words
+        self._launch_of = self._launches_of_words()
+        self._changed: set[int] = set()  # launches whose parameters have changed
+        for (targets, *_), staged in zip(template.outputs, self.outputs, strict=True):
+            if staged is not None:
+                self.bind(targets, staged.address)
+        self.input_addresses = [staged.address for staged in self.inputs]
+        for (_, targets), staged in zip(template.inputs, self.inputs, strict=True):
+            self.bind(targets, staged.address)
+        self.stream = memory.context.stream()
+        self.timed: list[Timed] = []
+        self._is_timed = is_timed
+        self.is_serial = is_timed  # each launch comes after the one before
+        self._was_serial = is_timed
+        maps = [kernels[launch.kernel].tensor_maps for launch in template.launches]
+        self._maps = np.zeros(TENSOR_MAP_BYTES * (sum(map(len, maps)) + 1), np.uint8)
+        pairs = enumerate(self.outputs)
+        self.small_results = [(n, one.host) for n, one in pairs if one and one.host is not None]
+        self._nodes: dict[tuple[int, int], tuple[Graph, int]] = {}  # by launch and entry
+        self.graphs: list[Graph] = []
+
+    # Memory
+
+    def _plan_memory(self, dtypes: Sequence[Any]) -> None:
+        """Small inputs, streams, the fault word and small results lie side by side, then the arena,
+        then large inputs."""
+        template = self._template
+        shapes = [(s, np.dtype(d)) for s, d in zip(template.input_shapes, dtypes, strict=True)]
+        sizes = [kind.itemsize * int(np.prod(shape, dtype=np.int64)) for shape, kind in shapes]
+        places: list[int] = []
+        end = 0
+        for size in sizes:
+            places.append(end)
+            end += rounded(size, _ALIGNMENT) if size <= MAX_SMALL_INPUT else 0
+        self._streams = end
+        end += rounded(STREAM_BYTES * len(template.streams), _ALIGNMENT)
+        self._fault = end
+        end, results = self._plan_results(end + _FAULT_BYTES)
+        self._results_end = end
+        self._arena = rounded(end, _ALIGNMENT)
+        end = self._arena + rounded(template.arena, _ALIGNMENT)
+        for number, size in enumerate(sizes):
+            if size > MAX_SMALL_INPUT:
+                places[number] = end
+                end += rounded(size, _ALIGNMENT)
+        self._block = self._memory.pool.allocate(end)
+        self._given = pinned(self._memory.context, self._fault + _FAULT_BYTES)
+        self._returned = pinned(self._memory.context, self._results_end - self._fault)
+        self._given.array[:] = 0
+        self.fault = self._returned.array[:4].view(np.int32)
+        self.inputs = [
+            self._staged(place, *shapes[number], sizes[number] <= MAX_SMALL_INPUT)
+            for number, place in enumerate(places)
+        ]
+        positions = self._given.array[self._streams : self._streams + self._stream_bytes]
+        self.streams = positions.view(np.uint32).reshape(-1, STREAM_BYTES // 4)
+        self.outputs = [None if place < 0 else self._result(*one) for place, *one in results]
+
+    @property
+    def _stream_bytes(self) -> int:
+        return STREAM_BYTES * len(self._template.streams)
+
+    def _plan_results(self, start: int) -> tuple[int, list[tuple[int, int, Any, Any]]]:
+        """Where the small results lie: (start or -1, start, shape, dtype) of each output."""
+        found: list[tuple[int, int, Any, Any]] = []
+        for _, shape, dtype, reference, _ in self._template.outputs:
+            kind = None if reference >= 0 else np.dtype(dtype)
+            size = 0 if kind is None else kind.itemsize * int(np.prod(shape, dtype=np.int64))
+            if kind is None or size > MAX_SMALL_OUTPUT:
+                found.append((-1, 0, shape, kind))
+                continue
+            found.append((start, start, shape, kind))
+            start += rounded(size, _FAULT_BYTES)
+        return start, found
+
+    def _staged(self, place: int, shape: Any, dtype: Any, is_small: bool) -> Staged:
+        address = self._block.address + place
+        if not is_small:
+            return Staged(address, None)
+        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return Staged(address, self._given.array[place : place + size].view(dtype).reshape(shape))
+
+    def _result(self, place: int, shape: Any, dtype: Any) -> Staged:
+        start = place - self._fault
+        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        array = self._returned.array[start : start + size].view(dtype).reshape(shape)
+        return Staged(self._block.address + place, array)
+
+    # Words
+
+    def _launches_of_words(self) -> NDArray[np.int64]:
+        """For each word the launch that it is a parameter of."""
+        counts = [launch.words for launch in self._template.launches]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
+        """Point argument words to memory: each to so many bytes after its start."""
+        for word, shift in targets:
+            if self.words[word] != address + shift:
+                self.words[word] = address + shift
+                self._changed.add(int(self._launch_of[word]))
+
+    # Graphs
+
+    def prepare(self) -> None:
+        """Have graphs with the words as they are: made on the first call, updated on others."""
+        if not self.graphs or self.is_serial is not self._was_serial:
+            self._build()
+        for number in self._changed:
+            for entry in range(len(self._template.launches[number].shapes)):
+                graph, node = self._nodes[number, entry]
+                graph.update(node, self._kernel_node(number, entry))
+        if self._changed:
+            self._changed.clear()
+
+    def _build(self) -> None:
+        self._close_graphs()
+        self._changed.clear()
+        self._was_serial = self.is_serial
+        launches, starts = self._template.launches, self._template.graphs
+        ends = [*starts[1:], len(launches)]
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            is_last = number == len(starts) - 1
+            self.graphs.append(self._graph(range(start, end), not number, is_last))
+
+    def _graph(self, launches: range, is_first: bool, is_last: bool) -> Graph:
+        graph = self._memory.context.graph()
+        begin: list[int] = []
+        if is_first:
+            size = self._fault + _FAULT_BYTES
+            begin = [graph.add_upload(self._block.address, self._given.address, size, ())]
+        ends: dict[int, int] = {}  # the last node of each launch
+        last = begin
+        for number in launches:
+            after = [ends[n] for n in self._template.launches[number].after if n in ends]
+            ends[number] = self._add(graph, number, last if self.is_serial else after or begin)
+            last = [ends[number]]
+        if is_last:
+            followed = {n for number in launches for n in self._template.launches[number].after}
+            leaves = [node for number, node in ends.items() if number not in followed]
+            size = self._results_end - self._fault
+            source = self._block.address + self._fault
+            graph.add_download(self._returned.address, source, size, leaves or begin)
+        graph.finish()
+        return graph
+
+    def _add(self, graph: Graph, number: int, after: Sequence[int]) -> int:
+        """The entries of a launch, one after the other; the last node."""
+        context = self._memory.context
+        kernel = self._kernels[self._template.launches[number].kernel]
+        first = last = 0
+        if self._is_timed:
+            first, last = context.event(), context.event()
+            after = [graph.add_event(first, after)]
+        for entry, shape in enumerate(self._template.launches[number].shapes):
+            context.allow_shared(kernel.functions[entry], shape.shared_bytes)
+            node = graph.add_kernel(self._kernel_node(number, entry), after)
+            self._nodes[number, entry] = graph, node
+            after = [node]
+        if self._is_timed:
+            self.timed.append(Timed(first, last))
+            after = [graph.add_event(last, after)]
+        return after[0]
+
+    def _kernel_node(self, number: int, entry: int) -> KernelNode:
+        launch = self._template.launches[number]
+        kernel = self._kernels[launch.kernel]
+        maps = self._encode_maps(number, kernel)
+        return KernelNode(
+            kernel.functions[entry],
+            launch.shapes[entry],
+            self.words.ctypes.data + 8 * launch.word,
+            launch.words,
+            maps,
+            len(kernel.tensor_maps),
+        )
+
+    def _encode_maps(self, number: int, kernel: LoadedKernel) -> int:
+        """The tensor maps of a launch, for the addresses that its words have now."""
+        if not kernel.tensor_maps:
+            return 0
+        earlier = self._template.launches[:number]
+        place = sum(len(self._kernels[launch.kernel].tensor_maps) for launch in earlier)
+        start = -(-self._maps.ctypes.data // 64) * 64 + TENSOR_MAP_BYTES * place
+        word = self._template.launches[number].word
+        for at, spec in enumerate(kernel.tensor_maps):
+            address = int(self.words[word + spec.argument])
+            self._memory.context.encode(spec, address, start + TENSOR_MAP_BYTES * at)
+        return start
+
+    def close(self) -> None:
+        """Free the memory; nothing of it runs any more."""
+        self._close_graphs()
+        self._memory.pool.free(self._block)
+        self.borrowed, self.held = (), []
+
+    def _close_graphs(self) -> None:
+        for graph in self.graphs:
+            graph.close()
+        self.graphs, self._nodes, self.timed = [], {}, []

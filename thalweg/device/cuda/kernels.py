@@ -1,0 +1,161 @@
+"""Kernels of GPUs by what they are: made once, kept on disk beside those of CPUs, and loaded into
+the context of each device that uses them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any
+
+from thalweg.codegen.cache import note, shared_disk
+from thalweg.codegen.cuda.compile import to_cubin, to_ptx
+from thalweg.codegen.cuda.kernel import emit
+from thalweg.codegen.cuda.launch import CudaKernel, TensorMapSpec
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.kernels import key_of
+from thalweg.codegen.llvm.compile import object_code
+from thalweg.codegen.machine import named
+from thalweg.device.cuda.driver import Context
+from thalweg.ir.kernel import Kernel
+from thalweg.platform.caches import Bounded
+from thalweg.platform.forks import freed_after_fork
+
+_COMPILERS = 4  # threads: most of the time is LLVM's and `ptxas`'s, which need no GIL
+
+
+@dataclass(frozen=True)
+class Image:
+    """A kernel as a driver loads it, and what a launch needs besides its code."""
+
+    code: bytes  # PTX, a cubin, or an object of the host
+    entries: tuple[str, ...]
+    scratch: int
+    tensor_maps: tuple[TensorMapSpec, ...]
+
+    def to_bytes(self) -> bytes:
+        """As it is kept on disk: a line about it, and the code."""
+        about = {"entries": self.entries, "scratch": self.scratch}
+        maps = [asdict(each) for each in self.tensor_maps]
+        return json.dumps({**about, "maps": maps}).encode() + b"\n" + self.code
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Image:
+        """What `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        head, _, code = content.partition(b"\n")
+        about: Any = json.loads(head)
+        maps = tuple(TensorMapSpec(**_tuples(each)) for each in about["maps"])
+        return cls(code, tuple(about["entries"]), int(about["scratch"]), maps)
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields as they were before JSON, which has lists in place of tuples."""
+    return {name: _tuple(value) for name, value in fields.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any JSON values
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel in a device's context."""
+
+    functions: tuple[int, ...]
+    scratch: int
+    tensor_maps: tuple[TensorMapSpec, ...]
+    size: int  # bytes of code
+
+
+@dataclass(frozen=True)
+class KernelRequest:
+    """A kernel that is wanted. `guarded`: it does nothing where the fault word is set. `aligned`:
+    its buffers begin at multiples of 16 bytes. `explain` gives the error that the user sees."""
+
+    kernel: Kernel
+    guarded: bool
+    aligned: bool
+    explain: Callable[[Exception], Exception]
+
+    def name(self, target: CudaTarget) -> str:
+        """What it is called in the cache."""
+        form = f"{self.guarded} {self.aligned}"
+        parts = f"cuda {target} {target.key} {form} {key_of(self.kernel)}"
+        return sha256(parts.encode()).hexdigest()
+
+
+class Kernels:
+    """The kernels of one device."""
+
+    def __init__(self, context: Callable[[], Context], target: CudaTarget) -> None:
+        self._context, self._target = context, target
+        self._known = Bounded[str, LoadedKernel]("kernels of a GPU", 1 << 13)
+        self._lock = freed_after_fork(threading.Lock())
+
+    def load(self, requests: Sequence[KernelRequest]) -> list[LoadedKernel]:
+        """The kernels asked for, compiled where no process has done so before."""
+        names = [request.name(self._target) for request in requests]
+        wanted = dict(zip(names, requests, strict=True))
+        with self._lock:
+            missing = {n: r for n, r in wanted.items() if self._found(n) is None}
+            start = time.perf_counter()
+            for name, image in zip(missing, self._made(list(missing.values())), strict=True):
+                disk = shared_disk()
+                if disk is not None:
+                    disk.write(name, image.to_bytes())
+                self._known[name] = self._loaded(image)
+                now = time.perf_counter()
+                note(misses=1, compile_seconds=now - start, code_bytes=len(image.code))
+                start = now
+            return [self._known[name] for name in names]
+
+    def find(self, names: Sequence[str]) -> list[LoadedKernel] | None:
+        """The kernels of these names, if none of them has to be compiled."""
+        with self._lock:
+            found = [self._found(name) for name in names]
+        kernels = [kernel for kernel in found if kernel is not None]
+        return kernels if len(kernels) == len(names) else None
+
+    def _found(self, name: str) -> LoadedKernel | None:
+        known = self._known.get(name)
+        if known is not None:
+            note(memory_hits=1)
+        disk = shared_disk()
+        content = disk.read(name) if known is None and disk is not None else None
+        if content is None:
+            return known
+        try:
+            known = self._known[name] = self._loaded(Image.from_bytes(content))
+            note(disk_hits=1, code_bytes=known.size)
+        except (ValueError, KeyError, TypeError, RuntimeError):
+            return None  # not of our making: it is compiled again
+        return known
+
+    def _made(self, requests: Sequence[KernelRequest]) -> list[Image]:
+        if len(requests) < 2:
+            return [self._compiled(request) for request in requests]
+        with ThreadPoolExecutor(_COMPILERS) as threads:
+            return list(threads.map(self._compiled, requests))
+
+    def _compiled(self, request: KernelRequest) -> Image:
+        try:
+            made = emit(request.kernel, self._target, request.guarded, request.aligned)
+        except Exception as error:
+            raise request.explain(error) from error
+        return Image(code_of(made, self._target), made.entries, made.scratch, made.tensor_maps)
+
+    def _loaded(self, image: Image) -> LoadedKernel:
+        functions = self._context().load(image.code, image.entries)
+        return LoadedKernel(functions, image.scratch, image.tensor_maps, len(image.code))
+
+
+def code_of(kernel: CudaKernel, target: CudaTarget) -> bytes:
+    """What the driver of a target loads."""
+    if target.is_emulated:
+        return object_code(kernel.text, named("native"))
+    ptx = to_ptx(kernel.text, target)
+    return to_cubin(ptx, target) or ptx.encode() + b"\0"

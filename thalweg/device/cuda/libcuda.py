@@ -1,0 +1,379 @@
+"""The CUDA driver, libcuda, called through ctypes. Nothing else of CUDA has to be installed."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from typing import Any
+
+from thalweg import errors
+from thalweg.codegen.cuda.launch import TensorMapSpec
+from thalweg.device.cuda.driver import (
+    TENSOR_MAP_BYTES,
+    Context,
+    Driver,
+    Graph,
+    KernelNode,
+    Properties,
+)
+
+_LIBRARY = "libcuda.so.1"
+_STATIC_SHARED = 48 << 10  # above this, a function has to be allowed its shared memory
+_MAX_DYNAMIC_SHARED = 8  # an attribute of functions
+_CLUSTER = 4  # an attribute of launches
+_HOST, _DEVICE = 1, 2  # kinds of memory
+_LIKELY_RATE = 1e12  # bytes a second
+_NON_BLOCKING = 1  # a stream that does not wait for the default one
+
+# Attributes of devices
+_THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
+_MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75, 76, 97
+
+#: How tensor maps name what they are maps of, and how their boxes are swizzled in shared memory.
+_MAP_DTYPES = {
+    "uint8": 0,
+    "uint16": 1,
+    "uint32": 2,
+    "int32": 3,
+    "uint64": 4,
+    "int64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+    "tfloat32": 11,
+}
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_L2_128 = 2
+
+
+class _KernelParameters(Structure):
+    _fields_ = (
+        ("function", c_void_p),
+        *((name, c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("parameters", c_void_p),
+        ("extra", c_void_p),
+        ("kernel", c_void_p),
+        ("context", c_void_p),
+    )
+
+
+def _side(name: str) -> list[tuple[str, Any]]:
+    offsets = [(f"{name}_{part}", c_size_t) for part in ("x", "y", "z", "level")]
+    return [
+        *offsets,
+        (f"{name}_kind", c_uint),
+        (f"{name}_host", c_void_p),
+        (f"{name}_device", c_uint64),
+        (f"{name}_array", c_void_p),
+        (f"{name}_reserved", c_void_p),
+        (f"{name}_pitch", c_size_t),
+        (f"{name}_height", c_size_t),
+    ]
+
+
+class _Copy(Structure):
+    _fields_ = (
+        *_side("source"),
+        *_side("target"),
+        ("width", c_size_t),
+        ("height", c_size_t),
+        ("depth", c_size_t),
+    )
+
+
+class _ClusterSize(Structure):
+    _fields_ = (("x", c_uint), ("y", c_uint), ("z", c_uint), ("rest", ctypes.c_char * 52))
+
+
+@cache
+def _library() -> Any:
+    return ctypes.CDLL(_LIBRARY)
+
+
+def _described(code: int) -> str:
+    name, text = ctypes.c_char_p(), ctypes.c_char_p()
+    _library().cuGetErrorName(code, byref(name))
+    _library().cuGetErrorString(code, byref(text))
+    parts = [part.value.decode() for part in (name, text) if part.value]
+    return ": ".join(parts) or "which the driver does not know"
+
+
+class LibcudaDriver(Driver):
+    """The driver of this machine."""
+
+    @classmethod
+    def found(cls) -> LibcudaDriver | None:
+        """The driver; None where there is none, or no GPU that it can use."""
+        try:
+            library = _library()
+        except OSError:
+            return None
+        return cls() if library.cuInit(0) == 0 else None
+
+    def count(self) -> int:
+        found = c_int()
+        self._call("cuDeviceGetCount", byref(found))
+        return found.value
+
+    def properties(self, index: int) -> Properties:
+        device = self._device(index)
+
+        def number(attribute: int) -> int:
+            found = c_int()
+            self._call("cuDeviceGetAttribute", byref(found), attribute, device)
+            return found.value
+
+        name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
+        memory = c_size_t()
+        self._call("cuDeviceGetName", name, 256, device)
+        self._call("cuDeviceGetPCIBusId", bus, 64, device)
+        self._call("cuDeviceTotalMem_v2", byref(memory), device)
+        # Memory transfers twice in a cycle of its clock, which is in kHz where it is told at all.
+        rate = 2e3 * number(_MEMORY_CLOCK) * number(_BUS_WIDTH) / 8 or _LIKELY_RATE
+        return Properties(
+            name.value.decode(),
+            10 * number(_MAJOR) + number(_MINOR),
+            memory.value,
+            number(_MULTIPROCESSORS),
+            number(_THREADS_PER_BLOCK),
+            number(_THREADS_PER_MULTIPROCESSOR),
+            number(_SHARED),
+            number(_L2),
+            rate,
+            bus.value.decode(),
+        )
+
+    def open(self, index: int, name: str) -> LibcudaContext:
+        return LibcudaContext(self._device(index), name)
+
+    def _device(self, index: int) -> c_int:
+        device = c_int()
+        self._call("cuDeviceGet", byref(device), index)
+        return device
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        code = getattr(_library(), function)(*arguments)
+        if code:
+            message = f"{function} failed with CUDA error {code}, {_described(code)}"
+            raise errors.InternalError(None, None, message)
+
+
+class LibcudaContext(Context):
+    """The primary context of a GPU."""
+
+    def __init__(self, device: c_int, name: str) -> None:
+        super().__init__(name)
+        self._handle = c_void_p()
+        self._current = threading.local()
+        code = _library().cuDevicePrimaryCtxRetain(byref(self._handle), device)
+        if code:
+            raise self.failure(code, "cuDevicePrimaryCtxRetain", _described(code))
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call the driver with this context."""
+        self.enter()
+        code = getattr(_library(), function)(*arguments)
+        if code:
+            raise self.failure(code, function, _described(code))
+
+    def release(self, function: str, handle: Any) -> None:
+        """Free something. Finalizers do so, and some after the driver has ended: what it answers
+        does not matter."""
+        if self.lost is None:
+            self.enter()
+            getattr(_library(), function)(handle)
+
+    def enter(self) -> None:
+        """Have this thread's calls go to this context."""
+        if getattr(self._current, "is_set", False):
+            return
+        code = _library().cuCtxSetCurrent(self._handle)
+        if code:
+            raise self.failure(code, "cuCtxSetCurrent", _described(code))
+        self._current.is_set = True
+
+    # Memory
+
+    def memory(self) -> tuple[int, int]:
+        free, total = c_size_t(), c_size_t()
+        self.call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value, total.value
+
+    def allocate(self, size: int) -> int:
+        address = c_uint64()
+        self.call("cuMemAlloc_v2", byref(address), c_size_t(size))
+        return address.value
+
+    def free(self, address: int) -> None:
+        self.release("cuMemFree_v2", c_uint64(address))
+
+    def pin(self, size: int) -> int:
+        address = c_void_p()
+        self.call("cuMemHostAlloc", byref(address), c_size_t(size), 0)
+        return address.value or 0
+
+    def unpin(self, address: int) -> None:
+        self.release("cuMemFreeHost", c_void_p(address))
+
+    # Work
+
+    def upload(self, target: int, source: int, size: int, stream: int) -> None:
+        arguments = c_uint64(target), c_void_p(source), c_size_t(size), c_void_p(stream)
+        self.call("cuMemcpyHtoDAsync_v2", *arguments)
+
+    def download(self, target: int, source: int, size: int, stream: int) -> None:
+        arguments = c_void_p(target), c_uint64(source), c_size_t(size), c_void_p(stream)
+        self.call("cuMemcpyDtoHAsync_v2", *arguments)
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        arguments = c_uint64(target), c_uint64(source), c_size_t(size), c_void_p(stream)
+        self.call("cuMemcpyDtoDAsync_v2", *arguments)
+
+    def stream(self) -> int:
+        made = c_void_p()
+        self.call("cuStreamCreate", byref(made), _NON_BLOCKING)
+        return made.value or 0
+
+    def wait(self, stream: int) -> None:
+        self.call("cuStreamSynchronize", c_void_p(stream))
+
+    def event(self) -> int:
+        made = c_void_p()
+        self.call("cuEventCreate", byref(made), 0)
+        return made.value or 0
+
+    def elapsed(self, first: int, second: int) -> float:
+        milliseconds = c_float()
+        arguments = byref(milliseconds), c_void_p(first), c_void_p(second)
+        self.call("cuEventElapsedTime", *arguments)
+        return milliseconds.value * 1e-3
+
+    # Code
+
+    def load(self, image: bytes, entries: Sequence[str]) -> tuple[int, ...]:
+        module, log = c_void_p(), ctypes.create_string_buffer(8192)
+        options = (c_int * 2)(5, 6)  # where the log of errors goes, and how long it may be
+        values = (c_void_p * 2)(ctypes.cast(log, c_void_p), len(log))
+        self.enter()
+        code = _library().cuModuleLoadDataEx(byref(module), image, 2, options, values)
+        if code:
+            described = f"{_described(code)}\n{log.value.decode(errors='replace')}".strip()
+            raise self.failure(code, "cuModuleLoadDataEx", described)
+        found: list[int] = []
+        for name in entries:
+            function = c_void_p()
+            self.call("cuModuleGetFunction", byref(function), module, name.encode())
+            found.append(function.value or 0)
+        return tuple(found)
+
+    def allow_shared(self, function: int, size: int) -> None:
+        if size > _STATIC_SHARED:
+            self.call("cuFuncSetAttribute", c_void_p(function), _MAX_DYNAMIC_SHARED, c_int(size))
+
+    def encode(self, spec: TensorMapSpec, address: int, target: int) -> None:
+        rank = len(spec.extents)
+        arguments = (
+            c_void_p(target),
+            c_int(_MAP_DTYPES[spec.dtype]),
+            c_uint(rank),
+            c_void_p(address),
+            (c_uint64 * rank)(*spec.extents),
+            (c_uint64 * max(rank - 1, 1))(*spec.strides),
+            (c_uint * rank)(*spec.box),
+            (c_uint * rank)(*[1] * rank),
+            0,  # not interleaved
+            _SWIZZLES[spec.swizzle],
+            _L2_128,
+            0,  # what is out of bounds is zero
+        )
+        self.call("cuTensorMapEncodeTiled", *arguments)
+
+    def graph(self) -> LibcudaGraph:
+        return LibcudaGraph(self, self._handle)
+
+
+class LibcudaGraph(Graph):
+    """A CUDA graph."""
+
+    def __init__(self, context: LibcudaContext, handle: c_void_p) -> None:
+        self._context, self._context_handle = context, handle
+        self._graph, self._runnable = c_void_p(), c_void_p()
+        self._nodes: list[c_void_p] = []
+        self._launch = _library().cuGraphLaunch
+        context.call("cuGraphCreate", byref(self._graph), 0)
+
+    def add_kernel(self, kernel: KernelNode, after: Sequence[int]) -> int:
+        given = _parameters(kernel, self._context_handle)
+        number = self._add("cuGraphAddKernelNode_v2", after, byref(given[0]))
+        cluster = kernel.shape.cluster
+        if cluster != (1, 1, 1):
+            size = _ClusterSize(*cluster)
+            arguments = self._nodes[number], _CLUSTER, byref(size)
+            self._context.call("cuGraphKernelNodeSetAttribute", *arguments)
+        return number
+
+    def add_upload(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
+        copy = _Copy(source_kind=_HOST, source_host=source)
+        copy.target_kind, copy.target_device = _DEVICE, target
+        return self._add_copy(copy, size, after)
+
+    def add_download(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
+        copy = _Copy(source_kind=_DEVICE, source_device=source)
+        copy.target_kind, copy.target_host = _HOST, target
+        return self._add_copy(copy, size, after)
+
+    def _add_copy(self, copy: _Copy, size: int, after: Sequence[int]) -> int:
+        copy.source_pitch = copy.target_pitch = copy.width = size
+        copy.source_height = copy.target_height = copy.height = copy.depth = 1
+        return self._add("cuGraphAddMemcpyNode", after, byref(copy), self._context_handle)
+
+    def add_event(self, event: int, after: Sequence[int]) -> int:
+        return self._add("cuGraphAddEventRecordNode", after, c_void_p(event))
+
+    def _add(self, function: str, after: Sequence[int], *arguments: Any) -> int:
+        node = c_void_p()
+        before = (c_void_p * len(after))(*[self._nodes[number].value for number in after])
+        self._context.call(
+            function, byref(node), self._graph, before, c_size_t(len(after)), *arguments
+        )
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    def finish(self) -> None:
+        arguments = byref(self._runnable), self._graph, ctypes.c_ulonglong(0)
+        self._context.call("cuGraphInstantiateWithFlags", *arguments)
+
+    def update(self, node: int, kernel: KernelNode) -> None:
+        given = _parameters(kernel, self._context_handle)
+        arguments = self._runnable, self._nodes[node], byref(given[0])
+        self._context.call("cuGraphExecKernelNodeSetParams_v2", *arguments)
+
+    def launch(self, stream: int) -> None:
+        self._context.enter()
+        code = self._launch(self._runnable, c_void_p(stream))
+        if code:
+            raise self._context.failure(code, "cuGraphLaunch", _described(code))
+
+    def close(self) -> None:
+        if self._runnable:
+            self._context.release("cuGraphExecDestroy", self._runnable)
+        self._context.release("cuGraphDestroy", self._graph)
+        self._runnable = c_void_p()
+
+
+def _parameters(kernel: KernelNode, context: c_void_p) -> tuple[_KernelParameters, Any]:
+    """What a node is told of its kernel, and the memory that must live until it has been told."""
+    addresses = [kernel.words + 8 * n for n in range(kernel.word_count)]
+    addresses += [kernel.maps + TENSOR_MAP_BYTES * n for n in range(kernel.map_count)]
+    array = (c_void_p * len(addresses))(*addresses)
+    shape = kernel.shape
+    sizes = *shape.grid, *shape.block, shape.shared_bytes
+    parameters = ctypes.cast(array, POINTER(c_void_p))
+    made = _KernelParameters(
+        kernel.function, *sizes, ctypes.cast(parameters, c_void_p), None, None, context
+    )
+    return made, array

@@ -1,0 +1,118 @@
+"""The launches of a lowered region with their kernels: what a program of a GPU was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from thalweg.codegen.cuda.kernel import emit, launch_shapes
+from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.device.cuda.dependencies import edges, is_check, writes_variable
+from thalweg.device.cuda.kernels import LoadedKernel
+from thalweg.device.program_template import STREAM_BYTES
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.flops_bytes import flops_bytes
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory.arena import Arena, arrange
+from thalweg.lower.memory.buffers import Buffer
+from thalweg.lower.nests.bufferize import Launch
+
+_FLOPS_RATE = 2e13  # of plain arithmetic: an estimate that only cuts long steps into graphs
+
+
+@dataclass(frozen=True, eq=False)
+class CudaCall:
+    """A launch with its kernel: its argument words, its grids, and what it comes after."""
+
+    launch: Launch
+    specialized: SpecializedKernel
+    kernel: LoadedKernel
+    words: int
+    scratch: int
+    guarded: bool
+    aligned: bool
+    shapes: tuple[LaunchShape, ...]
+    after: tuple[int, ...]
+    seconds: float  # about what it takes
+
+    @property
+    def word_count(self) -> int:
+        """How many words its arguments take: the fault word, buffers, scratch and sizes."""
+        return len(self.launch.buffers) + 2 + len(self.specialized.words)
+
+    def emitted(self, target: CudaTarget) -> CudaKernel:
+        """Its code as LLVM text."""
+        return emit(self.specialized.kernel, target, self.guarded, self.aligned)
+
+
+@dataclass(frozen=True, eq=False)
+class CudaListing:
+    """What a program was made of, for those who print its plan."""
+
+    lowered: Lowered
+    calls: Sequence[CudaCall]
+    arena: Arena
+
+
+def guarded_launches(launches: Sequence[Launch]) -> list[bool]:
+    """For each launch, whether it must not run in a step with a fault: it writes a variable, and
+    something is checked."""
+    checks = any(map(is_check, launches))
+    return [checks and writes_variable(launch) for launch in launches]
+
+
+def aligned_launches(lowered: Lowered) -> list[bool]:
+    """For each launch, whether all its buffers begin at multiples of 16 bytes."""
+    streams = {buffer: n * STREAM_BYTES for n, buffer in enumerate(lowered.streams.values())}
+
+    def start(buffer: Buffer, first: int) -> int:
+        _, inside = lowered.pieces.get(buffer, (buffer, 0))
+        return streams.get(buffer, 0) + (first + inside) * np.dtype(buffer.dtype).itemsize
+
+    return [
+        all(start(*pair) % 16 == 0 for pair in zip(launch.buffers, launch.starts, strict=True))
+        for launch in lowered.launches
+    ]
+
+
+def listed(
+    lowered: Lowered,
+    kernels: Sequence[SpecializedKernel],
+    loaded: Sequence[LoadedKernel],
+    target: CudaTarget,
+) -> CudaListing:
+    """The launches of a region with their kernels, laid out in memory and in order."""
+    launches = lowered.launches
+    sizes = [kernel.scratch for kernel in loaded]
+    arena = arrange(launches, sizes, lowered.pieces, target)
+    after, guarded = edges(launches, arena, sizes), guarded_launches(launches)
+    aligned = aligned_launches(lowered)
+    calls: list[CudaCall] = []
+    words = 0
+    for number, launch in enumerate(launches):
+        specialized = kernels[number]
+        made = CudaCall(
+            launch,
+            specialized,
+            loaded[number],
+            words,
+            arena.scratch[number],
+            guarded[number],
+            aligned[number],
+            launch_shapes(specialized.kernel, target, specialized.words, aligned[number]),
+            after[number],
+            seconds_of(launch, target),
+        )
+        calls.append(made)
+        words += made.word_count
+    return CudaListing(lowered, calls, arena)
+
+
+def seconds_of(launch: Launch, target: CudaTarget) -> float:
+    """About how long a launch takes."""
+    work = flops_bytes(launch.kernel)
+    busy = max(work.operations / _FLOPS_RATE, work.moved / target.memory_rate)
+    return busy + target.launch_time * 1e-9

@@ -1,0 +1,102 @@
+"""From a lowered region to a program of a GPU: kernels compiled or found, words laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.device.cuda.graph_template import GraphTemplate, PlacedLaunch
+from thalweg.device.cuda.kernels import KernelRequest, Kernels, LoadedKernel
+from thalweg.device.cuda.listing import (
+    CudaCall,
+    CudaListing,
+    aligned_launches,
+    guarded_launches,
+    listed,
+)
+from thalweg.device.program_template import Border, Layout
+from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory.barriers import amid_updates
+from thalweg.lower.nests.bufferize import Launch
+from thalweg.lower.specialise import NotCompiled
+
+#: Seconds after which a step is cut: between two graphs it hears of signals and of its deadline.
+SLICE = 0.08
+
+
+def load_kernels(
+    lowered: Lowered, kernels: Sequence[SpecializedKernel], cache: Kernels, target: CudaTarget
+) -> tuple[list[str], list[LoadedKernel]]:
+    """The kernels of all launches, and their names in the cache."""
+    launches = lowered.launches
+    forms = zip(guarded_launches(launches), aligned_launches(lowered), strict=True)
+    requests = [
+        KernelRequest(one.kernel, *form, partial(_explained, launch))
+        for one, form, launch in zip(kernels, forms, launches, strict=True)
+    ]
+    keys = [(request.kernel, request.guarded, request.aligned) for request in requests]
+    unique = dict(zip(keys, requests, strict=True))
+    found = dict(zip(unique, cache.load(list(unique.values())), strict=True))
+    names = {key: request.name(target) for key, request in unique.items()}
+    return [names[key] for key in keys], [found[key] for key in keys]
+
+
+def _explained(launch: Launch, error: Exception) -> Exception:
+    """What has no machine code is run on NumPy kernels."""
+    if isinstance(error, Unsupported):
+        return NotCompiled(launch.nodes[0], str(error))
+    return error
+
+
+def make_template(
+    lowered: Lowered,
+    kernels: Sequence[SpecializedKernel],
+    names: Sequence[str],
+    loaded: Sequence[LoadedKernel],
+    target: CudaTarget,
+) -> tuple[GraphTemplate, CudaListing]:
+    """A region, lowered for a target, as what its invocations are made from."""
+    listing = listed(lowered, kernels, loaded, target)
+    layout = Layout(listing.arena, list(lowered.streams.values()))
+    for call in listing.calls:
+        layout.add(call.launch, call.scratch, call.specialized.words)
+    border = Border(lowered, layout.places)
+    inputs, region = border.inputs(), lowered.spec.region
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    template = GraphTemplate(
+        tuple(numbers),
+        np.array(layout.words or [0], np.int64),
+        np.array(layout.bases or [0], np.int64),
+        layout.constants,
+        border.streams(),
+        inputs,
+        border.references(),
+        border.outputs(),
+        listing.arena.size,
+        [_placed(call, numbers[name]) for call, name in zip(listing.calls, names, strict=True)],
+        graph_starts(listing.calls),
+        [lowered.spec.shapes[region.inputs[place]] for place, _ in inputs],
+    )
+    return template, listing
+
+
+def _placed(call: CudaCall, kernel: int) -> PlacedLaunch:
+    words = call.words, call.word_count
+    return PlacedLaunch(kernel, *words, call.shapes, call.after, call.seconds)
+
+
+def graph_starts(calls: Sequence[CudaCall], limit: float | None = None) -> list[int]:
+    """The launches that graphs begin with: each graph is short, and none ends amid an update."""
+    no_pause = amid_updates([call.launch for call in calls])
+    starts, spent = [0], 0.0
+    for number, call in enumerate(calls):
+        if spent and spent + call.seconds > (limit or SLICE) and not no_pause[number]:
+            starts.append(number)
+            spent = 0.0
+        spent += call.seconds
+    return starts

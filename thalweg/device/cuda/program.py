@@ -1,0 +1,319 @@
+"""Lowered regions as programs that a GPU runs.
+
+A call takes an `Invocation`, copies small inputs into its pinned memory and large ones to the
+device, binds the variables, and launches its CUDA graphs. Results stay on the device as buffers,
+for other regions there; those of some bytes come back with the fault word and are arrays of the
+host. A call returns when the GPU is done, so whatever it used is free again.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.device.cuda.graph_template import GraphTemplate
+from thalweg.device.cuda.invocation import Invocation, Timed
+from thalweg.device.cuda.kernels import LoadedKernel
+from thalweg.device.cuda.listing import CudaCall, CudaListing
+from thalweg.device.cuda.memory import DeviceBuffer, Memory, shown
+from thalweg.device.program import FirstValues, RegionProgram
+from thalweg.graph.node import Tensor
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory.arena import Arena
+from thalweg.lower.memory.buffers import BufferKind
+from thalweg.lower.specialise import Region
+from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
+
+_MAX_NAMED = 5  # tensors that an error about memory names
+
+
+class DeviceMemory:
+    """What the programs of a device share: its memory, how arrays get there, its name."""
+
+    def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
+        self.memory, self.name, self.target = memory, name, target
+        self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
+        memory.pool.relieve = self.relieve
+
+    def relieve(self) -> None:
+        """Free what calls that are over keep for the next ones."""
+        for program in list(self.programs):
+            program.release_memory()
+
+
+class CudaProgram(RegionProgram[Invocation]):
+    """A region, compiled for one set of shapes on a GPU."""
+
+    template: GraphTemplate
+    holds_gil = False
+
+    def __init__(
+        self,
+        template: GraphTemplate,
+        kernels: Sequence[LoadedKernel],
+        region: Region,
+        listing: Callable[[], CudaListing],
+        shared: DeviceMemory,
+    ) -> None:
+        super().__init__(template, region)
+        self.template, self.kernels, self._region = template, kernels, region
+        self.input_dtypes = [
+            region.inputs[place].dtype.base_dtype.as_numpy_dtype for place, _ in template.inputs
+        ]
+        self._shared, self._list = shared, listing
+        self.device, self.target = shared.name, shared.target
+        self._constants: list[DeviceBuffer] | None = None
+        self._idle: deque[Invocation] = deque()
+        shared.programs.add(self)
+
+    @cached_property
+    def _listing(self) -> CudaListing:
+        return self._list()
+
+    @property
+    def lowered(self) -> Lowered:
+        """The region as it was lowered."""
+        return self._listing.lowered
+
+    @property
+    def calls(self) -> Sequence[CudaCall]:
+        """The launches with their kernels."""
+        return self._listing.calls
+
+    @property
+    def arena(self) -> Arena:
+        """Where the temporaries lie."""
+        return self._listing.arena
+
+    def __call__(
+        self,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Any = None,
+    ) -> list[Any] | None:
+        """The region's outputs, or None where its reference kernels must decide."""
+        try:
+            invocation = self._idle.pop()
+        except IndexError:
+            invocation = self.invocation()
+        try:
+            if not cells:
+                results = self._run(invocation, context, values, cells)
+            elif self.shares:
+                results = self._run_registered(invocation, context, values, cells)
+            else:
+                results = self._run_borrowing(invocation, context, values, cells)
+        except BaseException:
+            invocation.close()  # what it was given is not known to be whole
+            raise
+        self._idle.append(invocation)
+        return results
+
+    def invocation(self, is_timed: bool = False) -> Invocation:
+        """Memory and graphs for a call; one that is timed has events around its kernels."""
+        memory = self._shared.memory
+        try:
+            if self._constants is None:
+                self._constants = [self._uploaded(array) for array in self.template.constants]
+            return Invocation(
+                self.template,
+                self.kernels,
+                self._constants,
+                self.input_dtypes,
+                memory,
+                self._use(),
+                is_timed,
+            )
+        except errors.ResourceExhaustedError as error:
+            raise self._exhausted(error) from None
+
+    def timed(self) -> TimedCudaProgram:
+        """The same program, keeping the times of its kernels when it runs."""
+        return TimedCudaProgram(self)
+
+    def _uploaded(self, array: Any) -> DeviceBuffer:
+        made = self._shared.memory.buffer(array.shape, array.dtype, self._shared.name)
+        self._shared.memory.upload(made.address, array)
+        return made
+
+    def release_memory(self) -> None:
+        """Free the memory of calls that are over; the next one allocates again."""
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+    def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> None:
+        """A GPU takes whole batches: rows are left to the host."""
+        return
+
+    # A call
+
+    def _run(
+        self,
+        invocation: Invocation,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+    ) -> list[Any] | None:
+        self._bind_inputs(invocation, values)
+        results = self._bind_outputs(invocation, cells)
+        for row, (node, known) in enumerate(self.streams):
+            invocation.streams[row] = node.op.stream(context.at(node), *known)
+        invocation.prepare()
+        self._launch(invocation, context)
+        invocation.held.clear()
+        if invocation.fault[0]:
+            return None
+        for place, array in invocation.small_results:
+            results[place] = array.copy() if array.ndim else array[()]
+        return results
+
+    def _launch(self, invocation: Invocation, context: Any) -> None:
+        """Run the graphs one after the other; between two of them a step may be stopped."""
+        driver, stream = self._shared.memory.context, invocation.stream
+        try:
+            for number, graph in enumerate(invocation.graphs):
+                if number:
+                    context.cancellation.check()
+                graph.launch(stream)
+                driver.wait(stream)
+        except BaseException:
+            if driver.lost is None:
+                driver.wait(stream)  # what runs may use memory that is about to be freed
+            raise
+
+    def _bind_inputs(self, invocation: Invocation, values: Sequence[Any]) -> None:
+        for number, (place, targets) in enumerate(self.inputs):
+            value, staged = values[place], invocation.inputs[number]
+            address = staged.address
+            if type(value) is np.ndarray or not isinstance(value, Buffer):
+                self._stage(staged, value, number)
+            elif self._is_here(value):
+                address = value.address
+                invocation.held.append(value)
+            else:
+                self._stage(staged, value.lease(), number)
+            if address != invocation.input_addresses[number]:
+                invocation.input_addresses[number] = address
+                invocation.bind(targets, address)
+
+    def _stage(self, staged: Any, value: Any, number: int) -> None:
+        """Put an array of the host where the kernels read it."""
+        if staged.host is not None:
+            staged.host[...] = value
+            return
+        array = np.require(value, self.input_dtypes[number], ["C", "A"])
+        self._shared.memory.upload(staged.address, array)
+
+    def _bind_outputs(self, invocation: Invocation, cells: Sequence[VariableCell]) -> list[Any]:
+        """Memory for the results."""
+        results: list[Any] = []
+        for number, (targets, shape, dtype, reference, _) in enumerate(self.outputs):
+            if reference >= 0:
+                results.append(cells[reference])
+            elif invocation.outputs[number] is not None:
+                results.append(None)  # the invocation has memory for it
+            else:
+                made = self._allocated(shape, dtype)
+                invocation.bind(targets, made.address)
+                results.append(made)
+        return results
+
+    def _allocated(self, shape: tuple[int, ...], dtype: Any) -> DeviceBuffer:
+        try:
+            return self._shared.memory.buffer(shape, dtype, self._shared.name)
+        except errors.ResourceExhaustedError as error:
+            raise self._exhausted(error) from None
+
+    # Variables
+
+    def _borrow(
+        self,
+        invocation: Invocation,
+        cells: Sequence[VariableCell],
+        borrowed: list[Buffer | None],
+        first: FirstValues,
+    ) -> bool:
+        if borrowed == invocation.borrowed:  # the very buffers of the call before
+            return True
+        if any(buffer is not None and not self._is_here(buffer) for buffer in borrowed):
+            return False  # a variable of the host: the reference kernels read and write it
+        if not super()._borrow(invocation, cells, borrowed, first):
+            return False
+        invocation.borrowed = () if first else list(borrowed)
+        invocation.is_serial |= len(set(map(id, cells))) < len(cells)  # one has two names
+        return True
+
+    def _is_here(self, buffer: Buffer) -> bool:
+        return isinstance(buffer, DeviceBuffer) and buffer.device == self._shared.name
+
+    # Errors
+
+    def _exhausted(self, error: errors.ResourceExhaustedError) -> errors.ResourceExhaustedError:
+        """An error about memory that says which tensors of the region take most of it."""
+        named = "; ".join(self._largest())
+        message = f"{error.message}. The largest tensors of this step: {named}"
+        hint = "Use a smaller batch, or put parts of the model on another device"
+        return errors.ResourceExhaustedError(None, None, f"{message}. {hint}")
+
+    def _largest(self) -> list[str]:
+        lowered = self.lowered
+        found = {buffer: buffer.bytes for launch in lowered.launches for buffer in launch.buffers}
+        every = sorted(found, key=lambda buffer: -found[buffer])
+        kept = [b for b in every if b.kind is not BufferKind.STREAM][:_MAX_NAMED]
+        return [self._described(buffer.source, buffer.bytes) for buffer in kept]
+
+    def _described(self, source: Any, size: int) -> str:
+        if not isinstance(source, Tensor):
+            return shown(size)
+        shape = self.lowered.spec.shapes.get(source)
+        kind = source.dtype.base_dtype.name
+        sizes = "" if shape is None else list(shape)
+        return f"'{source.name}' {kind}{sizes}, {shown(size)}, made at {source.op.origin}"
+
+
+class TimedCudaProgram(CudaProgram):
+    """A program that keeps the times of its last run. It shares all else with the original."""
+
+    def __init__(self, program: CudaProgram) -> None:
+        vars(self).update(vars(program))
+        self._idle = deque()
+        self._events: list[Timed] = []
+
+    def invocation(self, is_timed: bool = True) -> Invocation:
+        """Memory and graphs for a call, with events around kernels, which run one by one."""
+        return super().invocation(is_timed=True)
+
+    def _run(
+        self,
+        invocation: Invocation,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+    ) -> list[Any] | None:
+        results = super()._run(invocation, context, values, cells)
+        self._events = invocation.timed
+        return results
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """When each launch of the last run began and ended, in nanoseconds: [launch, 0, end]."""
+        elapsed, now = self._shared.memory.context.elapsed, time.perf_counter_ns()
+        found = np.zeros((len(self._events), 1, 2), np.int64)
+        first = self._events[0].first if self._events else 0
+        for number, (begin, end) in enumerate(self._events):
+            found[number, 0] = [now + int(elapsed(first, event) * 1e9) for event in (begin, end)]
+        return found

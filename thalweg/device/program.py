@@ -1,0 +1,163 @@
+"""What the programs of all devices have in common: variables, and how calls borrow them.
+
+A call registers the use of its variables, borrows their buffers, puts the addresses into the
+argument words of its invocation and runs it. A variable whose first value comes from the region
+has it once the call has ended well.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from thalweg.device.device import DeviceProgram
+from thalweg.device.program_template import ProgramTemplate
+from thalweg.graph.analysis.node_effects import locks_updates
+from thalweg.lower.specialise import Region
+from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.state.variable_uses import USES, Use
+
+#: First values of variables, which are theirs once the step has ended well.
+FirstValues = dict[VariableCell, Buffer]
+
+
+class Borrower(Protocol):
+    """One call of a program in flight, as far as variables matter."""
+
+    use: Use[VariableCell]
+    addresses: list[int]  # of the variables, as the argument words have them
+
+    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
+        """Point argument words to memory: each to so many bytes after its start."""
+        ...
+
+
+InvocationT = TypeVar("InvocationT", bound=Borrower)
+
+
+class RegionProgram(DeviceProgram, Generic[InvocationT]):
+    """A region, compiled for one set of shapes."""
+
+    def __init__(self, template: ProgramTemplate, region: Region) -> None:
+        self.inputs, self.outputs = template.inputs, template.outputs
+        self.references = template.references
+        self.output_shapes = [output.shape for output in template.outputs]
+        self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
+        self.written = [place for place, one in enumerate(self.references) if one.written]
+        self.exclusive = _exclusive_places(region)
+        # One element is read in one operation: such a step sees nothing that is half written.
+        sizes = [math.prod(reference.shape) for reference in self.references]
+        self.shares = bool(self.written) or any(size > 1 for size in sizes)
+
+    @abstractmethod
+    def _run(
+        self,
+        invocation: InvocationT,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+    ) -> list[Any] | None:
+        """Run a call whose variables are bound."""
+
+    def _use(self) -> Use[VariableCell]:
+        """How an invocation says which variables it uses."""
+        return Use[VariableCell]((), self.written, self.exclusive)
+
+    def _run_registered(
+        self,
+        invocation: InvocationT,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+    ) -> list[Any] | None:
+        """Run where other steps may use the variables at the same time."""
+        use, uses = invocation.use, USES.uses
+        use.cells = cells
+        try:
+            uses.append(use)
+            if uses[0] is not use:
+                USES.wait(use, context.cancellation)
+            return self._run_borrowing(invocation, context, values, cells)
+        finally:
+            uses.remove(use)
+            use.cells = use.buffers = ()
+            if USES.waiting:
+                USES.wake()
+
+    def _run_borrowing(
+        self,
+        invocation: InvocationT,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+    ) -> list[Any] | None:
+        first: FirstValues = {}
+        if self.written:
+            with USES.mutex:
+                borrowed = [cell.buffer for cell in cells]
+                is_bound = self._borrow(invocation, cells, borrowed, first)
+                invocation.use.buffers = borrowed
+        else:
+            borrowed = [cell.buffer for cell in cells]  # which keeps them alive
+            is_bound = self._borrow(invocation, cells, borrowed, first)
+        if not is_bound:
+            return None
+        results = self._run(invocation, context, values, cells)
+        if first and results is not None:
+            for cell, buffer in first.items():
+                cell.buffer = buffer
+        return results
+
+    def _borrow(
+        self,
+        invocation: InvocationT,
+        cells: Sequence[VariableCell],
+        borrowed: list[Buffer | None],
+        first: FirstValues,
+    ) -> bool:
+        """Bind the variables; whether they are as expected. `borrowed` says which memory it is."""
+        addresses = invocation.addresses
+        for place, (targets, written, is_set_first, shape) in enumerate(self.references):
+            buffer = borrowed[place]
+            if buffer is None or buffer.shape != shape:
+                if not is_set_first:
+                    return False
+                buffer = borrowed[place] = _first_value(cells[place], shape, first)
+            elif written and buffer.leases:
+                buffer = self._copy_on_write(invocation, cells, borrowed, place)
+            if buffer.address != addresses[place]:
+                addresses[place] = buffer.address
+                invocation.bind(targets, buffer.address)
+        return True
+
+    def _copy_on_write(
+        self,
+        invocation: InvocationT,
+        cells: Sequence[VariableCell],
+        borrowed: list[Buffer | None],
+        place: int,
+    ) -> Buffer:
+        """A copy of a leased buffer, bound under every name that its variable has here."""
+        buffer = cells[place].copy_on_write()
+        for other, cell in enumerate(cells):
+            if cell is cells[place]:
+                borrowed[other], invocation.addresses[other] = buffer, buffer.address
+                invocation.bind(self.references[other].words, buffer.address)
+        return buffer
+
+
+def _first_value(cell: VariableCell, shape: tuple[int, ...], first: FirstValues) -> Buffer:
+    """Memory for a variable's whole new value, which is noted in `first`."""
+    if cell not in first:  # else it is there under another name
+        first[cell] = cell.allocate(shape)
+    return first[cell]
+
+
+def _exclusive_places(region: Region) -> frozenset[int]:
+    """The variables that updates with locking write."""
+    updates = [node for node in region.nodes if locks_updates(node)]
+    written = [node.inputs[place] for node in updates for place in node.op.parsed.references]
+    return frozenset(region.references.index(region.roots[t]) for t in written if t in region.roots)

@@ -1,0 +1,54 @@
+"""Which kinds of devices may run a node.
+
+A GPU runs what is compiled, and keeps variables of numbers. What writes such a variable runs where
+it is, on the host's kernels if it has to. Control nodes pass on what their bodies make, so they are
+where those are. All else is the CPU's.
+"""
+
+from __future__ import annotations
+
+from thalweg.control.liveness import is_control
+from thalweg.control.primitives import Primitive
+from thalweg.control.traces import Trace
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.basic import Const, Placeholder
+from thalweg.ops.core.compilable import compilable, is_number
+
+CPU = frozenset({"CPU"})
+ANY = frozenset({"CPU", "GPU"})
+
+
+def cpu_only(node: Node) -> frozenset[str]:
+    """The kinds of devices in a process that has CPUs alone."""
+    return node.op.device_kinds
+
+
+def kinds_of(node: Node) -> frozenset[str]:
+    """The kinds of devices that may run a node."""
+    return ANY if _runs_on_gpu(node) else node.op.device_kinds
+
+
+def _runs_on_gpu(node: Node) -> bool:
+    op = node.op
+    if is_control(node) or isinstance(op, Primitive | Trace):
+        return True
+    if isinstance(op, Const | Placeholder) or _is_variable(node):
+        return all(map(_is_number, node.outputs))
+    if op.parsed.references:
+        return all(_is_number(node.inputs[place]) for place in op.parsed.references)
+    return compilable(node)
+
+
+def _is_variable(node: Node) -> bool:
+    """Whether a node is where a variable of a static shape comes from."""
+    made = node.outputs
+    return (
+        not node.inputs
+        and len(made) == 1
+        and made[0].dtype.is_ref_dtype
+        and made[0].shape.is_fully_defined()
+    )
+
+
+def _is_number(tensor: Tensor) -> bool:
+    return is_number(tensor.dtype.base_dtype)

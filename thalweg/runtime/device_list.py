@@ -1,0 +1,53 @@
+"""The devices of this process, for programs that ask before they build a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg import protos
+from thalweg.device.local import local_devices
+from thalweg.graph.device import DeviceSpec
+from thalweg.public import public
+from thalweg.runtime.config import session_options
+
+
+@dataclass(frozen=True)
+class LocalDevice:
+    """A device: its name, its kind, its memory in bytes and what the hardware calls itself."""
+
+    name: str
+    device_type: str
+    memory_limit: int
+    physical_device_desc: str
+    capability: int  # of a GPU, its compute capability times ten
+
+
+@public("python.client.device_lib.list_local_devices")
+def list_local_devices(session_config: protos.ConfigProto | None = None) -> list[LocalDevice]:
+    """The devices that a session of this process would have.
+
+    Args:
+        session_config: a `tf.ConfigProto`, as a session takes it.
+
+    Returns:
+        For each device its `name`, `device_type`, `memory_limit` in bytes and
+        `physical_device_desc`; the names are those of sessions without a cluster.
+
+    Example:
+        >>> devices = tf.python.client.device_lib.list_local_devices()
+        >>> devices[0].device_type, devices[0].memory_limit > 0
+        ('CPU', True)
+    """
+    options = session_options(session_config)
+    found: Any = local_devices(options.device_count, options.threads, gpus=options.gpus)
+    return [
+        LocalDevice(
+            device.name,
+            DeviceSpec.from_string(device.name).device_type or "",
+            device.memory_limit,
+            device.description,
+            device.capability,
+        )
+        for device in found
+    ]
