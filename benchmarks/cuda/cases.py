@@ -97,7 +97,7 @@ def cases() -> list[Case]:
 
 
 def kernel_of(case: Case) -> Any:
-    """The contraction of a case as lowering makes it: operands and the result are arguments."""
+    """The contraction of a case, as lowering makes it, over both operands and the result."""
     import ml_dtypes  # the measuring side has none
 
     from thalweg.ir.expr import Accumulated, Cast, Load, Variable

@@ -54,6 +54,7 @@ class _Function:
     widest: int = 0  # the alignment that whole vectors may have
     words: set[str] = field(default_factory=set[str])  # addresses of argument words
     data: set[str] = field(default_factory=set[str])  # what depends on what was loaded as data
+    shared: set[str] = field(default_factory=set[str])  # addresses in shared memory
 
 
 def findings(text: str, on_grid: bool = False, aligned: bool = False) -> list[str]:
@@ -96,7 +97,9 @@ def _wrong(line: str, function: _Function) -> Iterator[str]:
     _follow(line, function)
     if found := _NEVER.search(line.partition('"')[0]):
         yield f"{found[0]} is never claimed"
-    if (access := _ACCESS.search(line)) and _claimed(access) > _most(access, function.widest):
+    used = set(_REGISTER.findall(line))
+    widest = _WIDEST_ON_GRIDS if used & function.shared else function.widest  # laid out for it
+    if (access := _ACCESS.search(line)) and _claimed(access) > _most(access, widest):
         yield "more alignment than an element has"
     if found := _NSW.search(line):
         if found["type"] != "i64":
@@ -112,6 +115,9 @@ def _follow(line: str, function: _Function) -> None:
     if not (found := _DEFINED.match(line)):
         return
     used = set(_REGISTER.findall(found["rest"]))
+    is_address = found["rest"].startswith("getelementptr") and used & function.shared
+    if is_address or "@grid.shared(" in found["rest"]:
+        function.shared.add(found["name"])
     if used & function.words and found["rest"].startswith("getelementptr"):
         function.words.add(found["name"])
     elif "load" in found["rest"] or "gather" in found["rest"]:

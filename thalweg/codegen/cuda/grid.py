@@ -69,6 +69,7 @@ class GridModule(Module):
         inlining = "noinline" if self.target.is_emulated else "alwaysinline"
         kinds = [POINTER, *words, *[POINTER] * maps]
         body = self.function(f"{name}.body", kinds, attributes=f"{inlining} nounwind")
+        assert isinstance(body, GridBuilder)
         self._entries.append((name, words, body, max_threads, maps))
         return body
 

@@ -14,7 +14,7 @@ from thalweg.codegen.machine import CODE_VERSION, llvm
 from thalweg.ir.target import Target
 
 #: The PTX version that text for a compute capability needs.
-_PTX_VERSIONS = {70: 60, 75: 63, 80: 71, 86: 71, 89: 78, 90: 81, 100: 87, 120: 87}
+_PTX_VERSIONS = {70: 60, 75: 63, 80: 71, 86: 71, 89: 84, 90: 84, 100: 87, 120: 87}
 #: The capabilities that have instructions of their own which later ones lack (wgmma, TMA stores).
 _OWN_INSTRUCTIONS = frozenset({90, 100})
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg import errors
-from thalweg.codegen.cuda.launch import LaunchShape, TensorMapSpec
+from thalweg.codegen.cuda.launch import LaunchShape
+from thalweg.codegen.cuda.tensor_map import TensorMap
 
 OUT_OF_MEMORY = 2
 #: Results that a context gives for every call after the one that caused them: illegal addresses
@@ -188,8 +189,8 @@ class Context(ABC):
         """Let launches of a function have so much dynamic shared memory."""
 
     @abstractmethod
-    def encode(self, spec: TensorMapSpec, address: int, target: int) -> None:
-        """Write the tensor map of a tensor at an address to `target` on the host."""
+    def encode(self, tensor_map: TensorMap, target: int) -> None:
+        """Write a tensor map to `target` on the host, as kernels take it."""
 
     @abstractmethod
     def graph(self) -> Graph:

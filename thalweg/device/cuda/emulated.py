@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cuda.compile import HostKernel
-from thalweg.codegen.cuda.launch import TensorMapSpec
+from thalweg.codegen.cuda.tensor_map import TensorMap
 from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.machine import named
 from thalweg.device.cuda.driver import (
@@ -181,10 +181,8 @@ class EmulatedContext(Context):
     def allow_shared(self, function: int, size: int) -> None:
         self.check("cuFuncSetAttribute")
 
-    def encode(self, spec: TensorMapSpec, address: int, target: int) -> None:
-        """An emulated kernel is told of the tensor by its address alone."""
-        ctypes.memset(target, 0, TENSOR_MAP_BYTES)
-        ctypes.c_uint64.from_address(target).value = address
+    def encode(self, tensor_map: TensorMap, target: int) -> None:
+        ctypes.memmove(target, tensor_map.emulated(), TENSOR_MAP_BYTES)
 
     def graph(self) -> EmulatedGraph:
         self.check("cuGraphCreate")
@@ -210,10 +208,20 @@ class EmulatedGraph(Graph):
         return self._add(self._call(kernel), after)
 
     def _call(self, kernel: KernelNode) -> Callable[[], None]:
-        """A launch with the parameters that the kernel has now: later ones need an update."""
-        count = kernel.word_count
-        words = np.frombuffer(ctypes.string_at(kernel.words, 8 * count), np.int64).copy()
-        return lambda: self._context.run(kernel, words.ctypes.data)
+        """A launch with the parameters that the kernel has now: later ones need an update.
+
+        An emulated kernel takes the addresses of its tensor maps as words.
+        """
+        given = np.frombuffer(ctypes.string_at(kernel.words, 8 * kernel.word_count), np.int64)
+        size = TENSOR_MAP_BYTES * kernel.map_count
+        maps = ctypes.create_string_buffer(ctypes.string_at(kernel.maps, size) if size else b"")
+        starts = ctypes.addressof(maps) + TENSOR_MAP_BYTES * np.arange(kernel.map_count)
+        words = np.concatenate([given, starts])
+
+        def call(_maps: object = maps) -> None:
+            self._context.run(kernel, words.ctypes.data)
+
+        return call
 
     def add_upload(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
         return self._add(lambda: self._context.upload(target, source, size, 0), after)

@@ -255,10 +255,11 @@ class Invocation:
         earlier = self._template.launches[:number]
         place = sum(len(self._kernels[launch.kernel].tensor_maps) for launch in earlier)
         start = -(-self._maps.ctypes.data // 64) * 64 + TENSOR_MAP_BYTES * place
-        word = self._template.launches[number].word
+        launch = self._template.launches[number]
+        words = self.words[launch.word : launch.word + launch.words]
         for at, spec in enumerate(kernel.tensor_maps):
-            address = int(self.words[word + spec.argument])
-            self._memory.context.encode(spec, address, start + TENSOR_MAP_BYTES * at)
+            target = start + TENSOR_MAP_BYTES * at
+            self._memory.context.encode(spec.resolved(words.tolist()), target)
         return start
 
     def close(self) -> None:

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from thalweg.codegen.cache import note, shared_disk
 from thalweg.codegen.cuda.compile import to_cubin, to_ptx
+from thalweg.codegen.cuda.contraction.tune import tuned_schedule
 from thalweg.codegen.cuda.kernel import emit
 from thalweg.codegen.cuda.launch import CudaKernel, TensorMapSpec
 from thalweg.codegen.cuda.target import CudaTarget
@@ -21,7 +22,7 @@ from thalweg.codegen.kernels import key_of
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.machine import named
 from thalweg.device.cuda.driver import Context
-from thalweg.ir.kernel import Kernel
+from thalweg.ir.kernel import Contraction, Kernel
 from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
 
@@ -40,7 +41,7 @@ class Image:
     def to_bytes(self) -> bytes:
         """As it is kept on disk: a line about it, and the code."""
         about = {"entries": self.entries, "scratch": self.scratch}
-        maps = [asdict(each) for each in self.tensor_maps]
+        maps = [each.to_json() for each in self.tensor_maps]
         return json.dumps({**about, "maps": maps}).encode() + b"\n" + self.code
 
     @classmethod
@@ -48,17 +49,8 @@ class Image:
         """What `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
         head, _, code = content.partition(b"\n")
         about: Any = json.loads(head)
-        maps = tuple(TensorMapSpec(**_tuples(each)) for each in about["maps"])
+        maps = tuple(TensorMapSpec.from_json(each) for each in about["maps"])
         return cls(code, tuple(about["entries"]), int(about["scratch"]), maps)
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields as they were before JSON, which has lists in place of tuples."""
-    return {name: _tuple(value) for name, value in fields.items()}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any JSON values
 
 
 @dataclass(frozen=True)
@@ -84,6 +76,8 @@ class KernelRequest:
     def name(self, target: CudaTarget) -> str:
         """What it is called in the cache."""
         form = f"{self.guarded} {self.aligned}"
+        if isinstance(self.kernel, Contraction):
+            form += f" {tuned_schedule(self.kernel, target)}"
         parts = f"cuda {target} {target.key} {form} {key_of(self.kernel)}"
         return sha256(parts.encode()).hexdigest()
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from thalweg import errors
-from thalweg.codegen.cuda.launch import TensorMapSpec
+from thalweg.codegen.cuda.tensor_map import TensorMap
 from thalweg.device.cuda.driver import (
     TENSOR_MAP_BYTES,
     Context,
@@ -32,7 +32,7 @@ _NON_BLOCKING = 1  # a stream that does not wait for the default one
 _THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
 _MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75, 76, 97
 
-#: How tensor maps name what they are maps of, and how their boxes are swizzled in shared memory.
+#: How tensor maps name what they are maps of.
 _MAP_DTYPES = {
     "uint8": 0,
     "uint16": 1,
@@ -46,8 +46,8 @@ _MAP_DTYPES = {
     "bfloat16": 9,
     "tfloat32": 11,
 }
-_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-_L2_128 = 2
+_BYTES = 0  # elements that no map has a name for, as the narrowest floats
+_SWIZZLE_128, _L2_256 = 3, 3
 
 
 class _KernelParameters(Structure):
@@ -274,23 +274,26 @@ class LibcudaContext(Context):
         if size > _STATIC_SHARED:
             self.call("cuFuncSetAttribute", c_void_p(function), _MAX_DYNAMIC_SHARED, c_int(size))
 
-    def encode(self, spec: TensorMapSpec, address: int, target: int) -> None:
-        rank = len(spec.extents)
-        arguments = (
+    def encode(self, tensor_map: TensorMap, target: int) -> None:
+        rank = len(tensor_map.extents)
+        tensor = (
             c_void_p(target),
-            c_int(_MAP_DTYPES[spec.dtype]),
+            c_int(_MAP_DTYPES.get(tensor_map.dtype, _BYTES)),
             c_uint(rank),
-            c_void_p(address),
-            (c_uint64 * rank)(*spec.extents),
-            (c_uint64 * max(rank - 1, 1))(*spec.strides),
-            (c_uint * rank)(*spec.box),
-            (c_uint * rank)(*[1] * rank),
-            0,  # not interleaved
-            _SWIZZLES[spec.swizzle],
-            _L2_128,
-            0,  # what is out of bounds is zero
+            c_void_p(tensor_map.address),
+            (c_uint64 * rank)(*tensor_map.extents),
+            (c_uint64 * max(rank - 1, 1))(*tensor_map.strides),
         )
-        self.call("cuTensorMapEncodeTiled", *arguments)
+        # Neither interleaved nor anything but zeros where a box is out of bounds.
+        last = ((c_uint * rank)(*tensor_map.steps), 0, _SWIZZLE_128, _L2_256, 0)
+        windows = tensor_map.windows
+        if windows is None:
+            box = (c_uint * rank)(*tensor_map.box)
+            self.call("cuTensorMapEncodeTiled", *tensor, box, *last)
+            return
+        corners = [(c_int * 2)(*corner) for corner in (windows.lower, windows.upper)]
+        sizes = c_uint(windows.channels), c_uint(windows.pixels)
+        self.call("cuTensorMapEncodeIm2col", *tensor, *corners, *sizes, *last)
 
     def graph(self) -> LibcudaGraph:
         return LibcudaGraph(self, self._handle)

@@ -13,6 +13,7 @@ def narrow_product(m, n, k, dtype, ta=False, tb=False, out=np.float32, batch=())
     outer = tuple(Variable(extent, f"b{i}") for i, extent in enumerate(batch))
     i, j, kk = Variable(m, "i"), Variable(n, "j"), Variable(k, "k")
     size = int(np.prod(batch, dtype=int))
+    m, n, k = map(int, (m, n, k))  # the extents of variables may be known at run time only
     a = Argument(0, np.dtype(dtype), size * m * k)
     b = Argument(1, np.dtype(dtype), size * k * n)
     c = Argument(2, np.dtype(out), size * m * n, True)

@@ -1,5 +1,7 @@
 """Products by wgmma on an emulated GPU: descriptors, boxes, windows and pipelines against NumPy."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from tests.codegen.contraction.contractions import Conv, matmul
 from tests.codegen.cuda.contraction.emulated_launch import check
 from tests.codegen.cuda.contraction.products import narrow, narrow_convolutions, narrow_product
 from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.ir.dynamic import dynamic
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 COPIED = Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1)
@@ -95,3 +98,25 @@ def test_pointwise_convolutions_are_products():
         narrow(Conv(2, 9, 9, 64, 72, 1, 1, dtype=BFLOAT16).forward()), COPIED, tolerance=0.1
     )
     assert not any(spec.map.windows for spec in made.tensor_maps)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 130, 300])
+@pytest.mark.parametrize("made", [COPIED, THREADS, Schedule("mma", 64, 64, 64, 4, 2, stages=3)])
+def test_rows_known_at_run_time(rows, made):
+    kernel = narrow_product(dynamic(rows, 5), 72, 136, BFLOAT16)
+    check(kernel, made, words=(rows,), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("made", [COPIED, replace(COPIED, workers=7)])
+def test_terms_known_at_run_time(made):
+    """The gradient of weights for a batch of any size."""
+    for batch in (0, 5, 200):
+        kernel = narrow_product(72, 136, dynamic(batch, 5), BFLOAT16, ta=True)
+        check(kernel, made, words=(batch,), tolerance=1e-4)
+
+
+def test_images_known_at_run_time():
+    made = Conv(dynamic(3, 5), 7, 6, 64, 64, 3, 3, pad=(1, 1), dtype=BFLOAT16)
+    for kernel in (made.forward(), made.filter_gradient(), made.input_gradient()):
+        found = check(narrow(kernel), COPIED, words=(3,), tolerance=0.2)
+        assert any(spec.varying for spec in found.tensor_maps)

@@ -19,6 +19,7 @@ from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Words
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load
 
 #: Products of 2-byte numbers that the tensor cores of a multiprocessor add in a cycle.
@@ -35,6 +36,8 @@ _THREADS_SHARE = 0.6  # where threads bring operands in place of the copy engine
 
 _CACHE_RATE = 64.0  # bytes a cycle from the second cache to a multiprocessor
 _FILL = 1_200  # cycles until the first operands of a tile are there
+_OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
+_PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
 _WAY_OUT = 0.12  # cycles for each sum of a tile, besides the bytes that are written
 
 
@@ -54,18 +57,14 @@ class Cost:
         tiles = batch * m * n
         block, out = self._block(), self._way_out()
         if made.workers:
-            share = ceil(tiles * depth / made.workers) * ceil(made.workers / units / self._resident)
-            time = share * block + 2 * out + _FILL + self._fixup()
+            share = ceil(tiles * depth / made.workers) * ceil(made.workers / units)
+            time = _PARTS_RISK * (share * block + 2 * out + _FILL + self._fixup())
         else:
-            rounds = ceil(tiles / (units * self._resident))
+            rounds = ceil(tiles / units)
             fill = _FILL / (2 if made.unit == "wgmma" else 1)  # the next tile's is hidden
             time = rounds * (depth * block + out + fill)
-        return max(time, self._memory())
-
-    @property
-    def _resident(self) -> int:
-        """The blocks of a multiprocessor that take turns: one hides what the other waits for."""
-        return 1
+        memory = self._memory()
+        return max(time, memory) + _OVERLAP * min(time, memory)
 
     def _block(self) -> float:
         """A block of terms of one tile."""
@@ -104,12 +103,13 @@ class Cost:
         return moved + target.launch_time * 1e-9 * target.clock + _FILL
 
     def _memory(self) -> float:
-        """The operands and the result once from memory."""
-        batch, m, n, k = self.problem.shape
-        a, b = self.problem.a.dtype.itemsize, self.problem.b.dtype.itemsize
-        stores = [np.dtype(s.buffer.dtype).itemsize for s in self.problem.kernel.stores]
-        size = batch * (m * k * a + n * k * b + m * n * sum(stores))
-        return size / self.target.memory_rate * self.target.clock
+        """All buffers once from or to memory, as far as their sizes are known."""
+        sizes = [
+            argument.size * np.dtype(argument.dtype).itemsize
+            for argument in self.problem.kernel.arguments
+            if is_static(argument.size)
+        ]
+        return sum(sizes) / self.target.memory_rate * self.target.clock
 
 
 def _of(table: dict[int, int], capability: int) -> int:

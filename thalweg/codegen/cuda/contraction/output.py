@@ -111,6 +111,7 @@ class Partial:
     base: Value
     width: int
     kind: Type
+    is_aligned: bool  # the scratch memory begins at a multiple of 16 bytes
 
     def store(self, row: Value, column: Value, sums: Sequence[Value]) -> None:
         """Put sums that are side by side down for the blocks' sums to be added."""
@@ -120,5 +121,5 @@ class Partial:
         step = 16 // size
         for first in range(0, len(sums), step):
             some = together(frame, sums[first : first + step])
-            align = min(16, some.type.lanes * size)
+            align = min(16, some.type.lanes * size) if self.is_aligned else size
             frame.store_aligned(some, frame.at_byte(address, first * size), align)

@@ -22,22 +22,45 @@ from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
 from thalweg.codegen.cuda.contraction.warpgroup import ROWS, Pipeline, multiply_blocks
 from thalweg.codegen.cuda.contraction.work import Tile, Work
 from thalweg.codegen.cuda.tensor_map import TensorMapSpec
-from thalweg.codegen.llvm.builder import I32, Value, constant
+from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.ir.dynamic import is_static
 
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
+_OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
 def padded(problem: Problem, made: Schedule) -> Problem:
-    """The problem with spaces in which boxes of the copy engine are of one image or matrix."""
+    """The problem with spaces in which boxes of the copy engine are of one image or matrix.
+
+    Of several ways the one by which the engine reads the most operands, with the fewest zeros.
+    """
     panel = LINE // problem.a.dtype.itemsize
-    reduced = _padded(problem.reduced, made.k)
-    rows = _padded(problem.rows, panel) if problem.a.axis == "mn" else problem.rows
-    columns = _padded(problem.columns, panel) if problem.b.axis == "mn" else problem.columns
+    choices = [
+        _over(problem, rows, columns, reduced)
+        for reduced in _ways(problem.reduced, made.k)
+        for rows in _ways(problem.rows, panel)
+        for columns in _ways(problem.columns, panel)
+    ]
+    return max(choices, key=lambda choice: len(_copies(choice, made)))
+
+
+def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
+    sides = (problem.a, made.m), (problem.b, made.n)
+    found = [box_copy(operand, shared_tile(operand, mn, made.k)) for operand, mn in sides]
+    return [copy for copy in found if copy is not None and problem.is_aligned]
+
+
+def _over(problem: Problem, rows: Space, columns: Space, reduced: Space) -> Problem:
     a = replace(problem.a, across=rows, along=reduced)
     b = replace(problem.b, across=columns, along=reduced)
     return replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
+
+
+def _ways(space: Space, multiple: int) -> list[Space]:
+    """A space as it is, and padded where that is another one."""
+    other = _padded(space, multiple)
+    return [space] if other is space else [space, other]
 
 
 def _padded(space: Space, multiple: int) -> Space:
@@ -45,7 +68,9 @@ def _padded(space: Space, multiple: int) -> Space:
     if len(space.variables) < 2 or last is None or not is_static(last.extent):
         return space
     grown = round_up(last.extent, multiple)
-    return Space(space.variables, multiple) if grown <= _MAX_PADDING * last.extent else space
+    if grown == last.extent or grown > _MAX_PADDING * last.extent:
+        return space
+    return Space(space.variables, multiple)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +193,7 @@ class _Producer:
             self._tile(tile)
 
     def _tile(self, tile: Tile) -> None:
-        frame, b, one = self.frame, self.frame.b, constant(I32, 1)
+        frame, b, one = self.frame, self.frame.b, constant(I64, 1)
         starts = [tile.row, tile.column]
         boxes = [
             self._panels(side, tile, start) if side.copy is not None else []
@@ -178,10 +203,11 @@ class _Producer:
             self._staging(side, tile, start) if side.copy is None else None
             for side, start in zip(self.plan.sides, starts, strict=True)
         ]
-        with b.loop(tile.first, tile.end, one) as loop:
-            number = frame.plus32(tile.done, b.binary("sub", loop.index, tile.first))
+        with b.loop(frame.wide(tile.first), frame.wide(tile.end), one) as loop:
+            block = b.convert("trunc", loop.index, "i32")
+            number = frame.plus32(tile.done, b.binary("sub", block, tile.first))
             self.engine.wait(self._barrier(number, is_full=False), self._free_parity(number))
-            start = frame.times32(loop.index, self.work.schedule.k)
+            start = frame.times32(block, self.work.schedule.k)
             if self.plan.copies:
                 self._copy(number, start, boxes)
             if any(own):
@@ -227,7 +253,7 @@ class _Producer:
         with frame.b.when(self.first):
             full = self._barrier(number, is_full=True)
             engine.arrive(full, self.plan.copied_bytes)
-            terms, _ = self.work.problem.reduced.at(frame, start)
+            terms = self._terms(start)
             maps = iter(frame.maps)
             for side, panels in zip(self.plan.sides, boxes, strict=True):
                 if side.copy is None:
@@ -237,6 +263,16 @@ class _Producer:
                     size = side.tile.bytes // side.panels
                     place = frame.at_byte(self._base(number, side), n * size)
                     self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
+
+    def _terms(self, start: Value) -> At:
+        """The reduced variables at an index; of no terms at all, places outside of any tensor: a
+        map has an element even then."""
+        frame, space = self.frame, self.work.problem.reduced
+        terms, _ = space.at(frame, start)
+        begun = frame.b.compare("slt", start, space.size(frame))
+        outside = constant(I64, _OUTSIDE)
+        some = [v for v in terms if not is_static(v.extent) or v.extent == 0]
+        return {**terms, **{v: frame.b.select(begun, terms[v], outside) for v in some}}
 
     def _copy_box(
         self, copy: BoxCopy, tensor_map: Value, place: Value, full: Value, at: At
@@ -297,5 +333,5 @@ class _Producer:
         end = frame.plus32(tile.done, b.binary("sub", tile.end, tile.first))
         begin = b.binary("sub", end, frame.i32(self._lag))
         begin = b.intrinsic("smax", begin, tile.done)
-        with b.loop(begin, end, frame.i32(1)) as loop:
-            self._arrive(loop.index)
+        with b.loop(frame.wide(begin), frame.wide(end), constant(I64, 1)) as loop:
+            self._arrive(b.convert("trunc", loop.index, "i32"))

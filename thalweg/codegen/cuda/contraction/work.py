@@ -116,7 +116,8 @@ class Work:
             store(results)
             return
         base = frame.b.element(frame.scratch, "i8", frame.multiply(tile.part, self.part_bytes))
-        parts = Partial(frame, base, self.schedule.n, sum_type(self.problem))
+        kind, is_aligned = sum_type(self.problem), self.problem.is_aligned
+        parts = Partial(frame, base, self.schedule.n, kind, is_aligned)
         with frame.b.when(tile.whole):
             store(results)
         with frame.b.when(frame.b.binary("xor", tile.whole, constant(tile.whole.type, True))):
@@ -156,7 +157,8 @@ class Work:
             part = frame.add(b.binary("shl", loop.index, constant(I64, 1)), later)
             offset = frame.add(frame.multiply(part, self.part_bytes), place_in_tile)
             address = b.element(frame.scratch, "i8", offset)
-            found = frame.load_aligned(kind.of(_FIXUP_LANES), address, 16)
+            align = 16 if self.problem.is_aligned else kind.bits // 8
+            found = frame.load_aligned(kind.of(_FIXUP_LANES), address, align)
             loop.next = [
                 b.binary("fadd", total, b.extract(found, lane))
                 for lane, total in enumerate(loop.carried)

@@ -1,0 +1,105 @@
+"""Which schedules are chosen for contractions on GPUs, and that they can be kept."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.codegen.contraction.contractions import Conv, matmul
+from tests.codegen.cuda.contraction.emulated_launch import check
+from tests.codegen.cuda.contraction.products import narrow, narrow_convolutions, narrow_product
+from thalweg.codegen.contraction import tune as kept
+from thalweg.codegen.contraction.tune import Winners
+from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_contraction
+from thalweg.codegen.cuda.contraction.plan import schedule_of, schedules
+from thalweg.codegen.cuda.contraction.problem import problem_of
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.tune import keep_schedule, tuned_schedule
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.ir.dynamic import dynamic
+from thalweg.platform.disk_cache import Disk
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+H200, A100, L40 = CudaTarget(), CudaTarget(capability=80), CudaTarget(capability=89)
+
+
+def chosen(kernel, target=H200, aligned=True):
+    return schedule_of(problem_of(kernel, aligned), target)
+
+
+def test_units_by_dtype_and_target():
+    product = narrow_product(1024, 1024, 1024, BFLOAT16)
+    assert chosen(product).unit == "wgmma"
+    assert chosen(product, A100).unit == "mma"
+    assert chosen(matmul(1024, 1024, 1024)).unit == "cores"
+    assert chosen(matmul(1024, 1024, 1024, tb=True), CudaTarget(allow_tf32=True)).unit != "cores"
+    assert chosen(matmul(512, 512, 512, dtype=np.float64)).unit == "cores"
+    narrowest = narrow_product(1024, 1024, 1024, ml_dtypes.float8_e4m3fn, tb=True)
+    assert chosen(narrowest, A100).unit == "cores"
+    assert chosen(narrowest, L40).unit == "mma"
+    assert chosen(narrowest).unit == "wgmma"
+
+
+def test_large_products_have_large_tiles():
+    made = chosen(narrow_product(4096, 4096, 4096, BFLOAT16))
+    assert (made.m, made.n, made.loaders, made.workers) == (128, 256, 1, 0)
+
+
+def test_few_tiles_of_long_sums_are_shared():
+    assert chosen(narrow_product(128, 512, 16384, BFLOAT16)).workers
+    forward, filters, _ = narrow_convolutions(BFLOAT16, 64, 28, 28, 64, 64, 3, 3, pad=(1, 1))
+    assert chosen(filters).workers
+    assert chosen(forward).loaders == 1
+
+
+def test_buffers_that_may_begin_anywhere_are_read_by_threads():
+    assert chosen(narrow_product(1024, 1024, 1024, BFLOAT16), aligned=False).loaders != 1
+
+
+@pytest.mark.parametrize("target", [H200, A100, L40])
+def test_all_candidates_fit_the_target(target):
+    kernels = [
+        narrow_product(1000, 1000, 1000, BFLOAT16),
+        narrow_product(333, 77, 129, np.float16),
+        matmul(300, 200, 100),
+        *narrow_convolutions(BFLOAT16, 8, 14, 14, 48, 64, 3, 3, pad=(1, 1)),
+    ]
+    for kernel in kernels:
+        for made in schedules(problem_of(kernel), target, 100):
+            shapes = contraction_shapes(kernel, target, (), True, made)
+            assert all(shape.shared_bytes <= target.shared_bytes for shape in shapes)
+            assert all(shape.block[0] <= target.max_threads for shape in shapes)
+
+
+def test_a_schedule_does_not_depend_on_the_hints_of_sizes():
+    """Code that was made for one size runs for all: grids must be those of its schedule."""
+    small, large = (matmul(dynamic(m, 5), 256, 64) for m in (3, 30_000))
+    assert chosen(small) == chosen(large)
+    (few,), (many,) = (contraction_shapes(small, H200, (m,)) for m in (3, 30_000))
+    assert few.grid[0] < many.grid[0]
+
+
+def test_schedules_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setitem(kept._process, "winners", Winners(Disk(tmp_path)))
+    kernel = matmul(64, 64, 64)
+    assert tuned_schedule(kernel, H200) is None
+    made = Schedule("cores", 32, 32, 16, 2, 1, workers=3)
+    keep_schedule(kernel, H200, made)
+    monkeypatch.setitem(kept._process, "winners", Winners(Disk(tmp_path)))
+    assert tuned_schedule(kernel, H200) == made
+    assert tuned_schedule(kernel, A100) is None
+    assert emit_contraction(kernel, H200).entries == ("multiply", "add_parts")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        narrow_product(100, 90, 700, BFLOAT16),
+        narrow_product(40, 300, 24, np.float16, tb=True),
+        matmul(70, 130, 50),
+        matmul(20, 30, 40, (3,), dtype=np.float64),
+        narrow(Conv(2, 8, 8, 16, 24, 3, 3, pad=(1, 1), dtype=BFLOAT16).forward()),
+    ],
+)
+@pytest.mark.parametrize("is_aligned", [True, False])
+def test_what_is_chosen_is_right(kernel, is_aligned):
+    check(kernel, tolerance=1e-1, is_aligned=is_aligned)

@@ -1,0 +1,81 @@
+"""Products and convolutions in sessions on a GPU: by tensor cores, next to the CPU's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.codegen.cuda.contraction.products import narrow_product
+from tests.codegen.cuda.contraction.test_assembly import BFLOAT16, COPIED, WINDOWS
+from thalweg.codegen.cuda.contraction.kernel import emit_contraction
+from thalweg.codegen.cuda.target import emulated
+from thalweg.device.cuda.kernels import Image
+from thalweg.ir.dynamic import dynamic
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Any:
+    with tf.Graph().as_default() as made:
+        yield made
+
+
+def both(make: Any, feeds: list[np.ndarray]) -> list[np.ndarray]:
+    """What a graph gives on the CPU and on the GPU."""
+    found = []
+    for device in ("/cpu:0", "/gpu:0"):
+        with tf.Graph().as_default(), tf.device(device), tf.Session() as session:
+            inputs = [tf.placeholder(tf.float32, [None, *f.shape[1:]]) for f in feeds]
+            result = make(*inputs)
+            found.append(session.run(result, dict(zip(inputs, feeds, strict=True))))
+    return found
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_dense_layer(dtype: str) -> None:
+    def layer(x: Any, w: Any) -> Any:
+        x, w = (tf.cast(t, dtype) for t in (x, w))
+        return tf.cast(tf.nn.relu(tf.matmul(x, w) + 1), tf.float32)
+
+    cpu, gpu = both(layer, [random(70, 64), random(64, 72)])
+    np.testing.assert_allclose(gpu, cpu, rtol=2e-2, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_convolution_and_its_gradients(dtype: str) -> None:
+    def gradients(x: Any, f: Any) -> Any:
+        x, f = (tf.cast(t, dtype) for t in (x, f))
+        f = tf.reshape(f, [3, 3, 64, 64])
+        y = tf.nn.conv2d(x, f, [1, 1, 1, 1], "SAME")
+        found = [y, *tf.gradients(tf.square(y), [x, f])]
+        return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in found], 0)
+
+    cpu, gpu = both(gradients, [random(2, 7, 6, 64), random(9, 64 * 64) * np.float32(0.1)])
+    np.testing.assert_allclose(gpu, cpu, rtol=5e-2, atol=0.03 * np.abs(cpu).max())
+
+
+def test_batches_of_other_sizes_use_the_same_kernels() -> None:
+    with tf.device("/gpu:0"), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 40])
+        w = tf.constant(random(40, 48))
+        y = tf.cast(tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(w, tf.bfloat16)), tf.float32)
+        for rows in (3, 70, 200, 129):
+            given = random(rows, 40)
+            expected = given @ random(40, 48)
+            np.testing.assert_allclose(session.run(y, {x: given}), expected, rtol=0.1, atol=0.3)
+
+
+def test_tensor_maps_survive_the_disk() -> None:
+    varying = narrow_product(dynamic(70, 5), 64, 64, BFLOAT16)
+    for kernel in (*WINDOWS, varying):
+        made = emit_contraction(kernel, emulated(), aligned=True, schedule=COPIED)
+        image = Image(b"code", made.entries, made.scratch, made.tensor_maps)
+        assert made.tensor_maps and Image.from_bytes(image.to_bytes()) == image
+    (rows, _) = made.tensor_maps
+    assert rows.resolved([0, 256, 512, 768, 0, 33]).extents == (64, 33)
