@@ -36,6 +36,7 @@ _MIN_BLOCK_SCAN = 64  # elements of a scan that a block takes together
 _MAX_WIDTH = 8
 _MAX_COLUMN_WIDTH = 4  # so that what a block combines has room in its shared memory
 _MAX_INSTRUCTIONS = 400  # about, that the lanes of one thread take together
+_MAX_REPEATED = 60  # expressions of a kernel that is written again for what wide accesses leave
 _BLOCK = 256  # threads
 _SMALL_BLOCK = 128
 _MAX_BLOCKS = 1 << 21
@@ -100,7 +101,7 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
             return made
         if vector is not None and (made := _transpose_mapping(form, target, items)) is not None:
             return made
-    elif _scans_by_blocks(form, target, items, alone, ordered):
+    elif _scans_by_blocks(form, target, items, alone):
         return Mapping(form, target, "scan", items, alone, (), backward, None, 1, SCAN_THREADS, 1)
     width = _width(form, vector, target, aligned)
     return Mapping(form, target, "each", items, alone, (), backward, vector, width, 1, _BLOCK)
@@ -187,9 +188,11 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
         return 1
     width = _widest(form, aligned)
     total = math.prod(int(v.extent) for v in form.variables)
-    while width > 1 and (
-        divisor(vector.extent) % width or total < width * target.multiprocessors * _BLOCK
-    ):
+    while width > 1 and total < width * target.multiprocessors * _BLOCK:
+        width //= 2
+    if form.variables == (vector,) and not form.serial and len(form.parts) <= _MAX_REPEATED:
+        return width  # what is left over goes one by one
+    while divisor(vector.extent) % width:
         width //= 2
     return width
 
@@ -313,11 +316,18 @@ def _scans_by_blocks(
     target: CudaTarget,
     items: Sequence[Variable],
     alone: Sequence[Variable],
-    ordered: frozenset[Variable],
 ) -> bool:
-    """Whether a block takes the scans of an item: they are long, and threads would be few."""
+    """Whether a block takes the scans of an item: they are long, and threads would be few.
+
+    Nothing else may need the order of its elements: no stores meet, and none is read again.
+    """
     works = (*form.stores, *form.checks)
-    if len(alone) != 1 or ordered or not form.every(Scan):
+    if len(alone) != 1 or not all(scan.variable is alone[0] for scan in form.every(Scan)):
+        return False
+    stored = {store.buffer for store in form.stores}
+    if any(map(meeting_variables, form.stores)) or not form.every(Scan):
+        return False
+    if any(load.buffer in stored for load in form.every(Load)):
         return False
     if any(set(work.variables) != set(form.variables) for work in works):
         return False
