@@ -34,11 +34,16 @@ Array = NDArray[Any]
 
 
 def run_loop(
-    op: Any, operands: Sequence[Any], arrays: Sequence[Any], shape: Sequence[int], output: int = 0
+    op: Any,
+    operands: Sequence[Any],
+    arrays: Sequence[Any],
+    shape: Sequence[int],
+    output: int = 0,
+    gathers: bool = False,
 ) -> Array:
     """One output of an op, of this shape, by its loop form. `operands` may nest lists."""
     at = IndexTuple.over(shape, output)
-    form = lowered(op, at, operands)
+    form = lowered(op, at, operands, gathers)
     if isinstance(form, Scatter):
         return _scattered(form, at, arrays)
     value = _Evaluation([form], at.variables, arrays).value(form)

@@ -248,8 +248,15 @@ def widened(x: Expr, dtype: Any) -> Expr:
     return x if wide == np.dtype(dtype) else x.cast(wide)
 
 
-def lowered(op: Any, at: IndexTuple, operands: Sequence[Any]) -> Expr | Scatter:
-    """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands."""
+def lowered(
+    op: Any, at: IndexTuple, operands: Sequence[Any], gathers: bool = False
+) -> Expr | Scatter:
+    """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands.
+
+    An op whose `loop` scatters may have a `gather_loop` too, for targets that prefer it.
+    """
+    if gathers and op.has("gather_loop"):
+        return as_expr(op.gather_loop(at, *operands))
     if op.has("loop"):
         form = op.loop(at, *operands)
         return form if isinstance(form, Scatter) else as_expr(form)

@@ -53,6 +53,7 @@ class Target:
     min_shared_results: int = 512  # from which threads share the results, a vector of them each
     min_shared_rows: int = 64  # the same where each result is that of a row
     min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
+    prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
 
     # Contractions
     min_contraction_work: int = 2048  # multiplications from which it pays to pack operands

@@ -39,3 +39,13 @@ def _flat(fetches: Any) -> list[Any]:
     if not isinstance(fetches, list | tuple):
         return [fetches]
     return [part for one in fetches for part in _flat(one)]
+
+
+def test_gradients_of_pooling_are_gathered() -> None:
+    """Threads do not meet at an element: it reads the windows that it is in."""
+    with tf.Graph().as_default(), emulated_kernels() as machine:
+        x = tf.placeholder(tf.float32, [2, 9, 9, 4])
+        y = tf.nn.max_pool(x, [1, 3, 3, 1], [1, 2, 2, 1], "SAME")
+        run(tf.gradients(y * y, [x]), {x: np.ones([2, 9, 9, 4], np.float32)})
+    stores = [store for kernel in machine.ran for store in kernel.stores]
+    assert {store.combine for store in stores} == {"set"}

@@ -54,6 +54,7 @@ class CudaTarget(Target):
     min_split_elements: int = 1 << 62
     min_shared_results: int = 1
     min_shared_rows: int = 1
+    prefers_gathers: bool = True
 
     @property
     def triple(self) -> str:

@@ -68,7 +68,7 @@ class NestBuilder:
 
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
-        operands = Operands(spec)
+        operands = Operands(spec, target.prefers_gathers)
         self._resolver = Resolver(spec, operands)
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)

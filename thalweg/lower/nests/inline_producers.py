@@ -58,8 +58,8 @@ def results_of(node: Node) -> Sequence[Tensor]:
 class Operands:
     """The operands that stand for tensors in loop forms, and the tensors of operands."""
 
-    def __init__(self, spec: Specialised) -> None:
-        self._spec = spec
+    def __init__(self, spec: Specialised, gathers: bool) -> None:
+        self._spec, self._gathers = spec, gathers
         self.tensors: dict[Operand, Tensor] = {}
         self.streams: dict[Operand, Node] = {}
         self._made: dict[Tensor, Operand] = {}
@@ -83,7 +83,7 @@ class Operands:
         if not (node.op.has("loop") or node.op.has("element")):
             raise NotCompiled(node, "it has no loop form")
         try:
-            return lowered(node.op, at, self.of(node))
+            return lowered(node.op, at, self.of(node), self._gathers)
         except NotLowered as error:
             raise NotCompiled(node, str(error)) from error
         except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:

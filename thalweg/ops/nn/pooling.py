@@ -200,6 +200,20 @@ class MaxPoolingGrad(Pooling, abstract=True):
             return self._gathered(at, orig_input, orig_output, grad)
         return self._scattered(at, orig_input, grad)
 
+    def gather_loop(
+        self, at: IndexTuple, orig_input: Operand, orig_output: Operand, grad: Operand
+    ) -> Expr:
+        """An element adds up the gradients of the windows in which it is the first largest."""
+        self.check_gradient(orig_input.shape, grad.shape)
+        if self.disjoint and math.prod(self.ksize) <= _MAX_GATHERED_TAPS:
+            return self._gathered(at, orig_input, orig_output, grad)
+
+        def part(places: Any, taps: Any) -> Expr:
+            is_first = self.first_largest(orig_input, places).eq(loop.ravel(taps, self.ksize))
+            return select(is_first, grad[places], 0)
+
+        return self.over_windows(at, grad.shape, part).cast(grad.dtype)
+
     def _gathered(self, at: IndexTuple, x: Operand, y: Operand, grad: Operand) -> Expr:
         """An element is under one window at most: it looks if it is the first largest there."""
         places, taps = containing(self.slides, at.shape, at, [0] * len(self.ksize))
