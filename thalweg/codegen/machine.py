@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from thalweg.ir.target import Target
 from thalweg.platform.caches import memoized
@@ -203,9 +203,16 @@ def _aarch64(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
     )
 
 
+class _CacheSizes(TypedDict, total=False):
+    """The caches that a core reaches, in bytes; those the system does not tell are left out."""
+
+    l1: int
+    l2: int
+    l3: int
+
+
 @cache
-def _cache_sizes() -> dict[str, int]:
-    """The caches a core reaches, in bytes by level; those the system does not tell are left out."""
+def _cache_sizes() -> _CacheSizes:
     sizes: dict[str, int] = {}
     for index in sorted(_CACHES.glob("index*")):
         try:
@@ -216,7 +223,7 @@ def _cache_sizes() -> dict[str, int]:
                 sizes[f"l{level}"] = _byte_count(size)
         except (OSError, ValueError):
             continue
-    return sizes
+    return cast("_CacheSizes", sizes)
 
 
 def _byte_count(text: str) -> int:

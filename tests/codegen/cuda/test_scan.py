@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,3 +57,11 @@ def test_length_known_at_run_time(length: int) -> None:
     found = [values, np.zeros_like(values)]
     run(Loops((x, out), (i,), (stored,)), found, [length])
     close(found[1], values.cumsum(), 1e-4, "scan")
+
+
+def test_scans_of_steps_are_done_by_blocks() -> None:
+    """Lowering says that the loop of a scan is serial: a scan may be done in parts all the same."""
+    kernel = scan(2, 400, "sum", False, False, np.float32)
+    kernel = replace(kernel, serial=frozenset(kernel.variables[1:]))
+    assert launch_shapes(kernel, TARGETS[0])[0].shared_bytes > 0
+    agree(kernel, [numbers(int(a.size), a.dtype, 3) for a in kernel.arguments], tolerance=1e-4)

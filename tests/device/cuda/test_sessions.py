@@ -13,6 +13,7 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import units
+from thalweg.codegen.cuda.contraction import kernel, plan
 from thalweg.device.cuda import loading
 from thalweg.device.cuda.device import CudaDevice
 from thalweg.device.cuda.emulated import EmulatedContext
@@ -229,7 +230,7 @@ def test_a_plan_lists_kernels_and_a_profile_times_them() -> None:
     with tf.Session() as session:
         plan = session.plan(y, {x: np.ones((30, 40))})
         assert plan.kernels and all(kernel.users >= 32 for kernel in plan.kernels)
-        assert all("kernel" in kernel.llvm and kernel.asm for kernel in plan.kernels)
+        assert all("define" in kernel.llvm and kernel.asm for kernel in plan.kernels)
         profile = plan.profile(2)
         assert len(profile.rows) == len(plan.kernels)
         assert all(row.best > 0 for row in profile.rows)
@@ -415,3 +416,28 @@ def test_a_pipeline_prefetches_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> No
             session.run(total)
         session.run(iterator.initializer)
         np.testing.assert_array_equal(session.run(image), images[:2])
+
+
+def test_products_by_the_copy_engine_follow_their_addresses_and_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def by_groups(problem: Any, target: Any) -> Any:
+        every = plan._priced(problem, target)
+        return min((p for p in every if p[0].unit == "wgmma"), key=lambda pair: pair[1])[0]
+
+    monkeypatch.setattr(kernel, "schedule_of", by_groups)
+    x, y = tf.placeholder(tf.bfloat16, [None, 192]), tf.placeholder(tf.bfloat16, [192, 320])
+    product = tf.matmul(x, y)
+    again = tf.matmul(tf.stop_gradient(product), y, transpose_b=True)
+    kind, rng = tf.bfloat16.as_numpy_dtype, np.random.default_rng(0)
+    used: list[int] = []
+    with tf.Session() as session:
+        for rows in (128, 64, 192, 128):
+            a, b = (0.1 * rng.normal(size=s) for s in ((rows, 192), (192, 320)))
+            feeds = {x: a.astype(kind), y: b.astype(kind)}
+            found = [value.astype(np.float32) for value in session.run([product, again], feeds)]
+            np.testing.assert_allclose(found[0], a @ b, rtol=5e-2, atol=2e-2)
+            np.testing.assert_allclose(found[1], a @ b @ b.T, rtol=5e-2, atol=5e-2)
+            listed = session.plan([product, again], feeds).kernels
+            used += [len(each.call.kernel.tensor_maps) for each in listed]
+    assert any(used)

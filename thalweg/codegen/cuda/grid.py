@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, tuple[Type, tuple[Type, ...]]] = {
 MEETING = frozenset({"grid.barrier", "grid.warp", "grid.lane"})
 
 
-_MIN_BF16 = 80  # the compute capability that rounds to bfloat16 in one instruction
+_AMPERE = 80  # the compute capability that rounds to bfloat16, and has extremes that keep NaN
 
 
 class GridModule(Module):
@@ -40,7 +40,8 @@ class GridModule(Module):
 
     def __init__(self, target: CudaTarget) -> None:
         real = not target.is_emulated
-        super().__init__(real, real, real and target.capability >= _MIN_BF16)
+        recent = real and target.capability >= _AMPERE
+        super().__init__(real, real, native_bf16=recent, nan_extremes=recent)
         self.target = target
         self._entries: list[tuple[str, Sequence[Type], Builder, int, int]] = []
         self._used = set[str]()

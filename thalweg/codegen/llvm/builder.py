@@ -140,13 +140,19 @@ class Module:
     """Functions and the declarations they need, as one LLVM text.
 
     `native_fp16` and `native_bf16` say whether the target itself converts these, and `fma` whether
-    it multiplies and adds in one instruction; elsewhere LLVM would call a library.
+    it multiplies and adds in one instruction; elsewhere LLVM would call a library. `nan_extremes`
+    says whether it has a maximum and a minimum that are NaN if either number is.
     """
 
     def __init__(
-        self, native_fp16: bool = False, fma: bool = False, native_bf16: bool = False
+        self,
+        native_fp16: bool = False,
+        fma: bool = False,
+        native_bf16: bool = False,
+        nan_extremes: bool = False,
     ) -> None:
         self.native_fp16, self.fma, self.native_bf16 = native_fp16, fma, native_bf16
+        self.nan_extremes = nan_extremes
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 

@@ -62,6 +62,11 @@ class LlvmRegister(Register):
         given = [self.like(other).value for other in others]
         return self._made(self.builder.intrinsic(name, self.value, *given))
 
+    def nan_extreme(self, name: str, other: LlvmRegister) -> LlvmRegister | None:
+        if self.builder.module.nan_extremes and self.scalar == "float":
+            return self.intrinsic(name, other)
+        return None
+
     def negated(self) -> LlvmRegister:
         return self._made(self.builder.emit(self.type, f"fneg {self.value}"))
 

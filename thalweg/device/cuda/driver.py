@@ -20,7 +20,6 @@ OUT_OF_MEMORY = 2
 #: Results that a context gives for every call after the one that caused them: illegal addresses
 #: and instructions, failed launches and assertions, memory errors, a GPU that is gone.
 STICKY = frozenset({46, 214, 220, 221, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
-TENSOR_MAP_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ class Context(ABC):
 
     @abstractmethod
     def encode(self, tensor_map: TensorMap, target: int) -> None:
-        """Write a tensor map to `target` on the host, as kernels take it."""
+        """Write a tensor map as kernels take it to an address of the host."""
 
     @abstractmethod
     def graph(self) -> Graph:

@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cuda.compile import HostKernel
-from thalweg.codegen.cuda.tensor_map import TensorMap
+from thalweg.codegen.cuda.tensor_map import BYTES, TensorMap
 from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.machine import named
 from thalweg.device.cuda.driver import (
     OUT_OF_MEMORY,
-    TENSOR_MAP_BYTES,
     Context,
     Driver,
     Graph,
@@ -182,7 +181,7 @@ class EmulatedContext(Context):
         self.check("cuFuncSetAttribute")
 
     def encode(self, tensor_map: TensorMap, target: int) -> None:
-        ctypes.memmove(target, tensor_map.emulated(), TENSOR_MAP_BYTES)
+        ctypes.memmove(target, tensor_map.emulated(), BYTES)
 
     def graph(self) -> EmulatedGraph:
         self.check("cuGraphCreate")
@@ -208,17 +207,14 @@ class EmulatedGraph(Graph):
         return self._add(self._call(kernel), after)
 
     def _call(self, kernel: KernelNode) -> Callable[[], None]:
-        """A launch with the parameters that the kernel has now: later ones need an update.
-
-        An emulated kernel takes the addresses of its tensor maps as words.
-        """
+        """A launch with the parameters that the kernel has now: later ones need an update."""
         given = np.frombuffer(ctypes.string_at(kernel.words, 8 * kernel.word_count), np.int64)
-        size = TENSOR_MAP_BYTES * kernel.map_count
-        maps = ctypes.create_string_buffer(ctypes.string_at(kernel.maps, size) if size else b"")
-        starts = ctypes.addressof(maps) + TENSOR_MAP_BYTES * np.arange(kernel.map_count)
-        words = np.concatenate([given, starts])
+        maps = np.frombuffer(ctypes.string_at(kernel.maps, BYTES * kernel.map_count), np.uint8)
+        maps = maps.copy()  # of which a kernel takes the addresses, as words
+        words = np.append(given, maps.ctypes.data + BYTES * np.arange(kernel.map_count))
+        words = words.astype(np.int64)
 
-        def call(_maps: object = maps) -> None:
+        def call(held: Any = maps) -> None:
             self._context.run(kernel, words.ctypes.data)
 
         return call

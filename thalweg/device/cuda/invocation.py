@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.device.cuda.driver import TENSOR_MAP_BYTES, Graph, KernelNode
+from thalweg.codegen.cuda.tensor_map import BYTES
+from thalweg.device.cuda.driver import Graph, KernelNode
 from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.memory import DeviceBuffer, Memory, pinned
@@ -86,7 +87,7 @@ class Invocation:
         self.is_serial = is_timed  # each launch comes after the one before
         self._was_serial = is_timed
         maps = [kernels[launch.kernel].tensor_maps for launch in template.launches]
-        self._maps = np.zeros(TENSOR_MAP_BYTES * (sum(map(len, maps)) + 1), np.uint8)
+        self._maps = np.zeros(BYTES * (sum(map(len, maps)) + 1), np.uint8)
         pairs = enumerate(self.outputs)
         self.small_results = [(n, one.host) for n, one in pairs if one and one.host is not None]
         self._nodes: dict[tuple[int, int], tuple[Graph, int]] = {}  # by launch and entry
@@ -254,12 +255,11 @@ class Invocation:
             return 0
         earlier = self._template.launches[:number]
         place = sum(len(self._kernels[launch.kernel].tensor_maps) for launch in earlier)
-        start = -(-self._maps.ctypes.data // 64) * 64 + TENSOR_MAP_BYTES * place
+        start = -(-self._maps.ctypes.data // 64) * 64 + BYTES * place
         launch = self._template.launches[number]
-        words = self.words[launch.word : launch.word + launch.words]
+        words = self.words[launch.word : launch.word + launch.words].tolist()
         for at, spec in enumerate(kernel.tensor_maps):
-            target = start + TENSOR_MAP_BYTES * at
-            self._memory.context.encode(spec.resolved(words.tolist()), target)
+            self._memory.context.encode(spec.resolved(words), start + BYTES * at)
         return start
 
     def close(self) -> None:

@@ -16,8 +16,9 @@ from thalweg.codegen.cache import note, shared_disk
 from thalweg.codegen.cuda.compile import to_cubin, to_ptx
 from thalweg.codegen.cuda.contraction.tune import tuned_schedule
 from thalweg.codegen.cuda.kernel import emit
-from thalweg.codegen.cuda.launch import CudaKernel, TensorMapSpec
+from thalweg.codegen.cuda.launch import CudaKernel
 from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.cuda.tensor_map import TensorMapSpec
 from thalweg.codegen.kernels import key_of
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.machine import named
@@ -75,9 +76,9 @@ class KernelRequest:
 
     def name(self, target: CudaTarget) -> str:
         """What it is called in the cache."""
-        form = f"{self.guarded} {self.aligned}"
-        if isinstance(self.kernel, Contraction):
-            form += f" {tuned_schedule(self.kernel, target)}"
+        kernel = self.kernel
+        tuned = tuned_schedule(kernel, target) if isinstance(kernel, Contraction) else None
+        form = f"{self.guarded} {self.aligned} {tuned}"
         parts = f"cuda {target} {target.key} {form} {key_of(self.kernel)}"
         return sha256(parts.encode()).hexdigest()
 

@@ -10,9 +10,8 @@ from functools import cache
 from typing import Any
 
 from thalweg import errors
-from thalweg.codegen.cuda.tensor_map import TensorMap
+from thalweg.codegen.cuda.tensor_map import BYTES, TensorMap
 from thalweg.device.cuda.driver import (
-    TENSOR_MAP_BYTES,
     Context,
     Driver,
     Graph,
@@ -32,22 +31,10 @@ _NON_BLOCKING = 1  # a stream that does not wait for the default one
 _THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
 _MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75, 76, 97
 
-#: How tensor maps name what they are maps of.
-_MAP_DTYPES = {
-    "uint8": 0,
-    "uint16": 1,
-    "uint32": 2,
-    "int32": 3,
-    "uint64": 4,
-    "int64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bfloat16": 9,
-    "tfloat32": 11,
-}
-_BYTES = 0  # elements that no map has a name for, as the narrowest floats
-_SWIZZLE_128, _L2_256 = 3, 3
+#: How tensor maps name the elements of tensors; those of other types are bytes.
+_MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+_MAP_BYTES = 0
+_NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE = 0, 3, 3, 0
 
 
 class _KernelParameters(Structure):
@@ -276,24 +263,24 @@ class LibcudaContext(Context):
 
     def encode(self, tensor_map: TensorMap, target: int) -> None:
         rank = len(tensor_map.extents)
-        tensor = (
+        about = (
             c_void_p(target),
-            c_int(_MAP_DTYPES.get(tensor_map.dtype, _BYTES)),
+            c_int(_MAP_DTYPES.get(tensor_map.dtype, _MAP_BYTES)),
             c_uint(rank),
             c_void_p(tensor_map.address),
             (c_uint64 * rank)(*tensor_map.extents),
             (c_uint64 * max(rank - 1, 1))(*tensor_map.strides),
         )
-        # Neither interleaved nor anything but zeros where a box is out of bounds.
-        last = ((c_uint * rank)(*tensor_map.steps), 0, _SWIZZLE_128, _L2_256, 0)
+        steps = (c_uint * rank)(*tensor_map.steps)
+        rest = steps, _NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE
         windows = tensor_map.windows
         if windows is None:
             box = (c_uint * rank)(*tensor_map.box)
-            self.call("cuTensorMapEncodeTiled", *tensor, box, *last)
+            self.call("cuTensorMapEncodeTiled", *about, box, *rest)
             return
-        corners = [(c_int * 2)(*corner) for corner in (windows.lower, windows.upper)]
+        corners = (c_int * 2)(*windows.lower), (c_int * 2)(*windows.upper)
         sizes = c_uint(windows.channels), c_uint(windows.pixels)
-        self.call("cuTensorMapEncodeIm2col", *tensor, *corners, *sizes, *last)
+        self.call("cuTensorMapEncodeIm2col", *about, *corners, *sizes, *rest)
 
     def graph(self) -> LibcudaGraph:
         return LibcudaGraph(self, self._handle)
@@ -371,7 +358,7 @@ class LibcudaGraph(Graph):
 def _parameters(kernel: KernelNode, context: c_void_p) -> tuple[_KernelParameters, Any]:
     """What a node is told of its kernel, and the memory that must live until it has been told."""
     addresses = [kernel.words + 8 * n for n in range(kernel.word_count)]
-    addresses += [kernel.maps + TENSOR_MAP_BYTES * n for n in range(kernel.map_count)]
+    addresses += [kernel.maps + BYTES * n for n in range(kernel.map_count)]
     array = (c_void_p * len(addresses))(*addresses)
     shape = kernel.shape
     sizes = *shape.grid, *shape.block, shape.shared_bytes

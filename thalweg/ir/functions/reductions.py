@@ -100,6 +100,8 @@ def _extreme(function: str) -> Emit:
     """The larger or smaller of two, NaN if either is."""
 
     def emit(site: Site, one: Register, other: Register) -> Register:
+        if site.is_float and (found := one.nan_extreme(f"{function}imum", other)) is not None:
+            return found
         best = _beats(function, site, one, other).choose(one, other)
         # The processor's own maximum gives the second if either is NaN: what is left is the first.
         return one.is_nan().choose(one, best) if site.is_float else best

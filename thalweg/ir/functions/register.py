@@ -172,6 +172,10 @@ class Register(ABC):
         """Whether a float is not a number."""
         return self.compared("uno", self)
 
+    def nan_extreme(self, name: str, other: Self) -> Self | None:
+        """The `maximum` or `minimum` of floats, NaN if either is, where that is an instruction."""
+        return None
+
     def choose(self, chosen: Operand, otherwise: Operand) -> Self:
         """Lane by lane, one of two values by this condition. One of them must be a register."""
         if type(chosen) is not type(self):

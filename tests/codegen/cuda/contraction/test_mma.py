@@ -1,5 +1,7 @@
 """Products by mma.sync on an emulated GPU: fragments, swizzles and pipelines against NumPy."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ from tests.codegen.contraction.contractions import matmul
 from tests.codegen.cuda.contraction.emulated_launch import check
 from tests.codegen.cuda.contraction.products import narrow_convolutions, narrow_product
 from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.ir.expr import Cast
+from thalweg.ir.kernel import Access
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SMALL = Schedule("mma", 64, 64, 64, 4, 2, stages=3)
@@ -61,3 +65,15 @@ def test_convolutions(sizes):
 def test_a_convolution_with_strides():
     for kernel in narrow_convolutions(BFLOAT16, 2, 11, 11, 8, 24, 3, 3, pad=(1, 2), stride=2):
         check(kernel, SMALL, tolerance=0.1)
+
+
+@pytest.mark.parametrize("unit", [SMALL, Schedule("wgmma", 64, 64, 64, 4, 1, 2, loaders=4)])
+def test_operands_that_are_rounded_on_the_way(unit):
+    """Mixed precision: float32 in memory, bfloat16 for the tensor cores."""
+    kernel = matmul(40, 72, 90)
+    rounded = [
+        Access(Cast(Cast(side.value, BFLOAT16), np.float32), side.bounds)
+        for side in (kernel.a, kernel.b)
+    ]
+    made = replace(kernel, a=rounded[0], b=rounded[1])
+    check(made, unit, tolerance=1e-4)

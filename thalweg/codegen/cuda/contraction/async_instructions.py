@@ -81,6 +81,13 @@ class AsyncInstructions:
 
     # Copies
 
+    def prefetch(self, tensor_map: Value) -> None:
+        """Have a tensor map near before the first copy needs it."""
+        if not self._emulated:
+            b = self.frame.b
+            address = b.emit(I64, f"ptrtoint {tensor_map} to i64")
+            inline(b, VOID, "prefetch.tensormap [$0];", "l,~{memory}", [address])
+
     def copy_box(
         self, tensor_map: Value, destination: Value, barrier: Value, at: Sequence[Value]
     ) -> None:

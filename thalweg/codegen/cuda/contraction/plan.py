@@ -30,6 +30,9 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
+_MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
+_OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
+_GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
 
 # (rows, columns, warps) of a tile on the cores
 _CORES = ((128, 128, 8), (128, 64, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4), (32, 32, 2))
@@ -57,9 +60,8 @@ def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Sche
 
 def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
     found: list[tuple[Schedule, float]] = []
-    for tile in _tiles(problem, target):
-        padded = wgmma.padded(problem, tile) if tile.unit == "wgmma" else problem
-        price = partial(Cost, padded, target, is_copied=tile.loaders != 4)
+    for tile, padded in _tiles(problem, target):
+        price = partial(Cost, padded, target, is_copied=tile.loaders != _OWN_LOADERS)
         found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
     return found
 
@@ -81,29 +83,39 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
             yield replace(tile, workers=workers)
 
 
-def _tiles(problem: Problem, target: CudaTarget) -> Iterator[Schedule]:
-    """Tiles on the units that can multiply the operands."""
+def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:
+    """Tiles on the units that can multiply the operands, and the problem as each sees it."""
     if not _has_tensor_cores(problem, target):
         terms = 8 if problem.dtype == FLOAT64 else 16
         for m, n, warps in _fitting(problem, _CORES):
-            yield Schedule("cores", m, n, terms, warps, 1)
+            yield Schedule("cores", m, n, terms, warps, 1), problem
         return
     terms = _LINE // problem.a.dtype.itemsize
     for m, n, warps, across in _fitting(problem, _WARPS):
-        made = Schedule("mma", m, n, terms, warps, across, 4)
-        yield from _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem))
-    if target.capability == 90:
+        made = Schedule("mma", m, n, terms, warps, across)
+        for deep in _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem)):
+            yield deep, problem
+    if target.capability == _GROUPS_CAPABILITY:
         for m, n in _fitting(problem, _GROUPS):
-            yield from _grouped(problem, target, Schedule("wgmma", m, n, terms, m // 16, 1, 4))
+            yield from _grouped(problem, target, m, n, terms)
 
 
-def _grouped(problem: Problem, target: CudaTarget, made: Schedule) -> Iterator[Schedule]:
-    plan = wgmma.Plan(Work(wgmma.padded(problem, made), made))
-    if not plan.is_all_copied and made.n > _MAX_OWN_COLUMNS:
+def _grouped(
+    problem: Problem, target: CudaTarget, m: int, n: int, terms: int
+) -> Iterator[tuple[Schedule, Problem]]:
+    """A tile by wgmma; the tiles of all multiprocessors at once are about a square."""
+    made = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
+    padded = wgmma.padded(problem, made)
+    plan = wgmma.Plan(Work(padded, made))
+    is_copied = plan.is_all_copied
+    own = [side.operand for side in plan.sides if side.copy is None]
+    if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
         return
-    loaders = 1 if plan.is_all_copied else 4
-    made = replace(made, loaders=loaders)
-    yield from _with_stages(target, made, (8, 4, 2), partial(_wgmma_bytes, problem))
+    if own and n > _MAX_OWN_COLUMNS:
+        return
+    made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
+    for deep in _with_stages(target, made, (8, 4, 2), partial(_wgmma_bytes, padded)):
+        yield deep, padded
 
 
 def _with_stages(
@@ -122,7 +134,7 @@ def _mma_bytes(problem: Problem, made: Schedule) -> int:
 
 
 def _wgmma_bytes(problem: Problem, made: Schedule) -> int:
-    return wgmma.Plan(Work(wgmma.padded(problem, made), made)).size
+    return wgmma.Plan(Work(problem, made)).size
 
 
 def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:

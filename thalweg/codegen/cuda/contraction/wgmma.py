@@ -189,6 +189,9 @@ class _Producer:
 
     def emit(self) -> None:
         """Bring the operands of all tiles of the block to shared memory."""
+        with self.frame.b.when(self.first):
+            for tensor_map in self.frame.maps:
+                self.engine.prefetch(tensor_map)
         with self.work.tiles_of_block(self.frame) as tile:
             self._tile(tile)
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.cuda.loops.atomics import combine_atomically
-from thalweg.codegen.cuda.loops.mapping import Mapping
+from thalweg.codegen.cuda.loops.mapping import Mapping, divisor
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
 from thalweg.codegen.loops.compute import Computation
 from thalweg.codegen.loops.facts import extent_of
@@ -158,6 +158,18 @@ class EachEmitter(GridEmitter):
         step = self._times(self._wide(grid.blocks()), threads)
         with b.loop(first, self.count(m.items, m.item_width), step) as loop:
             self._item(self.digits(loop.index, m.items, m.item_width))
+        if m.vector is not None and divisor(m.vector.extent) % m.width:
+            self._left_over(m.vector, first, step)
+
+    def _left_over(self, variable: Variable, first: Value, step: Value) -> None:
+        """The elements of the only variable after those that are taken by several."""
+        width = constant(I64, self.mapping.width)
+        end = self._computation.extent(variable)
+        whole = self._times(self._b.binary("udiv", end, width), width)
+        with self._b.loop(self._plus(whole, first), end, step) as loop:
+            values = {variable: loop.index}
+            scope = self._root.bind(values)
+            self._level(scope, scope, values, 0)
 
     def _item(self, values: dict[Variable, Value]) -> None:
         vector, root = self.mapping.vector, self._root

@@ -36,10 +36,12 @@ _MIN_BLOCK_SCAN = 64  # elements of a scan that a block takes together
 _MAX_WIDTH = 8
 _MAX_COLUMN_WIDTH = 4  # so that what a block combines has room in its shared memory
 _MAX_INSTRUCTIONS = 400  # about, that the lanes of one thread take together
+_MAX_REPEATED = 60  # expressions of a kernel that is written again for what wide accesses leave
 _BLOCK = 256  # threads
 _SMALL_BLOCK = 128
 _MAX_BLOCKS = 1 << 21
 _COLUMN_THREADS = 512
+_MIN_COLUMN_SIDE = 8  # columns side by side, which together are a line of memory
 
 Kind = Literal["each", "row", "column", "transpose", "scan"]
 
@@ -99,7 +101,7 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
             return made
         if vector is not None and (made := _transpose_mapping(form, target, items)) is not None:
             return made
-    elif _scans_by_blocks(form, target, items, alone, ordered):
+    elif _scans_by_blocks(form, target, items, alone):
         return Mapping(form, target, "scan", items, alone, (), backward, None, 1, SCAN_THREADS, 1)
     width = _width(form, vector, target, aligned)
     return Mapping(form, target, "each", items, alone, (), backward, vector, width, 1, _BLOCK)
@@ -186,9 +188,11 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
         return 1
     width = _widest(form, aligned)
     total = math.prod(int(v.extent) for v in form.variables)
-    while width > 1 and (
-        divisor(vector.extent) % width or total < width * target.multiprocessors * _BLOCK
-    ):
+    while width > 1 and total < width * target.multiprocessors * _BLOCK:
+        width //= 2
+    if form.variables == (vector,) and not form.serial and len(form.parts) <= _MAX_REPEATED:
+        return width  # what is left over goes one by one
+    while divisor(vector.extent) % width:
         width //= 2
     return width
 
@@ -198,8 +202,13 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
 
 def is_shared(expr: Reduce, form: Loops) -> bool:
     """Whether a reduction is so long that threads share it, once for all that is inside."""
-    terms = math.prod(int(v.extent) for v in expr.variables)
-    return terms >= MIN_SHARED_TERMS and free_variables(expr) <= frozenset(form.variables)
+    inside = free_variables(expr) <= frozenset(form.variables)
+    return inside and terms_of(expr) >= MIN_SHARED_TERMS
+
+
+def terms_of(expr: Reduce) -> int:
+    """About how many elements a reduction has."""
+    return math.prod(int(v.extent) for v in expr.variables)
 
 
 def _team_mapping(
@@ -216,7 +225,7 @@ def _team_mapping(
     column = _best(items, places)
     assert reduced is not None
     along, across = _score(reduced, places), -math.inf if column is None else _score(column, places)
-    terms = max(math.prod(int(v.extent) for v in e.variables) for e in shared)
+    terms = max(map(terms_of, shared))
     if column is not None and across > max(along, 0.0):
         return _column_mapping(form, target, items, rest, column, terms, aligned)
     last = _best(rest, [*(load.offset for load in form.every(Load)), *_stored(form)])
@@ -279,11 +288,9 @@ def _column_mapping(
     columns = math.prod(int(v.extent) for v in items)
     width = _widest(form, aligned)
     width = min(width, _MAX_COLUMN_WIDTH)
-    while width > 1 and (
-        divisor(column.extent) % width or columns < width * target.multiprocessors * target.warp
-    ):
+    while width > 1 and (divisor(column.extent) % width or columns < width * _MIN_COLUMN_SIDE):
         width //= 2
-    side = target.warp if columns >= target.warp * width else 8
+    side = target.warp if columns >= target.warp * width else _MIN_COLUMN_SIDE
     threads = _COLUMN_THREADS if terms >= _COLUMN_THREADS else _BLOCK
     ordered = (*(v for v in items if v is not column), column)
     return Mapping(
@@ -309,11 +316,18 @@ def _scans_by_blocks(
     target: CudaTarget,
     items: Sequence[Variable],
     alone: Sequence[Variable],
-    ordered: frozenset[Variable],
 ) -> bool:
-    """Whether a block takes the scans of an item: they are long, and threads would be few."""
+    """Whether a block takes the scans of an item: they are long, and threads would be few.
+
+    Nothing else may need the order of its elements: no stores meet, and none is read again.
+    """
     works = (*form.stores, *form.checks)
-    if len(alone) != 1 or ordered or not form.every(Scan):
+    if len(alone) != 1 or not all(scan.variable is alone[0] for scan in form.every(Scan)):
+        return False
+    stored = {store.buffer for store in form.stores}
+    if any(map(meeting_variables, form.stores)) or not form.every(Scan):
+        return False
+    if any(load.buffer in stored for load in form.every(Load)):
         return False
     if any(set(work.variables) != set(form.variables) for work in works):
         return False

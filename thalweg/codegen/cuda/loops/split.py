@@ -7,10 +7,9 @@ all the rest of the kernel.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from thalweg.codegen.cuda.loops.mapping import Mapping, block_count, is_shared, item_count
+from thalweg.codegen.cuda.loops.mapping import Mapping, block_count, is_shared, item_count, terms_of
 from thalweg.codegen.llvm.builder import Value
 from thalweg.codegen.loops.facts import extent_of
 from thalweg.codegen.math.reductions import accumulator_of
@@ -65,7 +64,7 @@ def split_of(mapping: Mapping) -> Split | None:
         return None
     items = item_count(mapping, {v: int(v.extent) for v in mapping.items})
     blocks = block_count(mapping, items)
-    terms = max(math.prod(int(v.extent) for v in expr.variables) for expr in shared)
+    terms = max(map(terms_of, shared))
     elements = items * mapping.item_width
     wanted = 2 * mapping.target.multiprocessors // blocks
     parts = min(wanted, terms // _MIN_TERMS, _MAX_PARTS)

@@ -7,12 +7,12 @@ is normalised) is shared in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from thalweg.codegen.cuda.loops.combine import Combination
 from thalweg.codegen.cuda.loops.emit import GridComputation, GridEmitter
-from thalweg.codegen.cuda.loops.mapping import STRAIGHT, is_shared
+from thalweg.codegen.cuda.loops.mapping import STRAIGHT, is_shared, terms_of
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import Computation, bodies_of, split_states, start_states
@@ -24,7 +24,8 @@ from thalweg.codegen.math.reductions import accumulator_of
 from thalweg.ir.expr import Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
-_UNROLLED = 4  # vectors of a long row that a thread has at once
+_UNROLLED = 4  # vectors of a long reduction that a thread has at once
+_MIN_UNROLLED = 8  # that it has in all
 
 
 class TeamEmitter(GridEmitter):
@@ -209,19 +210,61 @@ class TeamComputation(GridComputation):
         if iterations == copies:
             return take(first, start)
         count = emitter.count(variables)
+        if copies == 1:
+            return self._strided(group, (first, count, step), start, take)
         with b.loop(first, count, constant(I64, copies * step), flat(start)) as loop:
             loop.next = flat(take(loop.index, like(start, loop.carried)))
         return like(start, loop.results)
 
     def _columns(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
-        b, emitter = self._b, self._emitter
-        variables = group[0].variables
+        emitter, variables = self._emitter, group[0].variables
         start = [start_states(group, copy.lanes) for copy in scope.copies]
-        count, step = emitter.count(variables), constant(I64, self._sharing)
-        with b.loop(self._first(), count, step, flat(start)) as loop:
-            inner = scope.bind(emitter.digits(loop.index, variables))
-            loop.next = flat(self._take(inner, group, like(start, loop.carried), [{}]))
+
+        def take(index: Value, carried: Slots) -> Slots:
+            inner = scope.bind(emitter.digits(index, variables))
+            return self._take(inner, group, carried, [{}])
+
+        span = self._first(), emitter.count(variables), self._sharing
+        return self._strided(group, span, start, take)
+
+    def _strided(
+        self,
+        group: Sequence[Reduce],
+        span: tuple[Value, Value, int],
+        start: Slots,
+        take: Callable[[Value, Slots], Slots],
+    ) -> Slots:
+        """The states after every so many elements of a span (first, end, step): several at once
+        where there are many, so that their loads are under way together, then one by one."""
+        b, (first, end, step) = self._b, span
+        if terms_of(group[0]) >= _MIN_UNROLLED * step:
+            first, start = self._several(group, (first, end, step), start, take)
+        with b.loop(first, end, constant(I64, step), flat(start)) as loop:
+            loop.next = flat(take(loop.index, like(start, loop.carried)))
         return like(start, loop.results)
+
+    def _several(
+        self,
+        group: Sequence[Reduce],
+        span: tuple[Value, Value, int],
+        start: Slots,
+        take: Callable[[Value, Slots], Slots],
+    ) -> tuple[Value, Slots]:
+        """Where whole runs of several elements end, and the states there."""
+        b, (first, end, step) = self._b, span
+        side = [slot for _ in range(_UNROLLED) for slot in start]
+        last = b.binary("sub", end, constant(I64, (_UNROLLED - 1) * step))
+        stride = constant(I64, _UNROLLED * step)
+        with b.loop(first, last, stride, [first, *flat(side)]) as loop:
+            slots, after = like(side, loop.carried[1:]), Slots()
+            for number in range(_UNROLLED):
+                index = b.binary("add", loop.index, constant(I64, number * step))
+                mine = slots[number * len(start) : (number + 1) * len(start)]
+                after += take(index, mine)
+            loop.next = [b.binary("add", loop.index, stride), *flat(after)]
+        done = like(side, loop.results[1:])
+        merged = [self._one_of(group, done[copy :: len(start)]) for copy in range(len(start))]
+        return loop.results[0], merged
 
     # Reductions in parts
 

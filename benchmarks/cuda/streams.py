@@ -1,0 +1,243 @@
+"""Loop kernels on a GPU next to a plain copy and to PyTorch's: right, and how fast.
+
+    python benchmarks/cuda/streams.py make FOLDER   # anywhere with Thalweg and ptxas
+    python benchmarks/cuda/streams.py run FOLDER    # on the GPU: the driver, numpy and torch
+
+`make` lowers small graphs for an H200 and writes the cubins of their kernels; `run` holds results
+to PyTorch's and prints for each the bytes that must move by the time it took, as a share of what a
+copy reaches in the same run. The bar is 0.9.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+_LIST = "streams.json"
+_REPEATS = 30
+Shape = tuple[int, ...]
+
+#: What each case is fed: shapes, and the dtype of all of them.
+CASES: dict[str, tuple[list[Shape], str]] = {
+    "multiply add": ([(1 << 25,)] * 3, "float32"),
+    "multiply add bf16": ([(1 << 26,)] * 3, "bfloat16"),
+    "odd sizes": ([(8191, 4097)] * 2, "float32"),
+    "gelu": ([(8192, 4096)], "bfloat16"),
+    "relu gradient": ([(1 << 26,)] * 2, "bfloat16"),
+    "bias gradient": ([(65536, 1024)], "bfloat16"),
+    "row sums": ([(16384, 4096)], "float32"),
+    "whole sum": ([(1 << 27,)], "float32"),
+    "softmax": ([(32768, 1024)], "float32"),
+    "softmax of long rows": ([(512, 50304)], "bfloat16"),
+    "layer norm": ([(16384, 1024), (1024,), (1024,)], "bfloat16"),
+    "transpose": ([(8192, 8192)], "float32"),
+    "transpose bf16": ([(64, 1024, 768)], "bfloat16"),
+    "max pool": ([(64, 112, 112, 64)], "bfloat16"),
+    "max pool gradient": ([(64, 112, 112, 64)], "bfloat16"),
+    "scan": ([(1024, 32768)], "float32"),
+}
+
+
+def built(name: str, tf: Any, x: list[Any]) -> Any:
+    """The result of a case, as Thalweg's graph."""
+    a = x[0]
+    wide = tf.cast(a, tf.float32)
+    found: dict[str, Callable[[], Any]] = {
+        "multiply add": lambda: x[0] * x[1] + x[2],
+        "odd sizes": lambda: x[0] * x[1],
+        "gelu": lambda: tf.cast(0.5 * wide * (1.0 + tf.erf(wide * 0.5**0.5)), a.dtype),
+        "relu gradient": lambda: tf.where(x[0] > 0, x[1], tf.zeros_like(x[1])),
+        "bias gradient": lambda: tf.reduce_sum(wide, 0),
+        "row sums": lambda: tf.reduce_sum(a, 1),
+        "whole sum": lambda: tf.reduce_sum(a),
+        "softmax": lambda: tf.nn.softmax(a),
+        "softmax of long rows": lambda: tf.nn.softmax(a),
+        "layer norm": lambda: _normalised(tf, wide, *x),
+        "transpose": lambda: tf.transpose(a, [1, 0] if len(a.shape) == 2 else [0, 2, 1]),
+        "max pool": lambda: _pooled(tf, a),
+        "max pool gradient": lambda: tf.gradients(_pooled(tf, a), [a])[0],
+        "scan": lambda: tf.cumsum(a, 1),
+    }
+    return found[name.removesuffix(" bf16")]()
+
+
+def _pooled(tf: Any, x: Any) -> Any:
+    return tf.nn.max_pool(x, [1, 3, 3, 1], [1, 2, 2, 1], "SAME")
+
+
+def _normalised(tf: Any, wide: Any, x: Any, scale: Any, offset: Any) -> Any:
+    mean, variance = tf.nn.moments(wide, [1], keep_dims=True)
+    normal = (wide - mean) * tf.rsqrt(variance + 1e-5)
+    return tf.cast(normal * tf.cast(scale, tf.float32) + tf.cast(offset, tf.float32), x.dtype)
+
+
+def peer(name: str, torch: Any, x: list[Any]) -> Callable[[], Any] | None:
+    """The same by PyTorch; None where it pads other than we do."""
+    f, a = torch.nn.functional, x[0]
+    found: dict[str, Callable[[], Any]] = {
+        "multiply add": lambda: torch.addcmul(x[2], x[0], x[1]),
+        "odd sizes": lambda: x[0] * x[1],
+        "gelu": lambda: f.gelu(a),
+        "relu gradient": lambda: torch.where(a > 0, x[1], 0),
+        "bias gradient": lambda: a.sum(0, dtype=torch.float32),
+        "row sums": lambda: a.sum(1),
+        "whole sum": lambda: a.sum(),
+        "softmax": lambda: f.softmax(a, -1),
+        "softmax of long rows": lambda: f.softmax(a, -1),
+        "layer norm": lambda: f.layer_norm(a, a.shape[1:], x[1], x[2]),
+        "transpose": lambda: a.transpose(-1, -2).contiguous(),
+        "scan": lambda: a.cumsum(1),
+    }
+    return found.get(name.removesuffix(" bf16"))
+
+
+# Making
+
+
+def make(folder: Path) -> None:
+    """Write the cubins of all cases."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {name: _made(name, folder) for name in CASES}
+    (folder / _LIST).write_text(json.dumps(made))
+    print(sum(len(one["launches"]) for one in made.values()), "kernels")
+
+
+def _made(name: str, folder: Path) -> dict[str, Any]:
+    import numpy as np
+
+    import thalweg as tf
+    from thalweg.codegen.cuda.target import CudaTarget
+    from thalweg.device.local import local_devices
+    from thalweg.lower.lowering import lower
+    from thalweg.runtime.plan import Step, plan
+
+    shapes, dtype = CASES[name]
+    with tf.Graph().as_default():
+        feeds = [tf.placeholder(dtype, shape) for shape in shapes]
+        result = built(name, tf, feeds)
+        step = plan(Step((result,), (), tuple(feeds)), local_devices({}))
+        (call,) = [instruction.call for instruction in step.instructions]
+        region, target = call.region, CudaTarget()
+        given = {tensor: tuple(tensor.shape.as_list()) for tensor in region.inputs}
+        lowered = lower(region, given, target)
+    buffers = list(dict.fromkeys(b for launch in lowered.launches for b in launch.buffers))
+    return {
+        "sizes": [b.bytes for b in buffers],
+        "constants": {
+            n: np.asarray(b.source).ravel().view(np.uint8).tolist()
+            for n, b in enumerate(buffers)
+            if isinstance(b.source, np.ndarray)
+        },
+        "inputs": [buffers.index(lowered.buffers[t]) if lowered.buffers.get(t) in buffers else -1
+                   for t in feeds],
+        "output": buffers.index(lowered.buffers[result]),
+        "launches": [
+            {
+                "buffers": [buffers.index(b) for b in launch.buffers],
+                "shifts": [s * np.dtype(b.dtype).itemsize
+                           for s, b in zip(launch.starts, launch.buffers, strict=True)],
+                **_variant(launch.kernel, target, folder),
+            }
+            for launch in lowered.launches
+        ],
+    }  # fmt: skip
+
+
+def _variant(kernel: Any, target: Any, folder: Path) -> dict[str, Any]:
+    from thalweg.codegen.cuda.compile import to_cubin, to_ptx
+    from thalweg.codegen.cuda.kernel import emit, launch_shapes
+
+    made, shapes = emit(kernel, target, aligned=True), launch_shapes(kernel, target, aligned=True)
+    name = sha256(made.text.encode()).hexdigest()[:24] + ".cubin"
+    code = to_cubin(to_ptx(made.text, target), target)
+    if code is None:
+        raise SystemExit("no ptxas here")
+    (folder / name).write_bytes(code)
+    listed = [{"grid": s.grid, "block": s.block, "shared": s.shared_bytes} for s in shapes]
+    return {
+        "cubin": name, "entries": made.entries, "scratch": made.scratch, "maps": [],
+        "shapes": listed,
+    }  # fmt: skip
+
+
+# Running
+
+
+def run(folder: Path) -> None:
+    """Measure all cases."""
+    import torch
+
+    torch.manual_seed(1)
+    one, other = (torch.empty(1 << 29, dtype=torch.uint8, device="cuda") for _ in range(2))
+    rate = 2 * one.nbytes / _seconds(lambda: other.copy_(one))
+    print(f"{torch.cuda.get_device_name()}: a copy moves {rate / 1e9:.0f} GB/s", flush=True)
+    for name, entry in json.loads((folder / _LIST).read_text()).items():
+        print(_line(name, entry, folder, rate), flush=True)
+
+
+def _line(name: str, entry: dict[str, Any], folder: Path, rate: float) -> str:
+    import torch
+    from driver import launcher
+
+    shapes, dtype = CASES[name]
+    feeds = [torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for shape in shapes]
+    memory = [torch.zeros(size + 256, dtype=torch.uint8, device="cuda") for size in entry["sizes"]]
+    for number, values in entry["constants"].items():
+        memory[int(number)][: len(values)] = torch.tensor(values, dtype=torch.uint8)
+    for feed, number in zip(feeds, entry["inputs"], strict=True):
+        memory[number] = feed
+    fault = torch.zeros(1, dtype=torch.int64, device="cuda")
+    steps, scratches = [], []
+    for launch in entry["launches"]:
+        scratches.append(torch.empty(launch["scratch"] + 256, dtype=torch.uint8, device="cuda"))
+        pairs = zip(launch["buffers"], launch["shifts"], strict=True)
+        addresses = [memory[number].data_ptr() + shift for number, shift in pairs]
+        words = [fault.data_ptr(), *addresses, scratches[-1].data_ptr()]
+        steps.append(launcher(launch, folder, words))
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def ours() -> None:
+        for step in steps:
+            step(stream)
+
+    ours()
+    torch.cuda.synchronize()
+    moved = sum(f.nbytes for f in feeds) + entry["sizes"][entry["output"]]
+    seconds, theirs = _seconds(ours), peer(name, torch, feeds)
+    text = f"{name:22s} {len(steps)} kernels {seconds * 1e6:8.1f} us {moved / seconds / rate:5.2f}"
+    if theirs is None:
+        return text
+    wanted = theirs()
+    found = memory[entry["output"]].view(wanted.dtype)[: wanted.numel()].reshape(wanted.shape)
+    error = float((found.float() - wanted.float()).norm() / wanted.float().norm())
+    text += f" | PyTorch {moved / _seconds(theirs) / rate:5.2f}"
+    return text + ("" if error < 1e-2 else f" WRONG {error:.1e}")
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    """The median time of a call, of which several are under way at once."""
+    import torch
+
+    found: list[float] = []
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(_REPEATS):
+            call()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3 / _REPEATS)
+    return sorted(found)[2]
+
+
+if __name__ == "__main__":
+    begun = time.time()
+    {"make": make, "run": run}[sys.argv[1]](Path(sys.argv[2]))
+    print(f"{time.time() - begun:.0f} s")
