@@ -5,6 +5,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.12 python3.11 python3.13,\
 BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
+LIB_TESTS ?=
 BENCH ?=
 FUZZ ?=
 ROWS ?=
@@ -12,7 +13,7 @@ PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries clean
 
 install: .venv/.stamp
 
@@ -114,6 +115,11 @@ conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }
 	$(BIN)/python tools/conformance.py $(TF_TESTS) $(if $(TF_LIST),--list $(TF_LIST)) \
 		--markdown docs/conformance.md
+
+conformance-libraries: .venv/.stamp
+	@test -n "$(LIB_TESTS)" || { echo "usage: make conformance-libraries LIB_TESTS=<the sources of libraries>"; exit 1; }
+	$(BIN)/python -m pip install --quiet -e ".[keras,slim,estimator]"
+	$(BIN)/python -m tools.library_tests $(LIB_TESTS) --markdown docs/libraries.md
 
 clean:
 	rm -rf .venv .bench-venv .docs-venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

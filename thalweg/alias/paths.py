@@ -184,6 +184,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.debug": (f"{_HELPERS}.debug",),
     "python.distribute": (f"{_HELPERS}.distribute",),
     "python.eager": ("", f"{_HELPERS}.eager_context", "thalweg.functions"),
+    "python.eager.monitoring": (f"{_HELPERS}.monitoring",),
     "python.feature_column": ("feature_column", "thalweg.alias.feature_columns"),
     "python.framework": ("", "thalweg.graph", "thalweg.ops", f"{_HELPERS}.framework"),
     "python.framework.common_shapes": ("thalweg.graph", "thalweg.ops"),
@@ -239,7 +240,9 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.lookup_ops": ("lookup", "contrib.lookup", *_DEFAULT),
     "python.ops.losses": ("losses", "thalweg.losses"),
     "python.ops.metrics": ("metrics", "thalweg.metrics"),
-    "python.ops.metrics_impl": ("metrics", "thalweg.metrics"),
+    "python.ops.metrics_impl": (f"{_HELPERS}.metrics", "metrics", "thalweg.metrics"),
+    "python.ops.weights_broadcast_ops": ("thalweg.losses.matching",),
+    "python.ops.confusion_matrix": ("thalweg.losses.matching", ""),
     "python.ops.nn": ("nn", *_DEFAULT),
     "python.ops.nn_impl": ("nn", "thalweg.nn", *_DEFAULT),
     "python.ops.nn_ops": ("nn", "thalweg.nn", *_DEFAULT),
@@ -283,7 +286,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.summary.writer": ("summary", "train"),
     "python.tf2": (f"{_HELPERS}.tf2",),
     "python.tools.freeze_graph": ("thalweg.saved",),
-    "python.training": ("train", "thalweg.train", "", RAW),
+    "python.training": ("train", "thalweg.train", "", RAW, f"{_HELPERS}.training_util"),
     "python.training.saver": ("train", "thalweg.saved", ""),
     "python.training.tensorboard_logging": ("thalweg.summary.tensorboard_logging",),
     "python.training.tracking": (f"{_HELPERS}.tracking",),
@@ -329,6 +332,19 @@ RENAMED: Final[dict[str, str]] = {
         for name in ("WrappedSession", "CoordinatedSession", "RecoverableSession", "HookedSession")
     },
     "python.framework.device.merge_device": "thalweg.graph.device:device_function",
+    **{
+        f"python.layers.convolutional.{old}": f"layers.{new}"
+        for old, new in (
+            ("Convolution1D", "Conv1D"),
+            ("Convolution2D", "Conv2D"),
+            ("Convolution3D", "Conv3D"),
+            ("Convolution2DTranspose", "Conv2DTranspose"),
+            ("Convolution3DTranspose", "Conv3DTranspose"),
+        )
+    },
+    "python.data.ops.dataset_ops.DatasetV2": "data.Dataset",
+    "python.framework.device_spec.DeviceSpecV1": "DeviceSpec",
+    "python.ops.gradients_impl.gradients_v2": "gradients",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
     "python.framework.test_util.TensorFlowTestCase": "test.TestCase",
