@@ -182,9 +182,9 @@ def _all_paths() -> set[str]:
 def _is_internal(path: str) -> bool:
     """Whether a path is TensorFlow's inside: `contrib.rnn` is not, `contrib.rnn.python` is."""
     first, *rest = path.split(".")
-    return first != "contrib" or "python" in rest or path in _UNPUBLISHED
+    return first != "contrib" or "python" in rest or path.startswith(_UNPUBLISHED)
 
 
 #: Parts of contrib that are here for what a library imports from them, not as a namespace.
-_UNPUBLISHED: Final = frozenset(["contrib.nn", "contrib.testing", "contrib.cudnn_rnn"])
+_UNPUBLISHED: Final = ("contrib.cudnn_rnn", "contrib.learn", "contrib.nn", "contrib.testing")
 _PATHS: Final = frozenset(_all_paths())

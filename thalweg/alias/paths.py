@@ -28,7 +28,8 @@ MODULES: Final[dict[str, str]] = {
     "contrib.layers.python.layers": (
         "encoders initializers layers normalization optimizers regularizers summaries utils"
     ),
-    "contrib.learn.python.learn": "datasets monitors",
+    "contrib.learn.python.learn": "datasets monitors preprocessing",
+    "contrib.learn.python.learn.preprocessing": "text",
     "contrib.learn.python.learn.datasets": "base mnist",
     "contrib.lookup": "lookup_ops",
     "contrib.metrics.python.ops": "metric_ops set_ops",
@@ -39,7 +40,8 @@ MODULES: Final[dict[str, str]] = {
     ),
     "contrib.tensorboard.plugins": "projector",
     "contrib.training.python.training": "evaluation hparam training",
-    "contrib": "nn testing",
+    "contrib": "learn nn testing",
+    "contrib.learn": "datasets monitors preprocessing",
     "core.example": "example_pb2 feature_pb2",
     "core.framework": (
         "allocation_description_pb2 attr_value_pb2 cost_graph_pb2 device_attributes_pb2 "
@@ -160,7 +162,10 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.eager.python.tfe": ("contrib.eager", ""),
     "contrib.framework": ("contrib.framework", "", "train"),
     "contrib.layers": ("contrib.layers", "layers", "initializers", "contrib.framework"),
-    "contrib.learn.python.learn.datasets": ("thalweg.alias.mnist",),
+    "contrib.learn": ("thalweg.alias.learn", "estimator"),
+    "contrib.learn.python.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
+    "contrib.learn.monitors": ("train",),
+    "contrib.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
     "contrib.learn.python.learn.monitors": ("train",),
     "contrib.lookup": ("contrib.lookup", *_DEFAULT),
     "contrib.metrics": ("contrib.metrics", "sets", "metrics"),
@@ -345,6 +350,7 @@ RENAMED: Final[dict[str, str]] = {
     "python.data.ops.dataset_ops.DatasetV2": "data.Dataset",
     "python.framework.device_spec.DeviceSpecV1": "DeviceSpec",
     "python.ops.gradients_impl.gradients_v2": "gradients",
+    "python.ops.variable_scope.variable": "Variable",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
     "python.framework.test_util.TensorFlowTestCase": "test.TestCase",
