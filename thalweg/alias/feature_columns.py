@@ -607,6 +607,25 @@ def make_parse_example_spec(feature_columns: Iterable[FeatureColumn]) -> dict[st
 make_parse_example_spec_v2 = make_parse_example_spec
 
 
+class FeatureTransformationCache:
+    """Features by key, and columns computed of them, each once."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._made: dict[Any, Any] = {}
+
+    def get(self, key: Any, state_manager: Any = None) -> Any:
+        """A feature, or what a dense column makes of the features."""
+        if isinstance(key, str):
+            return _feature(self._features, key)
+        if key not in self._made:
+            self._made[key] = key.dense(self._features)
+        return self._made[key]
+
+
+_LazyBuilder = FeatureTransformationCache
+
+
 def is_feature_column_v2(feature_columns: Iterable[FeatureColumn]) -> bool:
     """False: columns follow the rules of TensorFlow 1."""
     return False

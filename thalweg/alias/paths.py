@@ -49,6 +49,7 @@ MODULES: Final[dict[str, str]] = {
         "resource_handle_pb2 step_stats_pb2 summary_pb2 tensor_description_pb2 tensor_pb2 "
         "tensor_shape_pb2 tensor_slice_pb2 types_pb2 variable_pb2 versions_pb2"
     ),
+    "core.kernels.boosted_trees": "boosted_trees_pb2",
     "core.lib.core": "error_codes_pb2",
     "core.protobuf": (
         "cluster_pb2 config_pb2 control_flow_pb2 debug_pb2 device_properties_pb2 "
@@ -89,7 +90,7 @@ MODULES: Final[dict[str, str]] = {
     "python.lib.core": "error_codes_pb2",
     "python.lib.io": "file_io python_io tf_record",
     "python.ops": (
-        "accumulate_n_benchmark array_grad array_ops batch_ops bitwise_ops "
+        "accumulate_n_benchmark array_grad array_ops batch_ops bitwise_ops boosted_trees_ops "
         "candidate_sampling_ops check_ops clip_ops clustering_ops cond_v2 confusion_matrix "
         "control_flow_ops control_flow_util control_flow_v2_toggles ctc_ops custom_gradient "
         "data_flow_ops embedding_ops functional_ops gen_array_ops gen_audio_ops "
@@ -222,18 +223,19 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.keras.activations": ("keras.activations",),
     "python.keras.engine": ("keras.engine",),
     "python.keras.engine.input_spec": ("thalweg.nn.layer",),
-    "python.keras.engine.training": ("keras.engine.training",),
+    "python.keras.engine.training": (f"{_HELPERS}.keras_model",),
     "python.keras.engine.training_utils": ("keras.engine.training_utils",),
     "python.keras.layers": ("keras.layers",),
     "python.keras.metrics": ("keras.metrics",),
     "python.keras.models": ("keras.models",),
-    "python.keras.optimizer_v2": ("keras.optimizers",),
+    "python.keras.optimizer_v2": ("keras.optimizers", f"{_HELPERS}.optimizers"),
     "python.keras.utils": ("keras.utils",),
     "python.keras.utils.losses_utils": ("keras.utils.losses_utils", f"{_HELPERS}.losses_utils"),
     "python.keras.utils.tf_utils": (f"{_HELPERS}.keras_utils",),
     "python.layers": (f"{_HELPERS}.layers", "layers", "thalweg.layers", "layers.experimental"),
     "python.lib.io.file_io": (f"{_HELPERS}.file_io",),
     "python.lib.io": ("python_io",),
+    "python.ops.clustering_ops": (f"{_HELPERS}.clustering_ops",),
     "python.ops.control_flow_ops": ("", "control", "thalweg.control", *_DEFAULT),
     "python.ops.control_flow_util": (f"{_HELPERS}.control_flow_util", "", "thalweg.control"),
     "python.ops.distributions": ("distributions", "thalweg.distributions"),
@@ -246,7 +248,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.losses": ("losses", "thalweg.losses"),
     "python.ops.metrics": ("metrics", "thalweg.metrics"),
     "python.ops.metrics_impl": (f"{_HELPERS}.metrics", "metrics", "thalweg.metrics"),
-    "python.ops.weights_broadcast_ops": ("thalweg.losses.matching",),
+    "python.ops.weights_broadcast_ops": (f"{_HELPERS}.metrics", "thalweg.losses.matching"),
     "python.ops.confusion_matrix": ("thalweg.losses.matching", ""),
     "python.ops.nn": ("nn", *_DEFAULT),
     "python.ops.nn_impl": ("nn", "thalweg.nn", *_DEFAULT),
@@ -285,7 +287,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.saved_model.signature_def_utils_impl": ("saved_model.signature_def_utils",),
     "python.saved_model.tag_constants": ("saved_model.tag_constants",),
     "python.saved_model.utils": ("saved_model.utils",),
-    "python.saved_model.utils_impl": ("saved_model.utils",),
+    "python.saved_model.utils_impl": (f"{_HELPERS}.saved_model_paths", "saved_model.utils"),
     "python.summary": ("summary",),
     "python.summary.summary_iterator": ("train",),
     "python.summary.writer": ("summary", "train"),
@@ -349,7 +351,11 @@ RENAMED: Final[dict[str, str]] = {
     },
     "python.data.ops.dataset_ops.DatasetV2": "data.Dataset",
     "python.framework.device_spec.DeviceSpecV1": "DeviceSpec",
+    "python.ops.array_ops.boolean_mask_v2": "boolean_mask",
     "python.ops.gradients_impl.gradients_v2": "gradients",
+    "python.ops.init_ops.Zeros": "zeros_initializer",
+    "python.ops.lookup_ops.LookupInterface": "thalweg.data.lookup:LookupInterface",
+    "python.training.basic_session_run_hooks._MultiStepStopAtStepHook": "train.StopAtStepHook",
     "python.ops.variable_scope.variable": "Variable",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.library_tests.table import LIBRARIES, Library
+from tools.library_tests.table import BROKEN, LIBRARIES, Library
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = {"gpt-2": Path(__file__).with_name("smoke_gpt2.py")}
@@ -127,8 +127,10 @@ def _environment(library: Library, file: Path, given: argparse.Namespace) -> dic
 
 
 def _count(result: Result, case: Xml.Element) -> None:
-    reason = _reason_to_leave_out(result.library, case.get("name", ""))
     trouble = case.find("failure") if case.find("error") is None else case.find("error")
+    message = "" if trouble is None else trouble.get("message", "")
+    reason = _reason_to_leave_out(result.library, case.get("name", ""))
+    reason = reason or next((why for text, why in BROKEN if re.search(text, message)), None)
     if reason:
         result.left_out[reason] += 1
     elif case.find("skipped") is not None:
@@ -137,7 +139,7 @@ def _count(result: Result, case: Xml.Element) -> None:
         result.passed += 1
     else:
         name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
-        result.failures[f"{_grouped(trouble.get('message', ''))} ({name})"] += 1
+        result.failures[f"{_grouped(message)} ({name})"] += 1
 
 
 def _reason_to_leave_out(library: Library, name: str) -> str | None:

@@ -20,13 +20,26 @@ _DOWNLOADS = "downloads data"
 _NO_GPU = "needs a GPU"
 _THEANO = "compares with Theano, which nobody has"
 _KERAS = (
-    (r"test_print_tensor|test_gradient$|test_function$|test_resize_images_bilinear", _THEANO),
     ("integration_tests", _DOWNLOADS),
     ("test_documentation", "checks the documentation's own sources"),
     ("test_doc_auto_generation", "checks the documentation's own sources"),
     ("test_data_utils", _DOWNLOADS),
     ("multi_gpu", _NO_GPU),
     ("cudnn", _NO_GPU),
+)
+
+#: Errors that Python, NumPy and the libraries' own requirements of today make, by their message.
+BROKEN = (
+    (
+        r"'NoneType' object has no attribute '(placeholder|variable|eval|resize_images|th_\w+)'",
+        _THEANO,
+    ),
+    (r"scipy' has no attribute 'misc'", "needs an older SciPy"),
+    (r"exceptions must be derived from Warning", "needs an older pytest"),
+    (
+        r"only 0-dimensional arrays|'tostring'|truth value of an empty array|setting an array element",
+        "needs NumPy 1",
+    ),
 )
 
 LIBRARIES = (

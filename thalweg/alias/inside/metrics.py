@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thalweg.alias import names
+from thalweg.losses import matching
 from thalweg.losses.matching import remove_squeezable_dimensions, squeeze_last_if_above
 from thalweg.metrics.thresholds import confusion_at_thresholds
 
@@ -39,6 +40,11 @@ def _confusion_matrix_at_thresholds(  # pyright: ignore[reportUnusedFunction] - 
     """Counts at each threshold so far, and the ops that update them."""
     options = {} if includes is None else {"includes": includes}
     return confusion_at_thresholds(labels, predictions, thresholds, weights, **options)
+
+
+def broadcast_weights(weights: Any, values: Any) -> Any:
+    """Weights in the shape of values."""
+    return matching.broadcast_weights(tf.convert_to_tensor(weights), tf.convert_to_tensor(values))
 
 
 def _safe_scalar_div(numerator: Any, denominator: Any, name: str | None) -> Any:  # pyright: ignore[reportUnusedFunction] - found by name

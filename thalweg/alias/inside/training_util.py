@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from thalweg.alias import names
 
@@ -32,3 +32,36 @@ def get_or_create_steps_per_run_variable() -> Any:
         return tf.get_variable(
             "steps_per_run", initializer=1, trainable=False, collections=["local_variables"]
         )
+
+
+class VocabInfo(NamedTuple):
+    """How a vocabulary of today relates to that of a checkpoint."""
+
+    new_vocab: str
+    new_vocab_size: int
+    num_oov_buckets: int
+    old_vocab: str
+    old_vocab_size: int = -1
+    backup_initializer: Any = None
+    axis: int = 0
+
+
+def warm_start(
+    ckpt_to_initialize_from: str,
+    vars_to_warm_start: Any = ".*",
+    var_name_to_vocab_info: Any = None,
+    var_name_to_prev_var_name: Any = None,
+) -> None:
+    """Let variables begin with their values in a checkpoint."""
+    if var_name_to_vocab_info:
+        raise NotImplementedError("Warm starts across vocabularies are not here.")
+    renamed: dict[str, str] = var_name_to_prev_var_name or {}
+    chosen = (
+        tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope=vars_to_warm_start)
+        if isinstance(vars_to_warm_start, str)
+        else tf.global_variables()
+    )
+    known = {name for name, _ in tf.train.list_variables(ckpt_to_initialize_from)}
+    found = {renamed.get(v.op.name, v.op.name): v for v in chosen}
+    wanted = {name: variable for name, variable in found.items() if name in known}
+    tf.train.init_from_checkpoint(ckpt_to_initialize_from, wanted)
