@@ -3,6 +3,8 @@
     python tools/names_table.py SYMBOLS.csv [docs/names.md]
 
 The CSV ranks names by the number of public files that use them (`symbol,files,repos,status`).
+Run it where the extras `[slim,keras,estimator]` are installed: elsewhere, what is in their packages
+is not looked up.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 import thalweg as tf
+from thalweg import public
+from thalweg.alias.libraries.table import LIBRARIES
 from thalweg.cli.replacements import advice
 
 MIN_FILES = 3
@@ -28,7 +32,17 @@ def state(symbol: str) -> str:
         except AttributeError as error:
             extra = re.search(r"thalweg\[\w+\]", str(error))
             return extra[0] if extra else "missing"
-    return "present"
+    return _extra_of(symbol.removeprefix("tf.")) or "present"
+
+
+def _extra_of(name: str) -> str | None:
+    """The extra whose package has a name, where it is not here without it."""
+    if name in public.names() or any(n.startswith(f"{name}.") for n in public.names()):
+        return None
+    for library in LIBRARIES:
+        if any(f"{name}.".startswith(f"{place}.") for place in library.places):
+            return f"thalweg[{library.extra}]"
+    return None
 
 
 def why(symbol: str) -> str:

@@ -163,7 +163,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.eager.python.tfe": ("contrib.eager", ""),
     "contrib.framework": ("contrib.framework", "", "train"),
     "contrib.layers": ("contrib.layers", "layers", "initializers", "contrib.framework"),
-    "contrib.learn": ("thalweg.alias.learn", "estimator"),
+    "contrib.learn": ("thalweg.alias.learn",),
     "contrib.learn.python.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
     "contrib.learn.monitors": ("train",),
     "contrib.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
@@ -338,6 +338,7 @@ RENAMED: Final[dict[str, str]] = {
         f"python.training.monitored_session._{name}": f"thalweg.train.wrapped_sessions:{name}"
         for name in ("WrappedSession", "CoordinatedSession", "RecoverableSession", "HookedSession")
     },
+    "contrib.learn.RunConfig": "estimator.RunConfig",
     "python.framework.device.merge_device": "thalweg.graph.device:device_function",
     **{
         f"python.layers.convolutional.{old}": f"layers.{new}"
