@@ -5,6 +5,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.12 python3.11 python3.13,\
 BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
+LIB_TESTS ?=
 BENCH ?=
 FUZZ ?=
 ROWS ?=
@@ -14,7 +15,7 @@ TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 CUDA_TESTS ?= tests/device/cuda tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
-.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries clean
 
 install: .venv/.stamp
 
@@ -119,6 +120,12 @@ conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }
 	$(BIN)/python tools/conformance.py $(TF_TESTS) $(if $(TF_LIST),--list $(TF_LIST)) \
 		--markdown docs/conformance.md
+
+conformance-libraries: .venv/.stamp
+	@test -n "$(LIB_TESTS)" || { echo "usage: make conformance-libraries LIB_TESTS=<the sources of libraries>"; exit 1; }
+	$(BIN)/python -m pip install --quiet -e ".[keras,slim,estimator]"
+	mkdir -p build
+	$(BIN)/python -m tools.library_tests $(LIB_TESTS) --markdown build/libraries.md
 
 clean:
 	rm -rf .venv .bench-venv .docs-venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -177,7 +177,8 @@ def _loaded(load: Callable[[], object], name: str) -> object:
     try:
         return load()
     except NotInstalled as error:
-        raise AttributeError(f"tf.{name} is not here: {error}") from error
+        # Given an object and no name, Python adds no guess of its own.
+        raise AttributeError(f"tf.{name} is not here: {error}", obj=load) from error
 
 
 def _is_special(name: str) -> bool:

@@ -12,9 +12,9 @@ import pytest
 import thalweg as tf
 from thalweg import alias
 from thalweg.alias.finder import module_at
-from thalweg.alias.libraries import LIBRARIES
 from thalweg.alias.libraries.library import Patch, outdated
 from thalweg.alias.libraries.sources import PatchingFinder
+from thalweg.alias.libraries.table import LIBRARIES
 from thalweg.alias.libraries.versions import Version
 from thalweg.alias.paths import MODULES, RENAMED, SOURCES
 
@@ -185,6 +185,17 @@ def test_a_program_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("name = 'sum'")
     done = run("program.py", "--steps=4", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "sum 6.0\n"), done.stderr
+
+
+def test_flags_are_absls_and_unknown_ones_are_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("absl.flags")
+    program = PROGRAM.replace("import beside", "from absl import flags as theirs")
+    program = program.replace("beside.name", "theirs.FLAGS.steps")
+    (tmp_path / "program.py").write_text(program)
+    assert run("program.py", "--steps=4", folder=tmp_path).stdout == "4 6.0\n"
+    done = run("program.py", "--stepz=4", folder=tmp_path)
+    assert done.returncode != 0
+    assert "Unknown command line flag 'stepz'" in done.stderr
 
 
 def test_what_a_program_raises_is_shown_with_its_own_lines(tmp_path: Path) -> None:

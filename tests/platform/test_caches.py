@@ -39,6 +39,9 @@ LIMITS = {
 #: what is going on.
 REGISTRIES = {
     "autodiff/registry.py:_functions": "gradients by op, which users register",
+    "alias/inside/deprecation.py:_warned": "functions of libraries that were warned of",
+    "alias/inside/framework.py:_dense_types": "types that pass for tensors, which users register",
+    "alias/switch.py:_finders": "the finders of the alias, two at most",
     "codegen/cache.py:_process": "the one cache of kernels",
     "codegen/parallel.py:_before": "what was imported when helpers were forked",
     "codegen/contraction/tune.py:_process": "the one store of schedules",
@@ -63,7 +66,9 @@ REGISTRIES = {
     "platform/spans.py:_lasting": "what lasts now",
     "protos/classes.py:_loaded": "the files of the package",
     "public.py:_lazy": "public names",
+    "public.py:_packages": "public modules of other packages",
     "public.py:_registry": "public names",
+    "runtime/fetches.py:_conversions": "types to fetch, which users register",
     "saved/collection_protos.py:_conversions": "conversions, which users register",
 }
 

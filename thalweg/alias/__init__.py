@@ -10,7 +10,7 @@ TensorFlow's modules, `finder.py` makes them when they are imported, `names.py` 
 people that were a part of TensorFlow (tf-slim, Keras, Estimator).
 """
 
-from thalweg.alias.libraries import publish
+from thalweg.alias.libraries.places import publish
 from thalweg.alias.switch import install, installed, uninstall
 
 publish()

@@ -24,7 +24,15 @@ from thalweg.platform.caches import memoized
 NAME: Final = "tensorflow"
 #: The release whose names and behaviour programs find here.
 VERSION: Final = "1.15.5"
+_COMPAT: Final = "compat"
 _V1: Final = "compat.v1"  # there is only this one API
+_ABSL: Final = "thalweg.alias.inside.absl_flags"
+_FLAGS: Final = {
+    "app": "app",
+    "flags": "flags",
+    "python.platform.app": "app",
+    "python.platform.flags": "flags",
+}
 
 
 class Root(ModuleType):
@@ -41,6 +49,19 @@ class Root(ModuleType):
         return dir(names.root())
 
 
+class Compat(ModuleType):
+    """The module `tensorflow.compat`: Thalweg's, but for `v1`, which is `tensorflow` itself."""
+
+    __path__: MutableSequence[str] = []  # noqa: RUF012 - of a package that has no folder
+
+    def __init__(self, root: Root) -> None:
+        super().__init__(f"{NAME}.{_COMPAT}")
+        self.v1: Final = root
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(names.root().compat, name)
+
+
 class Facade(ModuleType):
     """An internal module of TensorFlow; its names are looked up by the table of `paths`."""
 
@@ -54,7 +75,7 @@ class Facade(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         path = f"{self.path}.{name}"
-        value = facade(path) if path in _PATHS else names.find(self.path, name)
+        value = module_at(path) if path in _PATHS else names.find(self.path, name)
         setattr(self, name, value)
         return value
 
@@ -76,8 +97,12 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return ModuleSpec(fullname, _Borrowed(module), origin="thalweg", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module `tensorflow`."""
-        return Root(spec.name)
+        """The module `tensorflow`, whose flags are absl's where absl is installed."""
+        root = Root(spec.name)
+        vars(root)[_COMPAT] = Compat(root)
+        if _exists("absl.flags") and _exists("absl.app"):
+            vars(root).update(importlib.import_module(_ABSL).modules())
+        return root
 
     def exec_module(self, module: ModuleType) -> None:
         """There is nothing to run."""
@@ -99,9 +124,13 @@ class _Borrowed(importlib.abc.Loader):
 
 def module_at(path: str) -> ModuleType | None:
     """The module at a path below `tensorflow`, or None."""
-    if path == _V1:
-        return sys.modules[NAME]
+    if path in (_COMPAT, _V1):
+        root = sys.modules[NAME]
+        return root if path == _V1 else root.compat
     path = path.removeprefix(f"{_V1}.")
+    flags = vars(sys.modules[NAME]).get(_FLAGS.get(path, "")) if NAME in sys.modules else None
+    if flags is not None:
+        return flags
     if path in _PATHS:
         return facade(path)
     return _public_module(path) or _package_module(path)
@@ -153,9 +182,9 @@ def _all_paths() -> set[str]:
 def _is_internal(path: str) -> bool:
     """Whether a path is TensorFlow's inside: `contrib.rnn` is not, `contrib.rnn.python` is."""
     first, *rest = path.split(".")
-    return first != "contrib" or "python" in rest or path in _UNPUBLISHED
+    return first != "contrib" or "python" in rest or path.startswith(_UNPUBLISHED)
 
 
 #: Parts of contrib that are here for what a library imports from them, not as a namespace.
-_UNPUBLISHED: Final = frozenset(["contrib.nn", "contrib.testing", "contrib.cudnn_rnn"])
+_UNPUBLISHED: Final = ("contrib.cudnn_rnn", "contrib.learn", "contrib.nn", "contrib.testing")
 _PATHS: Final = frozenset(_all_paths())

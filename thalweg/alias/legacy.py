@@ -35,6 +35,18 @@ def _asfarray(a: Any, dtype: Any = np.float64) -> Any:
     return np.asarray(a, dtype=dtype)
 
 
+def _with_newshape(reshape: Any) -> Any:
+    """`np.reshape` that still takes its shape as `newshape`."""
+
+    @functools.wraps(reshape)
+    def reshaped(*args: Any, **kwargs: Any) -> Any:
+        if "newshape" in kwargs:
+            kwargs["shape"] = kwargs.pop("newshape")
+        return reshape(*args, **kwargs)
+
+    return reshaped
+
+
 def _iterator(method: str) -> Callable[[Any], Any]:
     """A function that gives an iterator over what a method of its argument returns."""
     return lambda mapping: iter(getattr(mapping, method)())
@@ -126,6 +138,7 @@ def restore() -> None:
     """Put the old names back, without touching one that still exists."""
     add_missing(np, NUMPY)
     add_missing(collections, {name: getattr(collections.abc, name) for name in _abstract_classes()})
+    np.reshape = _with_newshape(np.reshape)
     add_missing(time, {"clock": time.perf_counter})
     add_missing(inspect, {"getargspec": getargspec})
     for old, new in UNITTEST.items():

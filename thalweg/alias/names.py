@@ -84,8 +84,14 @@ def names_in(source: str) -> dict[str, Any]:
     """All names of a module of Thalweg and of the modules inside it; the first of a name counts."""
     found: dict[str, Any] = {}
     for module in modules_in(source):
-        found = vars(module) | found
+        own = {name: value for name, value in vars(module).items() if not _is_module(value)}
+        found = own | found
     return found
+
+
+def _is_module(value: Any) -> bool:
+    """Modules inside a package of ours are no names of TensorFlow's."""
+    return isinstance(value, ModuleType)
 
 
 def modules_in(name: str) -> Iterator[ModuleType]:

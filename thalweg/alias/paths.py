@@ -28,7 +28,8 @@ MODULES: Final[dict[str, str]] = {
     "contrib.layers.python.layers": (
         "encoders initializers layers normalization optimizers regularizers summaries utils"
     ),
-    "contrib.learn.python.learn": "datasets monitors",
+    "contrib.learn.python.learn": "datasets monitors preprocessing",
+    "contrib.learn.python.learn.preprocessing": "text",
     "contrib.learn.python.learn.datasets": "base mnist",
     "contrib.lookup": "lookup_ops",
     "contrib.metrics.python.ops": "metric_ops set_ops",
@@ -39,7 +40,8 @@ MODULES: Final[dict[str, str]] = {
     ),
     "contrib.tensorboard.plugins": "projector",
     "contrib.training.python.training": "evaluation hparam training",
-    "contrib": "nn testing",
+    "contrib": "learn nn testing",
+    "contrib.learn": "datasets monitors preprocessing",
     "core.example": "example_pb2 feature_pb2",
     "core.framework": (
         "allocation_description_pb2 attr_value_pb2 cost_graph_pb2 device_attributes_pb2 "
@@ -47,6 +49,7 @@ MODULES: Final[dict[str, str]] = {
         "resource_handle_pb2 step_stats_pb2 summary_pb2 tensor_description_pb2 tensor_pb2 "
         "tensor_shape_pb2 tensor_slice_pb2 types_pb2 variable_pb2 versions_pb2"
     ),
+    "core.kernels.boosted_trees": "boosted_trees_pb2",
     "core.lib.core": "error_codes_pb2",
     "core.protobuf": (
         "cluster_pb2 config_pb2 control_flow_pb2 debug_pb2 device_properties_pb2 "
@@ -87,7 +90,7 @@ MODULES: Final[dict[str, str]] = {
     "python.lib.core": "error_codes_pb2",
     "python.lib.io": "file_io python_io tf_record",
     "python.ops": (
-        "accumulate_n_benchmark array_grad array_ops batch_ops bitwise_ops "
+        "accumulate_n_benchmark array_grad array_ops batch_ops bitwise_ops boosted_trees_ops "
         "candidate_sampling_ops check_ops clip_ops clustering_ops cond_v2 confusion_matrix "
         "control_flow_ops control_flow_util control_flow_v2_toggles ctc_ops custom_gradient "
         "data_flow_ops embedding_ops functional_ops gen_array_ops gen_audio_ops "
@@ -160,7 +163,10 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.eager.python.tfe": ("contrib.eager", ""),
     "contrib.framework": ("contrib.framework", "", "train"),
     "contrib.layers": ("contrib.layers", "layers", "initializers", "contrib.framework"),
-    "contrib.learn.python.learn.datasets": ("thalweg.alias.mnist",),
+    "contrib.learn": ("thalweg.alias.learn",),
+    "contrib.learn.python.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
+    "contrib.learn.monitors": ("train",),
+    "contrib.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
     "contrib.learn.python.learn.monitors": ("train",),
     "contrib.lookup": ("contrib.lookup", *_DEFAULT),
     "contrib.metrics": ("contrib.metrics", "sets", "metrics"),
@@ -184,6 +190,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.debug": (f"{_HELPERS}.debug",),
     "python.distribute": (f"{_HELPERS}.distribute",),
     "python.eager": ("", f"{_HELPERS}.eager_context", "thalweg.functions"),
+    "python.eager.monitoring": (f"{_HELPERS}.monitoring",),
     "python.feature_column": ("feature_column", "thalweg.alias.feature_columns"),
     "python.framework": ("", "thalweg.graph", "thalweg.ops", f"{_HELPERS}.framework"),
     "python.framework.common_shapes": ("thalweg.graph", "thalweg.ops"),
@@ -216,18 +223,19 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.keras.activations": ("keras.activations",),
     "python.keras.engine": ("keras.engine",),
     "python.keras.engine.input_spec": ("thalweg.nn.layer",),
-    "python.keras.engine.training": ("keras.engine.training",),
+    "python.keras.engine.training": (f"{_HELPERS}.keras_model",),
     "python.keras.engine.training_utils": ("keras.engine.training_utils",),
     "python.keras.layers": ("keras.layers",),
     "python.keras.metrics": ("keras.metrics",),
     "python.keras.models": ("keras.models",),
-    "python.keras.optimizer_v2": ("keras.optimizers",),
+    "python.keras.optimizer_v2": ("keras.optimizers", f"{_HELPERS}.optimizers"),
     "python.keras.utils": ("keras.utils",),
     "python.keras.utils.losses_utils": ("keras.utils.losses_utils", f"{_HELPERS}.losses_utils"),
     "python.keras.utils.tf_utils": (f"{_HELPERS}.keras_utils",),
     "python.layers": (f"{_HELPERS}.layers", "layers", "thalweg.layers", "layers.experimental"),
     "python.lib.io.file_io": (f"{_HELPERS}.file_io",),
     "python.lib.io": ("python_io",),
+    "python.ops.clustering_ops": (f"{_HELPERS}.clustering_ops",),
     "python.ops.control_flow_ops": ("", "control", "thalweg.control", *_DEFAULT),
     "python.ops.control_flow_util": (f"{_HELPERS}.control_flow_util", "", "thalweg.control"),
     "python.ops.distributions": ("distributions", "thalweg.distributions"),
@@ -239,7 +247,9 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.lookup_ops": ("lookup", "contrib.lookup", *_DEFAULT),
     "python.ops.losses": ("losses", "thalweg.losses"),
     "python.ops.metrics": ("metrics", "thalweg.metrics"),
-    "python.ops.metrics_impl": ("metrics", "thalweg.metrics"),
+    "python.ops.metrics_impl": (f"{_HELPERS}.metrics", "metrics", "thalweg.metrics"),
+    "python.ops.weights_broadcast_ops": (f"{_HELPERS}.metrics", "thalweg.losses.matching"),
+    "python.ops.confusion_matrix": ("thalweg.losses.matching", ""),
     "python.ops.nn": ("nn", *_DEFAULT),
     "python.ops.nn_impl": ("nn", "thalweg.nn", *_DEFAULT),
     "python.ops.nn_ops": ("nn", "thalweg.nn", *_DEFAULT),
@@ -277,13 +287,13 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.saved_model.signature_def_utils_impl": ("saved_model.signature_def_utils",),
     "python.saved_model.tag_constants": ("saved_model.tag_constants",),
     "python.saved_model.utils": ("saved_model.utils",),
-    "python.saved_model.utils_impl": ("saved_model.utils",),
+    "python.saved_model.utils_impl": (f"{_HELPERS}.saved_model_paths", "saved_model.utils"),
     "python.summary": ("summary",),
     "python.summary.summary_iterator": ("train",),
     "python.summary.writer": ("summary", "train"),
     "python.tf2": (f"{_HELPERS}.tf2",),
     "python.tools.freeze_graph": ("thalweg.saved",),
-    "python.training": ("train", "thalweg.train", "", RAW),
+    "python.training": ("train", "thalweg.train", "", RAW, f"{_HELPERS}.training_util"),
     "python.training.saver": ("train", "thalweg.saved", ""),
     "python.training.tensorboard_logging": ("thalweg.summary.tensorboard_logging",),
     "python.training.tracking": (f"{_HELPERS}.tracking",),
@@ -328,7 +338,26 @@ RENAMED: Final[dict[str, str]] = {
         f"python.training.monitored_session._{name}": f"thalweg.train.wrapped_sessions:{name}"
         for name in ("WrappedSession", "CoordinatedSession", "RecoverableSession", "HookedSession")
     },
+    "contrib.learn.RunConfig": "estimator.RunConfig",
     "python.framework.device.merge_device": "thalweg.graph.device:device_function",
+    **{
+        f"python.layers.convolutional.{old}": f"layers.{new}"
+        for old, new in (
+            ("Convolution1D", "Conv1D"),
+            ("Convolution2D", "Conv2D"),
+            ("Convolution3D", "Conv3D"),
+            ("Convolution2DTranspose", "Conv2DTranspose"),
+            ("Convolution3DTranspose", "Conv3DTranspose"),
+        )
+    },
+    "python.data.ops.dataset_ops.DatasetV2": "data.Dataset",
+    "python.framework.device_spec.DeviceSpecV1": "DeviceSpec",
+    "python.ops.array_ops.boolean_mask_v2": "boolean_mask",
+    "python.ops.gradients_impl.gradients_v2": "gradients",
+    "python.ops.init_ops.Zeros": "zeros_initializer",
+    "python.ops.lookup_ops.LookupInterface": "thalweg.data.lookup:LookupInterface",
+    "python.training.basic_session_run_hooks._MultiStepStopAtStepHook": "train.StopAtStepHook",
+    "python.ops.variable_scope.variable": "Variable",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
     "python.framework.test_util.TensorFlowTestCase": "test.TestCase",

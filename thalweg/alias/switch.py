@@ -7,9 +7,9 @@ import importlib.util
 import sys
 from typing import Final
 
-from thalweg.alias import libraries
 from thalweg.alias.finder import NAME, Finder
 from thalweg.alias.libraries.sources import PatchingFinder
+from thalweg.alias.libraries.table import patches
 from thalweg.public import public
 
 _finders: Final[list[Finder | PatchingFinder]] = []
@@ -45,7 +45,7 @@ def install(*, replace: bool = False) -> None:
             f"{_version()} is installed, and Thalweg does not take its place unasked: call "
             "thalweg.alias.install(replace=True), or `thalweg run --replace`."
         )
-    _finders.extend([Finder(), PatchingFinder(libraries.patches())])
+    _finders.extend([Finder(), PatchingFinder(patches())])
     sys.meta_path[:0] = _finders
 
 

@@ -366,7 +366,7 @@ class TensorShape:
         return f"TensorShape({self.dims!r})"
 
 
-@public("compat.dimension_value")
+@public("compat.dimension_value", "dimension_value")
 def dimension_value(dimension: Any) -> Size:
     """The number in a size of a shape, which may be a Dimension or the number itself.
 
@@ -383,7 +383,7 @@ def dimension_value(dimension: Any) -> Size:
     return dimension.value if isinstance(dimension, Dimension) else dimension
 
 
-@public("compat.dimension_at_index")
+@public("compat.dimension_at_index", "dimension_at_index")
 def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
     """One size of a shape; an unknown one where the rank is unknown.
 

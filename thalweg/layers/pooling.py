@@ -10,8 +10,10 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers import sizes
 from thalweg.layers.functional import functional
-from thalweg.nn import poolings
 from thalweg.nn.layer import InputSpec, Layer
+from thalweg.ops.arrays import transposing
+from thalweg.ops.core import shaping
+from thalweg.ops.nn import pooling, pooling3d
 from thalweg.public import public
 
 
@@ -38,14 +40,37 @@ class Pooling(Layer):
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     def call(self, inputs: Any) -> Tensor:
-        return poolings.pool(
-            convert_to_tensor(inputs),
-            self.pool_size,
-            self.pooling_type,
-            self.padding.upper(),
-            strides=self.strides,
-            data_format=sizes.op_format(self.data_format, self.rank),
-        )
+        x = convert_to_tensor(inputs)
+        is_last = self.data_format == "channels_last"
+        if self.rank == 1:
+            axis = 2 if is_last else 3
+            pooled = self._pool2d(shaping.expand_dims(x, axis), (1,))
+            return shaping.squeeze(pooled, [axis])
+        if self.rank == 2:
+            return self._pool2d(x, ())
+        if is_last:
+            return self._pool3d(x)
+        # The op takes channels last alone.
+        moved = self._pool3d(transposing.transpose(x, [0, 2, 3, 4, 1]))
+        return transposing.transpose(moved, [0, 4, 1, 2, 3])
+
+    def _pool2d(self, x: Tensor, width: tuple[int, ...]) -> Tensor:
+        """Pool images; `width` is added to the window where there is one spatial axis."""
+        pool = pooling.max_pool if self.pooling_type == "MAX" else pooling.avg_pool
+        window, strides = (self._around((*n, *width)) for n in (self.pool_size, self.strides))
+        data_format = sizes.op_format(self.data_format, 2)
+        return pool(x, window, strides, self.padding.upper(), data_format=data_format)
+
+    def _pool3d(self, x: Tensor) -> Tensor:
+        is_max = self.pooling_type == "MAX"
+        pool = pooling3d.max_pool3d if is_max else pooling3d.avg_pool3d
+        window, strides = ([1, *n, 1] for n in (self.pool_size, self.strides))
+        name = "MaxPool3D" if is_max else "AvgPool3D"
+        return pool(x, window, strides, self.padding.upper(), name=name)
+
+    def _around(self, space: tuple[int, ...]) -> list[int]:
+        """Numbers for all axes: 1 for batch and channels."""
+        return [1, *space, 1] if self.data_format == "channels_last" else [1, 1, *space]
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
         shape = as_shape(input_shape).as_list()

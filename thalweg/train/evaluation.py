@@ -113,7 +113,7 @@ def evaluate_once(
         >>> add = tf.assign_add(total, 2.0)
         >>> hooks = [tf.contrib.training.StopAfterNEvalsHook(3)]
         >>> tf.contrib.training.evaluate_once(None, eval_ops=add, final_ops=total, hooks=hooks)
-        6.0
+        np.float32(6.0)
     """
     step = get_or_create_eval_step()
     all_hooks = list(hooks or [])

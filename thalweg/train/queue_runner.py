@@ -86,7 +86,9 @@ class QueueRunner:
                 queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
             )
         self._lock = threading.Lock()
-        self._running: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # threads by session
+        self._runs_per_session: WeakKeyDictionary[Any, int] = (
+            WeakKeyDictionary()
+        )  # threads by session
         self._exceptions_raised: list[Exception] = []
 
     def __repr__(self) -> str:
@@ -139,9 +141,9 @@ class QueueRunner:
         There are none if those of an earlier call for this session still run.
         """
         with self._lock:
-            if self._running.get(sess, 0) > 0:
+            if self._runs_per_session.get(sess, 0) > 0:
                 return []
-            self._running[sess] = len(self._enqueue_ops)
+            self._runs_per_session[sess] = len(self._enqueue_ops)
             self._exceptions_raised = []
         threads = [
             threading.Thread(
@@ -153,8 +155,8 @@ class QueueRunner:
         ]
         if coord is not None:
             close = threading.Thread(
-                target=self._cancel_on_stop,
-                args=(sess, coord),
+                target=self._close_on_stop,
+                args=(sess, self._cancel_op, coord),
                 name=f"QueueRunnerThread-{self.name}-close_on_stop",
             )
             threads.append(close)
@@ -177,8 +179,8 @@ class QueueRunner:
             self._report(error, coord)
         finally:
             with self._lock:
-                self._running[sess] -= 1
-                is_last = self._running[sess] == 0
+                self._runs_per_session[sess] -= 1
+                is_last = self._runs_per_session[sess] == 0
             if is_end and is_last:
                 _try_to_run(sess, self._close_op)
 
@@ -196,9 +198,10 @@ class QueueRunner:
             self._exceptions_raised.append(error)
         raise error
 
-    def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
+    # Subclasses of libraries call this and use `_runs_per_session`, as in TensorFlow.
+    def _close_on_stop(self, sess: Any, cancel_op: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        _try_to_run(sess, self._cancel_op)
+        _try_to_run(sess, cancel_op)
 
     # As protocol buffers
 

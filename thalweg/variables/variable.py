@@ -17,7 +17,7 @@ from thalweg import protos
 from thalweg.graph import context
 from thalweg.graph.build import graph_of
 from thalweg.graph.collections import GraphKeys
-from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
@@ -660,6 +660,24 @@ for _operator in _UNARY:
     setattr(Variable, _operator, _unary(_operator))
 for _operator in _BINARY:
     setattr(Variable, _operator, _binary(_operator))
+
+
+@public("is_tensor", "contrib.framework.is_tensor")
+def is_tensor(x: object) -> bool:
+    """Whether an object is a tensor, dense or sparse, or a variable.
+
+    Args:
+        x: anything.
+
+    Returns:
+        True for a Tensor, SparseTensor, IndexedSlices or Variable.
+
+    Example:
+        >>> tf.is_tensor(tf.constant(1.0)), tf.is_tensor(1.0)
+        (True, False)
+    """
+    return isinstance(x, Tensor | SparseTensor | IndexedSlices | Variable)
+
 
 #: Variables with and without `use_resource` are of one kind here; this is the other kind's name.
 ResourceVariable = Variable

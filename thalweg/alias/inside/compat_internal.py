@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from typing import Any
 
 
 def path_to_str(path: Any) -> Any:
     """The text of a path object; anything else as it is."""
-    return os.fspath(cast("Any", path)) if hasattr(path, "__fspath__") else path
+    fspath: Any = os.fspath
+    return fspath(path) if hasattr(path, "__fspath__") else path

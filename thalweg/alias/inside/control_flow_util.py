@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from thalweg.alias.inside.keras_utils import smart_cond
+
 ENABLE_CONTROL_FLOW_V2 = False
 
 
@@ -19,9 +21,4 @@ def GraphOrParentsInXlaContext(graph: Any) -> bool:
 
 IsInXLAContext = GraphOrParentsInXlaContext
 
-
-def smart_cond(pred: Any, true_fn: Any = None, false_fn: Any = None, name: Any = None) -> Any:
-    """`tf.cond`, or one branch alone where the condition is known."""
-    from thalweg.alias.inside.keras_utils import smart_cond as choose
-
-    return choose(pred, true_fn, false_fn, name)
+__all__ = ["smart_cond"]

@@ -194,3 +194,17 @@ def _equal(value: Any, other: Any) -> bool:
 
 def _name(function: Any) -> str:
     return getattr(function, "__qualname__", repr(function))
+
+
+class HiddenTfApiAttribute(property):
+    """An attribute that a subclass does not have any more."""
+
+    def __init__(self, deprecation_message: str) -> None:
+        def refuse(_: Any) -> None:
+            raise AttributeError(deprecation_message)
+
+        super().__init__(refuse)
+
+
+hide_attribute_from_api = HiddenTfApiAttribute
+HIDDEN_ATTRIBUTE = HiddenTfApiAttribute("This attribute has been deprecated.")

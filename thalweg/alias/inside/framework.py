@@ -92,9 +92,10 @@ def executing_eagerly_outside_functions() -> bool:
 def _get_graph_from_inputs(op_input_list: Iterable[Any], graph: Any = None) -> Any:  # pyright: ignore[reportUnusedFunction] - found by name
     """The graph that some tensors are in, the default one where there are none."""
     found = [x.graph for x in op_input_list if hasattr(x, "graph")]
-    if graph is not None and any(other is not graph for other in found):
-        raise ValueError("An input is not from the passed-in graph.")
-    return graph or next(iter(found), tf.get_default_graph())
+    wanted = graph or next(iter(found), tf.get_default_graph())
+    if any(other is not wanted for other in found):
+        raise ValueError("Inputs must be from the same graph, the one that is passed in.")
+    return wanted
 
 
 def get_to_proto_function(collection_name: str) -> None:

@@ -25,68 +25,48 @@ from thalweg.alias.inside.keras_backend_ops import (  # what it publishes beside
     truncated_normal,
 )
 from thalweg.alias.inside.keras_backend_rnn import rnn
+from thalweg.alias.inside.keras_backend_settings import (
+    epsilon,
+    floatx,
+    image_data_format,
+    set_epsilon,
+    set_floatx,
+    set_image_data_format,
+)
 
 __all__ = [
     "binary_crossentropy",
     "categorical_crossentropy",
+    "epsilon",
     "hard_sigmoid",
+    "image_data_format",
     "random_binomial",
     "random_normal",
     "random_uniform",
     "rnn",
+    "set_epsilon",
+    "set_floatx",
+    "set_image_data_format",
     "sparse_categorical_crossentropy",
     "truncated_normal",
 ]
 
 tf = names.root()
 
-_settings: dict[str, Any] = {
-    "floatx": "float32",
-    "epsilon": 1e-7,
-    "image_data_format": "channels_last",
-    "manual_initialization": False,
-}
-_session: list[Any] = [None]
+
+class _State:
+    """What layers share: the session that they run in, and who initializes variables."""
+
+    session: Any = None
+    is_initialization_manual = False
+
+
 _learning_phases: weakref.WeakKeyDictionary[Any, Any] = (
     weakref.WeakKeyDictionary()
 )  # graph -> 0, 1 or a placeholder
 _uids: weakref.WeakKeyDictionary[Any, Any] = (
     weakref.WeakKeyDictionary()
 )  # graph -> prefix -> the last number
-
-
-def floatx() -> str:
-    """The dtype of weights and inputs where none is given."""
-    return _settings["floatx"]
-
-
-def set_floatx(value: str) -> None:
-    """Set the default dtype."""
-    if value not in ("float16", "float32", "float64"):
-        raise ValueError(f"Unknown floatx type: {value}")
-    _settings["floatx"] = str(value)
-
-
-def epsilon() -> float:
-    """The number that keeps logarithms and quotients finite."""
-    return _settings["epsilon"]
-
-
-def set_epsilon(value: float) -> None:
-    """Set the number that keeps logarithms and quotients finite."""
-    _settings["epsilon"] = value
-
-
-def image_data_format() -> str:
-    """Where the channels of an image are: `channels_last` or `channels_first`."""
-    return _settings["image_data_format"]
-
-
-def set_image_data_format(data_format: str) -> None:
-    """Set where the channels of an image are."""
-    if data_format not in ("channels_last", "channels_first"):
-        raise ValueError(f"Unknown data_format: {data_format}")
-    _settings["image_data_format"] = str(data_format)
 
 
 def cast_to_floatx(x: Any) -> Any:
@@ -98,7 +78,7 @@ def cast_to_floatx(x: Any) -> Any:
 
 def manual_variable_initialization(value: bool) -> None:
     """Whether variables are left to the user to initialize."""
-    _settings["manual_initialization"] = value
+    _State.is_initialization_manual = value
 
 
 def get_graph() -> Any:
@@ -143,10 +123,10 @@ def get_session(op_input_list: Any = ()) -> Any:
     """The session that layers run in: the default one, else one of Keras's own."""
     session = tf.get_default_session()
     if session is None:
-        if _session[0] is None or _session[0].graph is not get_graph():
-            _session[0] = tf.Session(config=tf.ConfigProto(allow_soft_placement=True))
-        session = _session[0]
-    if not _settings["manual_initialization"]:
+        if _State.session is None or _State.session.graph is not get_graph():
+            _State.session = tf.Session(config=tf.ConfigProto(allow_soft_placement=True))
+        session = _State.session
+    if not _State.is_initialization_manual:
         with session.graph.as_default():
             _initialize(session)
     return session
@@ -154,14 +134,14 @@ def get_session(op_input_list: Any = ()) -> Any:
 
 def set_session(session: Any) -> None:
     """Let layers run in a session."""
-    _session[0] = session
+    _State.session = session
 
 
 def clear_session() -> None:
     """Forget the graph, the session and all numbers of names."""
     tf.reset_default_graph()
     reset_uids()
-    _session[0] = None
+    _State.session = None
     _learning_phases.clear()
 
 

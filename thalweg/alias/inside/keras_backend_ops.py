@@ -7,18 +7,13 @@ from typing import Any
 import numpy as np
 
 from thalweg.alias import names
+from thalweg.alias.inside.keras_backend_settings import epsilon, floatx
 
 tf = names.root()
 
 
-def _settings() -> Any:
-    from thalweg.alias.inside import keras_backend  # the module that this one is a part of
-
-    return keras_backend
-
-
 def _clipped(output: Any) -> Any:
-    margin = tf.cast(_settings().epsilon(), output.dtype.base_dtype)
+    margin = tf.cast(epsilon(), output.dtype.base_dtype)
     return tf.clip_by_value(output, margin, 1.0 - margin)
 
 
@@ -76,7 +71,7 @@ def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> 
     logits = output if from_logits else _logits_behind(output, "Sigmoid")
     if logits is None:
         output = _clipped(output)
-        margin = _settings().epsilon()
+        margin = epsilon()
         found = target * tf.log(output + margin)
         return -(found + (1 - target) * tf.log(1 - output + margin))
     return tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=logits)
@@ -95,7 +90,7 @@ def random_normal(
     shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: int | None = None
 ) -> Any:
     """Normal numbers."""
-    kind = dtype or _settings().floatx()
+    kind = dtype or floatx()
     return tf.random_normal(shape, mean=mean, stddev=stddev, dtype=kind, seed=_seeded(seed))
 
 
@@ -103,13 +98,13 @@ def random_uniform(
     shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: int | None = None
 ) -> Any:
     """Uniform numbers."""
-    kind = dtype or _settings().floatx()
+    kind = dtype or floatx()
     return tf.random_uniform(shape, minval=minval, maxval=maxval, dtype=kind, seed=_seeded(seed))
 
 
 def random_binomial(shape: Any, p: Any = 0.0, dtype: Any = None, seed: int | None = None) -> Any:
     """Ones with probability `p`, zeros otherwise."""
-    kind = dtype or _settings().floatx()
+    kind = dtype or floatx()
     drawn = tf.random_uniform(shape, dtype=kind, seed=_seeded(seed))
     return tf.where(drawn <= p, tf.ones(shape, dtype=kind), tf.zeros(shape, dtype=kind))
 
@@ -118,5 +113,5 @@ def truncated_normal(
     shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: int | None = None
 ) -> Any:
     """Normal numbers within two standard deviations."""
-    kind = dtype or _settings().floatx()
+    kind = dtype or floatx()
     return tf.truncated_normal(shape, mean, stddev, dtype=kind, seed=_seeded(seed))

@@ -7,6 +7,12 @@ _PATCHES = [
     *outdated("keras_preprocessing"),
     *outdated("keras_applications"),
     Patch(
+        "keras*",
+        r"yaml\.load\((\w+)\)",
+        r"yaml.load(\1, Loader=yaml.FullLoader)",
+        "PyYAML 6 asks for a loader",
+    ),
+    Patch(
         "keras.engine.saving",
         r"(\w+(?:\.attrs)?\['(?:keras_version|backend)'\]|\b\w+_config)\.decode\('utf-?8'\)",
         r"__import__('thalweg').compat.as_text(\1)",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from thalweg.alias import names
-from thalweg.alias.libraries.library import Library, outdated
+from thalweg.alias.libraries.library import Library, Patch, outdated
 
 
 def _take_over() -> None:
@@ -35,6 +35,14 @@ LIBRARY = Library(
         "contrib.layers": "tf_slim.layers",
         "contrib.framework": "tf_slim.ops.arg_scope",
     },
-    patches=outdated("tf_slim"),
+    patches=[
+        *outdated("tf_slim"),
+        Patch(
+            "tf_slim.ops.variables",
+            r"ckpt_value\[slice_dims\]",
+            "ckpt_value[tuple(slice_dims)]",
+            "NumPy 1.23 takes a tuple of slices as an index, not a list",
+        ),
+    ],
     loaded=_take_over,
 )

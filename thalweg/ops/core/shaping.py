@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -304,8 +304,16 @@ def shape_tensor(shape: Any) -> Tensor:
 
 def index_tensor(value: Any, name: str | None = None) -> Tensor:
     """Sizes, axes or bounds given by a user as an index tensor: `[]` has no dtype of its own."""
+    if isinstance(value, np.ndarray):
+        value = _whole_numbers(cast("Array", value))
     preferred = None if hasattr(value, "dtype") else dtypes.int32
     return convert_to_tensor(value, name=name, preferred_dtype=preferred)
+
+
+def _whole_numbers(array: Array) -> Array:
+    """Whole numbers from a calculation in floats as integers; other arrays as they are."""
+    is_whole = array.dtype.kind == "f" and bool(np.all(np.mod(array, 1) == 0))
+    return array.astype(np.int32) if is_whole else array
 
 
 class ExpandDims(Op):

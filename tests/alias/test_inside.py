@@ -1,0 +1,157 @@
+"""Helpers from inside TensorFlow that libraries call."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from thalweg.alias import learn
+from thalweg.alias.inside import (
+    deprecation,
+    framework,
+    function_utils,
+    object_identity,
+    tf_decorator,
+    tf_inspect,
+)
+from thalweg.runtime.fetches import register_session_run_conversion_functions
+
+
+def test_programs_attach_what_they_like():
+    tensor = tf.constant(1.0)
+    tensor._keras_shape = (None, 3)
+    tensor.op.note = "mine"
+    assert (tensor._keras_shape, tensor.op.note) == ((None, 3), "mine")
+
+
+def test_devices_of_a_session_have_names_and_types():
+    (device,) = tf.Session(graph=tf.Graph()).list_devices()
+    assert device.device_type == "CPU"
+    assert device.name == device
+
+
+def test_types_can_be_fetched_and_fed():
+    class Pair:
+        def __init__(self, first, second):
+            self.parts = [first, second]
+
+    register_session_run_conversion_functions(
+        Pair, lambda p: (p.parts, sum), lambda p, value: [(p.parts[0], value)]
+    )
+    x = tf.placeholder(tf.float32, [])
+    pair = Pair(x, x * 2)
+    with tf.Session() as session:
+        assert session.run({"pair": pair}, {pair: 3.0}) == {"pair": 9.0}
+
+
+def test_decorators_are_seen_through():
+    def target(a, b=1):
+        return a + b
+
+    def wrapper(*args):
+        return target(*args)
+
+    made = tf_decorator.make_decorator(target, wrapper)
+    assert tf_decorator.unwrap(made)[1] is target
+    assert tf_inspect.getargspec(made).args == ["a", "b"]
+    assert tf_inspect.getcallargs(made, 1) == {"a": 1, "b": 1}
+
+
+def test_arguments_of_functions_methods_and_partials():
+    class Model:
+        def __call__(self, features, mode):
+            return features
+
+    def function(a, b, **options):
+        return a
+
+    assert function_utils.fn_args(Model()) == ("features", "mode")
+    assert function_utils.fn_args(functools.partial(function, 1)) == ("b",)
+    assert function_utils.has_kwargs(function)
+
+
+def test_old_arguments_are_warned_of_once(caplog):
+    @deprecation.deprecated_args(None, "Use b.", "a")
+    def function(a=None, b=None):
+        return a
+
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        assert [function(a=1), function(a=2), function(b=3)] == [1, 2, None]
+    assert len([r for r in caplog.records if "Use b." in r.getMessage()]) <= 1
+    assert deprecation.deprecated_argument_lookup("b", None, "a", 5) == 5
+
+
+def test_defined_functions_may_have_their_own_gradient():
+    @framework.Defun(tf.float32, python_grad_func=lambda op, dy: dy * 10 * op.inputs[0])
+    def square(x):
+        return x * x
+
+    x = tf.constant(3.0)
+    y = square(x)
+    with tf.Session() as session:
+        assert session.run([y, tf.gradients(y, x)[0]]) == [9.0, 30.0]
+
+
+def test_identity_collections_tell_equal_objects_apart():
+    first, second = [1], [1]
+    found = object_identity.ObjectIdentitySet([first])
+    assert first in found
+    assert second not in found
+
+
+def test_texts_become_rows_of_word_numbers():
+    processor = learn.VocabularyProcessor(4)
+    rows = np.array(list(processor.fit_transform(["a b a", "b c"])))
+    np.testing.assert_array_equal(rows, [[1, 2, 1, 0], [2, 3, 0, 0]])
+    assert list(processor.reverse(rows[1:])) == ["b c <UNK> <UNK>"]
+
+
+def test_hyperparameters_keep_their_types():
+    hparams = tf.contrib.training.HParams(rate=0.1, units=[8, 8], name="net")
+    assert hparams.parse("rate=1,units[1]=16,name=other").values() == {
+        "rate": 1.0,
+        "units": [8, 16],
+        "name": "other",
+    }
+    assert hparams.parse_json(hparams.to_json()).units == [8, 16]
+    for text in ("rate=x", "unknown=1", "rate=1,rate=2", "=3"):
+        with pytest.raises(ValueError, match=r"."):
+            hparams.parse(text)
+    with pytest.raises(ValueError, match="cast"):
+        hparams.set_hparam("rate", "fast")
+
+
+def test_modules_find_their_variables_and_modules():
+    class Inner(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = tf.Variable(1.0, trainable=False)
+
+    class Outer(tf.Module):
+        def __init__(self):
+            super().__init__(name="outer")
+            self.parts = [Inner(), Inner()]
+            self.bias = tf.Variable(0.0)
+
+        @tf.Module.with_name_scope
+        def scale(self, x):
+            return tf.multiply(x, 2.0, name="scaled")
+
+    outer = Outer()
+    assert len(outer.variables) == 3
+    assert outer.trainable_variables == (outer.bias,)
+    assert outer.submodules == tuple(outer.parts)
+    assert outer.scale(1.0).op.name == "outer/scaled"
+
+
+def test_block_cells_compute_what_plain_cells_do():
+    x = tf.constant(np.random.default_rng(0).random((2, 3)), tf.float32)
+    block, plain = tf.contrib.rnn.LSTMBlockCell(4), tf.nn.rnn_cell.BasicLSTMCell(4)
+    first, _ = block(x, block.zero_state(2, tf.float32))
+    second, _ = plain(x, plain.zero_state(2, tf.float32))
+    copy = [tf.assign(b, a) for a, b in zip(block.variables, plain.variables, strict=True)]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(copy)
+        np.testing.assert_allclose(*session.run([first, second]), rtol=1e-5)

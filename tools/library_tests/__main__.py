@@ -1,0 +1,172 @@
+"""Runs the test files of each library in processes of their own and counts what passed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as Xml
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.library_tests.table import BROKEN, LIBRARIES, Library
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = {"gpt-2": Path(__file__).with_name("smoke_gpt2.py")}
+
+
+@dataclass
+class Result:
+    """What became of the tests of a library."""
+
+    library: Library
+    passed: int = 0
+    skipped: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def run(self) -> int:
+        """How many tests passed or failed."""
+        return self.passed + self.failures.total()
+
+    def line(self) -> str:
+        """The row of the table."""
+        share = self.passed / max(self.run, 1)
+        cells = (self.library.folder, self.passed, self.run, f"{share:.1%}", self.skipped)
+        return "| " + " | ".join(map(str, (*cells, self.left_out.total()))) + " |"
+
+
+def main() -> int:
+    """Run the tool."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", action="append", default=[], help="a library; may be repeated")
+    parser.add_argument("--file", action="append", default=[], help="a part of a file's path")
+    parser.add_argument("--seconds", type=int, default=300, help="for a test")
+    parser.add_argument("--peer", default=sys.executable, help="another Python, with TensorFlow")
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    results: list[Result] = []
+    for library in LIBRARIES:
+        if given.only and library.folder not in given.only:
+            continue
+        if (given.folder / library.folder).is_dir():
+            results.append(run_library(library, given))
+            print(report(results[-1:]), flush=True)
+    if given.markdown:
+        given.markdown.write_text("# Libraries\n\n" + report(results))
+    return 0
+
+
+def run_library(library: Library, given: argparse.Namespace) -> Result:
+    """Run all test files of a library."""
+    result = Result(library)
+    for file in files(library, given.folder):
+        if not given.file or any(part in str(file) for part in given.file):
+            run_file(result, file, given)
+            print(
+                f"{file.name}: {result.passed} of {result.run} so far", file=sys.stderr, flush=True
+            )
+    return result
+
+
+def files(library: Library, folder: Path) -> Iterator[Path]:
+    """The test files of a library; one without any has a program of ours."""
+    smoke = SMOKE.get(library.folder)
+    if smoke is not None:
+        yield smoke
+        return
+    base = folder / library.folder
+    found = {path for pattern in library.tests for path in base.glob(pattern)}
+    yield from sorted(path for path in found if path.name != "conftest.py")
+
+
+def run_file(result: Result, file: Path, given: argparse.Namespace) -> None:
+    """Run one file and add what it did."""
+    reason = _reason_to_leave_out(result.library, str(file))
+    if reason:
+        result.left_out[reason] += 1
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        report_file = Path(scratch, "report.xml")
+        done = subprocess.run(
+            _command(file, report_file, given),
+            cwd=scratch,
+            env=_environment(result.library, file, given),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not report_file.exists():
+            result.failures[f"{_last_line(done.stdout + done.stderr)} ({file.name})"] += 1
+            return
+        for case in Xml.parse(report_file).iter("testcase"):
+            _count(result, case)
+
+
+def _command(file: Path, report_file: Path, given: argparse.Namespace) -> list[str]:
+    options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    options += ["-W", "ignore", "-c", os.devnull, f"--timeout={given.seconds}"]
+    if given.peer == sys.executable:
+        options += ["-p", "tools.library_tests.plugin"]
+    return [given.peer, "-P", "-m", "pytest", *options, f"--junitxml={report_file}", str(file)]
+
+
+def _environment(library: Library, file: Path, given: argparse.Namespace) -> dict[str, str]:
+    base = (given.folder / library.folder).resolve()
+    paths = [str(base / library.root), str(base), str(file.resolve().parent), str(ROOT)]
+    inherited = os.environ.get("PYTHONPATH")
+    joined = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+    return os.environ | {"PYTHONPATH": joined, "KERAS_BACKEND": "tensorflow", "MPLBACKEND": "agg"}
+
+
+def _count(result: Result, case: Xml.Element) -> None:
+    trouble = case.find("failure") if case.find("error") is None else case.find("error")
+    message = "" if trouble is None else trouble.get("message", "")
+    reason = _reason_to_leave_out(result.library, case.get("name", ""))
+    reason = reason or next((why for text, why in BROKEN if re.search(text, message)), None)
+    if reason:
+        result.left_out[reason] += 1
+    elif case.find("skipped") is not None:
+        result.skipped += 1
+    elif trouble is None:
+        result.passed += 1
+    else:
+        name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
+        result.failures[f"{_grouped(message)} ({name})"] += 1
+
+
+def _reason_to_leave_out(library: Library, name: str) -> str | None:
+    return next((reason for part, reason in library.left_out if re.search(part, name)), None)
+
+
+def _grouped(message: str) -> str:
+    """The first line of an error, without what differs between tests."""
+    line = next((line for line in message.splitlines() if line.strip()), "no message")
+    return re.sub(r"0x[0-9a-f]+", "0x…", line).replace("|", "/")[:160]
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _grouped(lines[-1] if lines else "no output")
+
+
+def report(results: list[Result]) -> str:
+    """The table of libraries, and the reasons of failures."""
+    lines = ["| library | passed | run | share | skipped | left out |", "|---|---|---|---|---|---|"]
+    lines += [result.line() for result in results]
+    for result in results:
+        lines += ["", f"## {result.library.folder}", ""]
+        lines += [f"- left out: {count}, {why}" for why, count in result.left_out.most_common()]
+        lines += [f"- {count}: {why}" for why, count in result.failures.most_common()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Which libraries are tried, where their sources and tests lie, and what is left out, and why."""
+
+from typing import NamedTuple
+
+
+class Library(NamedTuple):
+    """A library: its folder below the one given, and patterns of its test files in it.
+
+    `left_out` are tests that cannot pass for reasons outside of TensorFlow and Thalweg, by regular
+    expressions for their names, each with its reason.
+    """
+
+    folder: str
+    tests: tuple[str, ...]
+    root: str = ""  # what is put on the path, below the folder
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+_DOWNLOADS = "downloads data"
+_NO_GPU = "needs a GPU"
+_THEANO = "compares with Theano, which nobody has"
+_KERAS = (
+    ("integration_tests", _DOWNLOADS),
+    ("test_documentation", "checks the documentation's own sources"),
+    ("test_doc_auto_generation", "checks the documentation's own sources"),
+    ("test_data_utils", _DOWNLOADS),
+    ("multi_gpu", _NO_GPU),
+    ("cudnn", _NO_GPU),
+)
+
+#: Errors that Python, NumPy and the libraries' own requirements of today make, by their message.
+BROKEN = (
+    (
+        r"'NoneType' .* attribute '(placeholder|variable|eval|resize_images|th_\w+)'",
+        _THEANO,
+    ),
+    (r"scipy' has no attribute 'misc'", "needs an older SciPy"),
+    (r"exceptions must be derived from Warning", "needs an older pytest"),
+    (
+        r"only 0-dimensional arrays|'tostring'|value of an empty array|setting an array element",
+        "needs NumPy 1",
+    ),
+)
+
+LIBRARIES = (
+    Library("keras-2.2.4", ("tests/**/*test*.py",), left_out=_KERAS),
+    Library("keras-2.3.1", ("tests/**/*test*.py",), left_out=_KERAS),
+    Library("tf-slim-1.1.0", ("tf_slim/**/*_test.py",)),
+    Library(
+        "models",
+        ("research/slim/nets/**/*_test.py",),
+        root="research/slim",
+        left_out=(("quantization", "needs contrib.quantize"),),
+    ),
+    Library("sonnet-1.36", ("sonnet/**/*_test.py",)),
+    Library("bert", ("*_test.py",)),
+    Library("gpt-2", ("smoke_test.py",), root="src"),
+)
