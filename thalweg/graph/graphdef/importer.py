@@ -7,10 +7,9 @@ inferred again. Nodes may come in any order; a cycle is an error, but for the wa
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from thalweg import protos
@@ -21,18 +20,26 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import FunctionName
+from thalweg.graph.graphdef.functional import branching, functional_kind, loop
 from thalweg.graph.graphdef.functions import (
     Lambda,
+    Made,
     body_fields,
+    called,
     function_of,
+    output_starts,
     traced_fields,
     traced_tensor,
 )
+from thalweg.graph.graphdef.library import MAX_DEPTH, called_function, check_expansion
+from thalweg.graph.graphdef.resource_forms import current_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape
 from thalweg.graph.signature import Argument
+from thalweg.graph.subgraph import Body
 from thalweg.platform.compat import as_str
 from thalweg.public import public
 
@@ -93,7 +100,7 @@ def import_graph_def(
             list(proto.versions.bad_consumers),
         )
         given = _converted(replaced, scope)
-        library = _Library(proto.library, op_dict, producer_op_list)
+        library = _Library(proto, op_dict, producer_op_list)
         importer = _Importer(graph, proto, given, op_dict, producer_op_list, library)
         importer.run()
         return None if wanted is None else [importer.element(element) for element in wanted]
@@ -162,7 +169,10 @@ class _Importer:
         library: _Library,
     ) -> None:
         self.graph = graph
-        self.protos: dict[str, Any] = {node.name: node for node in proto.node}
+        self.is_body = False  # whether the nodes are those of a function
+        self.protos: dict[str, Any] = {
+            form.name: form for node in proto.node for form in current_forms(node)
+        }
         self.input_map = input_map
         self.used: set[str] = set()
         self.op_dict = op_dict
@@ -170,6 +180,8 @@ class _Importer:
         # All names are taken first: nodes name each other before they exist.
         self.names = graph.imported_names(self.protos)
         self.made: dict[str, Node] = {}
+        #: what stands for the outputs of a node, where it is not the node's own
+        self.outputs: dict[str, Sequence[Tensor]] = {}
         self.library = library
 
     def run(self) -> None:
@@ -182,16 +194,20 @@ class _Importer:
                 f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
             )
 
-    def make_all(self) -> dict[str, Node]:
+    def make_all(self) -> Made:
         """Make all nodes."""
         for name in self.protos:
             self._make_with_inputs(name)
         self._close_loops()
-        return self.made
+        own = {name: node.outputs for name, node in self.made.items()}
+        return Made(self.made, own | self.outputs)
+
+    def _outputs(self, name: str) -> Sequence[Tensor]:
+        return self.outputs[name] if name in self.outputs else self.made[name].outputs
 
     def _has_output(self, name: str) -> bool:
         node, index = _parsed(name)
-        return node in self.made and index < len(self.made[node].outputs)
+        return node in self.made and index < len(self._outputs(node))
 
     def element(self, name: str) -> Any:
         """The node or tensor of a name in the GraphDef."""
@@ -223,7 +239,7 @@ class _Importer:
                 pending += missing
                 continue
             if current not in self.made:
-                self.made[current] = self._make(self.protos[current])
+                self.made[current] = self._made(self.protos[current])
             pending.pop()
 
     def _missing(self, name: str) -> list[str]:
@@ -262,14 +278,30 @@ class _Importer:
 
     # One node
 
+    def _made(self, proto: Any) -> Node:
+        try:
+            return self._make(proto)
+        except (ValueError, TypeError) as error:
+            if f"{proto.name}'" in str(error):
+                raise
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{error} (in node {proto.name!r})") from error
+
     def _make(self, proto: Any) -> Node:
-        block = _block(proto, self.op_dict)
-        values = dict(proto.attr)
-        self._drop_newer_defaults(proto, block, values)
         sources = [_canonical(source) for source in proto.input]
         forward = self._forward_sources(proto, _current_order(proto, sources))
         inputs = [self._tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
+        if self.library.callee(proto) is not None or functional_kind(proto) is not None:
+            return self._make_composite(proto, [tensor for _, tensor in inputs], controls)
+        takes_reference = any(tensor.dtype.is_ref_dtype for _, tensor in inputs)
+        named = reference_op(proto, takes_reference)
+        block = _block(proto, self.op_dict, named)
+        values = dict(proto.attr)
+        passes_handle = named != proto.op
+        if passes_handle:
+            values.pop("T", None)
+        self._drop_newer_defaults(proto, block, values)
         op = self._op(proto, block, values, [tensor for _, tensor in inputs])
         counts = _check_inputs(proto, block, values, inputs)
         with ExitStack() as scopes:
@@ -280,6 +312,59 @@ class _Importer:
             grouped = op.parsed.group([tensor for _, tensor in inputs], counts)
             name = f"{self.names[proto.name]}/"
             node = add_node(self.graph, op, tuple(grouped), name, is_imported=True)
+        if not passes_handle:
+            _narrow_shapes(proto, node)
+        return node
+
+    # What stands for several nodes, or has tensors of others among its outputs
+
+    def _make_composite(self, proto: Any, inputs: list[Tensor], controls: list[Node]) -> Node:
+        """A call, whose function is made in its place; or a conditional or loop."""
+        name = f"{self.names[proto.name]}/"
+        with ExitStack() as scopes:
+            scopes.enter_context(self.graph.control_dependencies(controls))
+            scopes.enter_context(self.graph.name_scope(name))
+            if proto.device:
+                scopes.enter_context(self.graph.device(proto.device))
+            return self._composite(proto, name, inputs)
+
+    def _composite(self, proto: Any, name: str, inputs: list[Tensor]) -> Node:
+        callee = self.library.callee(proto)
+        if callee is not None:
+            outputs, ends = self.library.call(callee, self.graph, inputs)
+            return self._gathered(proto, name, outputs, ends)
+        if functional_kind(proto) == "While":
+            function = self.library.proto(proto.attr["body"].func.name)
+            control = loop(proto, function, inputs, self.library.body)
+        else:
+            control = branching(proto, inputs, self.library.body)
+        if not control.passed:
+            return add_node(self.graph, control.op, control.inputs, name, is_imported=True)
+        node = add_node(self.graph, control.op, control.inputs, "loop", is_imported=True)
+        rest = iter(node.outputs)
+        places = range(len(node.outputs) + len(control.passed))
+        outputs = [control.passed[p] if p in control.passed else next(rest) for p in places]
+        return self._gathered(proto, name, outputs, [node])
+
+    def _gathered(
+        self, proto: Any, name: str, outputs: Sequence[Tensor], ends: Sequence[Node]
+    ) -> Node:
+        """A node of the name, which comes after all of what stands for it, with the outputs as its
+        own. References are given on as they are: in the node, nothing stands for them."""
+        is_reference = [tensor.dtype.is_ref_dtype for tensor in outputs]
+        with self.graph.control_dependencies(ends):
+            if not outputs:
+                return add_node(self.graph, REGISTRY["NoOp"](), (), name, is_imported=True)
+            values = [
+                convert_to_tensor(0, name="handle") if is_handle else tensor
+                for tensor, is_handle in zip(outputs, is_reference, strict=True)
+            ]
+            op = REGISTRY["IdentityN"]()
+            node = add_node(self.graph, op, (values,), name, is_imported=True)
+        self.outputs[proto.name] = [
+            tensor if is_handle else value
+            for tensor, value, is_handle in zip(outputs, node.outputs, is_reference, strict=True)
+        ]
         _narrow_shapes(proto, node)
         return node
 
@@ -339,6 +424,8 @@ class _Importer:
                 renamed.append(group)
                 continue
             peer = group.removeprefix(_COLOCATION).decode()
+            if peer not in self.names and self.is_body:
+                continue  # outside of the function
             if peer not in self.names:
                 raise ValueError(
                     "Specified colocation to an op that does not exist during import: "
@@ -354,7 +441,7 @@ class _Importer:
         name, index = _parsed(source)
         if not self._has_output(source):
             raise _invalid(proto, f"Input tensor {source!r} not found in graph_def.")
-        return source, self.made[name].outputs[index]
+        return source, self._outputs(name)[index]
 
     def _control(self, proto: Any, source: str) -> Node:
         node = self.made.get(source[1:])
@@ -364,13 +451,15 @@ class _Importer:
 
 
 class _Library:
-    """The functions of a GraphDef, made when a node asks for one."""
+    """The functions of a GraphDef: made where a node calls one, or as a body that it holds."""
 
     def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
-        self._protos = {function.signature.name: function for function in proto.function}
+        self._protos = {function.signature.name: function for function in proto.library.function}
         self._made: dict[str, Lambda] = {}
         self._open: set[str] = set()  # functions in the making
         self._op_dict, self._producer = op_dict, producer_op_list
+        if self._protos:
+            check_expansion(proto.node, self._protos)
 
     def resolved(self, value: Any) -> Any:
         """An attribute, functions in the place of their names."""
@@ -380,30 +469,67 @@ class _Library:
             return value
         return tuple(map(self.resolved, cast("tuple[Any, ...]", value)))
 
-    def function(self, name: str) -> Lambda:
-        """The function of a name."""
+    def proto(self, name: str) -> Any:
+        """The FunctionDef of a name."""
         if name not in self._protos:
             raise ValueError(f"graph_def is invalid: its library has no function {name!r}.")
-        if name in self._open:
-            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
+        return self._protos[name]
+
+    def callee(self, node: Any) -> str | None:
+        """The function that a node calls, None where it is no call."""
+        return called_function(node, self._protos)
+
+    def function(self, name: str) -> Lambda:
+        """The function of a name, as an op holds it."""
         if name not in self._made:
-            self._open.add(name)
-            block = functools.partial(_block, op_dict=self._op_dict)
-            self._made[name] = function_of(self._protos[name], self._make, block)
-            self._open.discard(name)
+            with self._opened(name):
+                self._made[name] = function_of(self.proto(name), self._make, self._starts)
         return self._made[name]
 
-    def _make(
-        self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]
-    ) -> dict[str, Node]:
+    def body(self, name: str, inputs: Sequence[Tensor], shapes: Sequence[TensorShape]) -> Body:
+        """A function as the body of a control node, for inputs of such dtypes."""
+        with self._opened(name):
+            made = function_of(self.proto(name), self._make, self._starts, inputs, shapes)
+        return made.body
+
+    def call(
+        self, name: str, graph: Graph, inputs: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Node]]:
+        """The nodes of a function, made in a graph: its outputs, and what runs besides."""
+        with self._opened(name):
+            return called(self.proto(name), graph, inputs, self._make, self._starts)
+
+    @contextmanager
+    def _opened(self, name: str) -> Generator[None]:
+        if name in self._open:
+            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
+        if len(self._open) >= MAX_DEPTH:
+            raise ValueError(f"graph_def has functions nested more than {MAX_DEPTH} deep: {name!r}")
+        self._open.add(name)
+        try:
+            yield
+        finally:
+            self._open.discard(name)
+
+    def _starts(self, node: Any) -> dict[str, int]:
+        if self.callee(node) is not None or functional_kind(node) is not None:
+            return {"output": 0}
+        (*_, form) = current_forms(node)
+        return output_starts(form, _block(form, self._op_dict))
+
+    def _make(self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]) -> Made:
         part = protos.GraphDef(node=nodes)
-        return _Importer(graph, part, dict(given), self._op_dict, self._producer, self).make_all()
+        importer = _Importer(graph, part, dict(given), self._op_dict, self._producer, self)
+        importer.is_body = True
+        return importer.make_all()
 
 
-def _block(proto: Any, op_dict: Mapping[str, Any] | None) -> type[Op]:
-    name = _current_name(proto.op)
+def _block(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None) -> type[Op]:
+    name = _current_name(op or proto.op)
     if name is None or not (op_dict is None or proto.op in op_dict):
-        raise ValueError(f"No op named {proto.op} in defined operations.")
+        raise ValueError(
+            f"No op named {proto.op} in defined operations, which node {proto.name!r} is of."
+        )
     return REGISTRY[name]
 
 
