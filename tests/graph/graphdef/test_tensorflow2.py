@@ -324,6 +324,10 @@ class TestRefused:
         with pytest.raises(ValueError, match="would add more than"):
             load(const("x", 1.0), call("y", "f39", "x"), functions=chain(40, 2))
 
+    def test_a_list_of_more_inputs_than_memory(self, session: Any):
+        with pytest.raises(ValueError, match=r"node 'y'.*Input types mismatch"):
+            load(const("x", 1.0), node("y", "AddN", "x", T=F, N=1 << 60))
+
     def test_too_deep(self, session: Any):
         with pytest.raises(ValueError, match="nested more than 48 deep"):
             load(const("x", 1.0), call("y", "f299", "x"), functions=chain(300, 1))

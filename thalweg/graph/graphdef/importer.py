@@ -16,7 +16,6 @@ from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.build import add_node
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import FunctionName
@@ -31,6 +30,7 @@ from thalweg.graph.graphdef.functions import (
     traced_fields,
     traced_tensor,
 )
+from thalweg.graph.graphdef.input_types import check_inputs, invalid
 from thalweg.graph.graphdef.library import MAX_DEPTH, called_function, check_expansion
 from thalweg.graph.graphdef.resource_forms import current_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
@@ -38,7 +38,6 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.signature import Argument
 from thalweg.graph.subgraph import Body
 from thalweg.platform.compat import as_str
 from thalweg.public import public
@@ -265,7 +264,7 @@ class _Importer:
         """The inputs of a node; for those that are not made yet, another one for the time being."""
         ready = [s for s in sources if not self._goes_back(proto, s)]
         if len(ready) < len(sources) and not ready:
-            raise _invalid(proto, "A Merge needs an input that is not a NextIteration.")
+            raise invalid(proto, "A Merge needs an input that is not a NextIteration.")
         return [ready[0] if self._goes_back(proto, source) else source for source in sources]
 
     def _close_loops(self) -> None:
@@ -303,7 +302,7 @@ class _Importer:
             values.pop("T", None)
         self._drop_newer_defaults(proto, block, values)
         op = self._op(proto, block, values, [tensor for _, tensor in inputs])
-        counts = _check_inputs(proto, block, values, inputs)
+        counts = check_inputs(proto, block, values, inputs)
         with ExitStack() as scopes:
             scopes.enter_context(self.graph.control_dependencies(controls))
             scopes.enter_context(self.graph.attr_scope(self._annotations(proto, block, values)))
@@ -392,7 +391,7 @@ class _Importer:
         try:
             return block(**fields)
         except TypeError as error:
-            raise _invalid(proto, str(error)) from None
+            raise invalid(proto, str(error)) from None
 
     def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
         found = attributes.decode(value, attributes.kinds(block).get(field))
@@ -404,7 +403,7 @@ class _Importer:
         if isinstance(names, tuple):
             return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
         if not isinstance(names, FunctionName):
-            raise _invalid(proto, f"Expected the name of a function, not {names!r}.")
+            raise invalid(proto, f"Expected the name of a function, not {names!r}.")
         return self.library.function(names).body
 
     def _annotations(
@@ -440,13 +439,13 @@ class _Importer:
             return source, self.input_map[source]
         name, index = _parsed(source)
         if not self._has_output(source):
-            raise _invalid(proto, f"Input tensor {source!r} not found in graph_def.")
+            raise invalid(proto, f"Input tensor {source!r} not found in graph_def.")
         return source, self._outputs(name)[index]
 
     def _control(self, proto: Any, source: str) -> Node:
         node = self.made.get(source[1:])
         if node is None:
-            raise _invalid(proto, f"Control input {source!r} not found in graph_def.")
+            raise invalid(proto, f"Control input {source!r} not found in graph_def.")
         return node
 
 
@@ -533,10 +532,6 @@ def _block(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None)
     return REGISTRY[name]
 
 
-def _invalid(proto: Any, message: str) -> ValueError:
-    return ValueError(f"graph_def is invalid at node {proto.name!r}: {message}")
-
-
 def _attribute_names(block: type[Op]) -> set[str]:
     """The names a GraphDef has for what the block defines."""
     arguments = block.parsed.inputs + block.parsed.outputs
@@ -564,55 +559,6 @@ def _current_order(proto: Any, sources: list[str]) -> list[str]:
     if proto.op == "Concat" and "Concat" not in REGISTRY:
         return data[1:] + data[:1]
     return data
-
-
-# Input types
-
-
-def _check_inputs(
-    proto: Any, block: type[Op], values: Mapping[str, Any], inputs: list[tuple[str, Tensor]]
-) -> tuple[int, ...]:
-    """How many tensors each input takes; a ValueError where they do not fit the op."""
-    names = block.graphdef_names
-    expected = [
-        _argument_types(argument, values, names, len(inputs)) for argument in block.parsed.inputs
-    ]
-    flat = [dtype for types in expected for dtype in types]
-    for position, (source, tensor) in enumerate(inputs):
-        if position >= len(flat):
-            raise _invalid(proto, f"More inputs specified ({source!r}) than the op expects.")
-        _check_input(proto, source, tensor, flat[position])
-    if len(flat) > len(inputs):
-        wanted = ", ".join("any" if dtype is None else dtype.name for dtype in flat)
-        got = ", ".join(tensor.dtype.name for _, tensor in inputs)
-        raise _invalid(proto, f"Input types mismatch (expected {wanted!r} but got {got!r})")
-    return tuple(len(types) for types in expected)
-
-
-def _argument_types(
-    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], given: int
-) -> list[DType | None]:
-    """The dtypes an input takes, None where the NodeDef leaves one to the tensor."""
-    if argument.is_mixed:
-        listed = values.get(names.get(argument.type, argument.type))
-        return [None] * given if listed is None else [dtypes.as_dtype(t) for t in listed.list.type]
-    dtype = argument.fixed
-    stated = values.get(names.get(argument.type, argument.type))
-    if dtype is None and stated is not None:
-        dtype = dtypes.as_dtype(stated.type)
-    if dtype is not None and argument.is_ref:
-        dtype = dtype.as_ref
-    return [dtype] * (int(values[argument.count].i) if argument.count else 1)
-
-
-def _check_input(proto: Any, source: str, tensor: Tensor, dtype: DType | None) -> None:
-    if dtype is None or dtype.is_compatible_with(tensor.dtype):
-        return
-    raise _invalid(
-        proto,
-        f"Input tensor {source!r} Cannot convert a tensor of type {tensor.dtype.name} to an input "
-        f"of type {dtype.name}.",
-    )
 
 
 def _narrow_shapes(proto: Any, node: Node) -> None:
