@@ -7,12 +7,13 @@ TF_TESTS ?=
 TF_LIST ?=
 BENCH ?=
 FUZZ ?=
+ONNX ?=
 ROWS ?=
 PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
+.PHONY: install stubs lint format test test-ray test-targets soak demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf conformance-onnx docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 
@@ -82,6 +83,13 @@ bench-peers: .bench-venv/.stamp
 
 exchange: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python tools/exchange.py .bench-venv/bin/python
+
+conformance-onnx: .venv/.stamp .venv/.onnx-stamp
+	$(BIN)/python tools/conformance_onnx.py --markdown docs/conformance_onnx.md $(ONNX)
+
+.venv/.onnx-stamp: .venv/.stamp # onnxruntime is large: other targets do without it
+	$(BIN)/python -m pip install --quiet onnxruntime
+	touch $@
 
 fuzz-tf: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python -m tools.fuzz_tf --peer .bench-venv/bin/python $(FUZZ)
