@@ -285,6 +285,9 @@ class _Importer:
                 raise
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"{error} (in node {proto.name!r})") from error
+        except (LookupError, AttributeError, ArithmeticError, MemoryError) as error:
+            # What no producer writes: an attribute of another kind, or missing.
+            raise invalid(proto, f"{type(error).__name__}: {error}") from error
 
     def _make(self, proto: Any) -> Node:
         sources = [_canonical(source) for source in proto.input]
