@@ -112,12 +112,18 @@ class ModelWriter:
             "thalweg",
             [self._info(tensor, self._names[tensor]) for tensor in self.inputs],
             ends,
-            [self._onnx.numpy_helper.from_array(a, name) for name, a in self._constants.items()],
+            self._initializers(ends),
         )
         versions = [helper.make_opsetid("", OPSET)]
         made = helper.make_model(graph, opset_imports=versions, producer_name="thalweg")
         made.ir_version, made.producer_version = _IR_VERSION, __version__
         return made
+
+    def _initializers(self, ends: Sequence[Any]) -> list[Any]:
+        """The constants that some node uses."""
+        used = {name for node in self.nodes for name in node.input} | {end.name for end in ends}
+        make = self._onnx.numpy_helper.from_array
+        return [make(array, name) for name, array in self._constants.items() if name in used]
 
     def _final(self, tensor: Tensor) -> str:
         """The name of an output, which is the tensor's own whatever it came from."""

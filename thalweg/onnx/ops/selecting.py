@@ -102,6 +102,7 @@ def _scattered(node: NodeView, x: Tensor, places: Tensor, updates: Tensor) -> Te
 
 @operator("OneHot", since=9)
 def one_hot(node: NodeView, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
+    axis = int(node.get("axis", -1))
     count = to_int32(shaping.reshape(depth, []))
     known = static(count)
     places = wrapped(casting.cast(indices, dtypes.int64), count)
@@ -110,7 +111,7 @@ def one_hot(node: NodeView, indices: Tensor, depth: Tensor, values: Tensor) -> T
         count if known is None else int(known),
         on_value=values[1],
         off_value=values[0],
-        axis=int(node.get("axis", -1)),
+        axis=axis if axis >= -1 else axis + rank_of(node, indices) + 1,
         dtype=values.dtype.base_dtype,
     )
 
