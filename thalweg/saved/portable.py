@@ -7,7 +7,7 @@ keeps what was written here before, so that `whole` gives back the very graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,16 @@ from thalweg.public import public
 COLLECTION = "thalweg_nodes"
 
 
-def make_portable(meta: Any, needed: Collection[str]) -> None:
-    """Rewrite a MetaGraphDef so that TensorFlow loads it; warn where some nodes that are `needed`
-    cannot be rewritten."""
+def make_portable(meta: Any) -> None:
+    """Rewrite a MetaGraphDef so that TensorFlow loads it; warn where nodes that a reader looks for
+    need others that cannot be rewritten."""
     graph = meta.graph_def
     if not any(_is_private(node.op) for node in graph.node):
         return
     before = protos.GraphDef()
     before.CopyFrom(graph)
     made = [node for original in graph.node for node in _rewritten(original)]
-    gone = _left_out(made, {*needed, *_pinned(meta)})
+    gone = _left_out(made, set(_pinned(meta)))
     del graph.node[:]
     graph.node.extend(node for node in made if node.name not in gone)
     kept = protos.MetaGraphDef()
@@ -125,20 +125,14 @@ def _pinned(meta: Any) -> Iterator[str]:
 
 def _left_out(nodes: list[Any], needed: set[str]) -> set[str]:
     """Nodes of private ops with all that depends on them, unless something needed does."""
-    wanted = {name.partition(":")[0] for name in needed}
+    sources = {node.name: [_node_name(source) for source in node.input] for node in nodes}
     users: dict[str, list[str]] = {}
-    for node in nodes:
-        for source in node.input:
-            users.setdefault(source.lstrip("^").partition(":")[0], []).append(node.name)
+    for name, names in sources.items():
+        for source in names:
+            users.setdefault(source, []).append(name)
+    wanted = _reached({_node_name(name) for name in needed}, sources)
     private = {node.name: node.op for node in nodes if _is_private(node.op)}
-    gone: set[str] = set()
-    kept: dict[str, str] = {}
-    for name, op in private.items():
-        reached = _reached(name, users)
-        if reached & wanted:
-            kept[name] = op
-        else:
-            gone |= reached
+    kept = {name: op for name, op in private.items() if name in wanted}
     if kept:
         shown = ", ".join(f"{name} ({op})" for name, op in list(kept.items())[:5])
         tf_logging.warning(
@@ -146,16 +140,20 @@ def _left_out(nodes: list[Any], needed: set[str]) -> set[str]:
             len(kept),
             shown,
         )
-    return gone
+    return _reached(private.keys() - kept.keys(), users)
 
 
-def _reached(name: str, users: Mapping[str, list[str]]) -> set[str]:
-    found, pending = {name}, [name]
+def _node_name(source: str) -> str:
+    return source.lstrip("^").partition(":")[0]
+
+
+def _reached(starts: set[str], edges: Mapping[str, list[str]]) -> set[str]:
+    found, pending = set(starts), list(starts)
     while pending:
-        for user in users.get(pending.pop(), ()):
-            if user not in found:
-                found.add(user)
-                pending.append(user)
+        for name in edges.get(pending.pop(), ()):
+            if name not in found:
+                found.add(name)
+                pending.append(name)
     return found
 
 

@@ -174,7 +174,7 @@ class SavedModelBuilder:
         for key, signature in (signatures or {}).items():
             given = protos.as_message(signature, protos.SignatureDef)
             graph.signature_def[key].CopyFrom(given)
-        make_portable(graph, ())
+        make_portable(graph)
         self._saved_model.meta_graphs.add().CopyFrom(graph)
 
     def _write_assets(self, tensors: Sequence[Tensor] | None) -> None:
