@@ -8,6 +8,7 @@ TF_LIST ?=
 LIB_TESTS ?=
 BENCH ?=
 FUZZ ?=
+ONNX ?=
 ROWS ?=
 CHAOS ?=
 PYTHONS ?=
@@ -15,7 +16,7 @@ TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 CUDA_TESTS ?= tests/device/cuda tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
-.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries clean
+.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
 
 install: .venv/.stamp
 
@@ -88,6 +89,13 @@ bench-peers: .bench-venv/.stamp
 
 exchange: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python tools/exchange.py .bench-venv/bin/python
+
+conformance-onnx: .venv/.stamp .venv/.onnx-stamp
+	$(BIN)/python tools/conformance_onnx.py --markdown docs/conformance_onnx.md $(ONNX)
+
+.venv/.onnx-stamp: .venv/.stamp # onnxruntime is large: other targets do without it
+	$(BIN)/python -m pip install --quiet onnxruntime
+	touch $@
 
 fuzz-tf: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python -m tools.fuzz_tf --peer .bench-venv/bin/python $(FUZZ)

@@ -1,8 +1,9 @@
 """Files both ways with TensorFlow: what it writes Thalweg reads, and what Thalweg writes it reads.
 
 Usage: exchange.py PYTHON, the interpreter of an environment that has TensorFlow. Each side writes
-records (plain and compressed) of Examples, an event file and a checkpoint into a folder, and the
-other one checks every value. Prints a line for each file; the exit status tells whether all held.
+records (plain and compressed) of Examples, an event file, a checkpoint and models
+(`exchange_models.py`) into a folder, and the other one checks every value. Prints a line for each
+file; the exit status tells whether all held.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import exchange_models  # pyright: ignore[reportImplicitRelativeImport] - beside this file, in either environment
 import numpy as np
 
 _SIDES = ("thalweg", "tensorflow")
@@ -70,6 +72,13 @@ def write(side: str, folder: Path) -> None:
                 writer.add_summary(session.run(loss, {"fed:0": step / 4}), step)
     if side == "thalweg":
         tf.train.export_tensorflow_checkpoint(prefix, str(folder / "model"))
+    exchange_models.write(side, _models(folder))
+
+
+def _models(folder: Path) -> Path:
+    made = folder / "models"
+    made.mkdir(exist_ok=True)
+    return made
 
 
 def check(side: str, folder: Path) -> None:
@@ -92,6 +101,7 @@ def check(side: str, folder: Path) -> None:
     for name, value in _WEIGHTS.items():
         np.testing.assert_array_equal(reader.get_tensor(name), value)
     print(f"  {len(_WEIGHTS)} tensors of a checkpoint")
+    exchange_models.check(side, _models(folder))
 
 
 def _scalar(tf: Any, value: Any) -> float:

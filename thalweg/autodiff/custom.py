@@ -25,6 +25,7 @@ _numbers = itertools.count()
 class CustomGradient(Op):
     """The outputs of a user's function, tied to its arguments and the variables it used."""
 
+    private = True
     signature = "outputs: N*T, arguments: [Targs] -> results: N*T"
 
     def shape(self, outputs: list[Tensor], arguments: list[Tensor]) -> list[list[TensorShape]]:

@@ -81,6 +81,7 @@ class ListWriter(TypedListOp, abstract=True):
 class TensorArrayNew(TypedListOp):
     """A new list."""
 
+    private = True
     signature = "size: int32 -> list: variant"
     effects = ()
     not_differentiable = True
@@ -107,6 +108,7 @@ class TensorArrayNew(TypedListOp):
 class TensorArrayGradient(ListOp):
     """A list of gradients like a list: a new one, or the one of a source that has a name."""
 
+    private = True
     signature = "list: variant -> gradient: variant"
     not_differentiable = True
     source: str = ""
@@ -118,6 +120,7 @@ class TensorArrayGradient(ListOp):
 class TensorArrayWrite(ListWriter):
     """The list with one more entry; of a list of gradients, with the value added to the entry."""
 
+    private = True
     signature = "list: variant, index: int32, value: dtype -> output: variant"
 
     def shape(self, list: Tensor, index: Tensor, value: Tensor) -> TensorShape:
@@ -136,6 +139,7 @@ class TensorArrayWrite(ListWriter):
 class TensorArrayAdd(TensorArrayWrite):
     """The list of gradients with a value added to one entry."""
 
+    private = True
     signature = TensorArrayWrite.signature
 
     def numpy(self, list: ListValue, index: Array, value: Array | None) -> ListValue:
@@ -147,6 +151,7 @@ class TensorArrayAdd(TensorArrayWrite):
 class TensorArrayRead(ListReader):
     """One entry."""
 
+    private = True
     signature = "list: variant, index: int32 -> value: dtype"
 
     def shape(self, list: Tensor, index: Tensor) -> TensorShape:
@@ -165,6 +170,7 @@ class TensorArrayRead(ListReader):
 class TensorArrayGather(ListReader):
     """Entries as the rows of a tensor."""
 
+    private = True
     signature = "list: variant, indices: int32 -> value: dtype"
 
     def shape(self, list: Tensor, indices: Tensor) -> TensorShape:
@@ -182,6 +188,7 @@ class TensorArrayGather(ListReader):
 class TensorArrayScatter(ListWriter):
     """The list with the rows of a tensor as entries."""
 
+    private = True
     signature = "list: variant, indices: int32, value: dtype -> output: variant"
 
     def numpy(self, list: ListValue, indices: Array, value: Array) -> ListValue:
@@ -196,6 +203,7 @@ class TensorArrayScatter(ListWriter):
 class TensorArrayStack(ListReader):
     """The first entries as the rows of a tensor."""
 
+    private = True
     signature = "list: variant, count: int32 -> value: dtype"
     fills: bool = False  # entries that nobody wrote to are zeros
 
@@ -215,6 +223,7 @@ class TensorArrayStack(ListReader):
 class TensorArrayUnstack(ListWriter):
     """The list with the rows of a tensor as its first entries."""
 
+    private = True
     signature = "list: variant, value: dtype -> output: variant"
 
     def numpy(self, list: ListValue, value: Array) -> ListValue:
@@ -229,6 +238,7 @@ class TensorArrayUnstack(ListWriter):
 class TensorArrayConcat(ListReader):
     """The entries joined along their first axis, and how long each is."""
 
+    private = True
     signature = "list: variant -> value: dtype, lengths: int64"
 
     def shape(self, list: Tensor) -> list[TensorShape]:
@@ -245,6 +255,7 @@ class TensorArrayConcat(ListReader):
 class TensorArraySplit(ListWriter):
     """The list with pieces of a tensor, of these lengths, as its first entries."""
 
+    private = True
     signature = "list: variant, value: dtype, lengths: int64 -> output: variant"
 
     def numpy(self, list: ListValue, value: Array, lengths: Array) -> ListValue:
@@ -259,6 +270,7 @@ class TensorArraySplit(ListWriter):
 class TensorArrayJoin(TypedListOp):
     """The first entries, which have these lengths, joined: what a split undoes."""
 
+    private = True
     signature = "list: variant, lengths: int64 -> value: dtype"
     given_shape: TensorShape = unknown_shape()
 
@@ -276,6 +288,7 @@ class TensorArrayJoin(TypedListOp):
 class TensorArrayMerge(ListOp):
     """A list of gradients with the entries of another one added."""
 
+    private = True
     signature = "list: variant, other: variant -> output: variant"
 
     def numpy(self, list: ListValue, other: ListValue) -> ListValue:
@@ -291,6 +304,7 @@ class TensorArrayMerge(ListOp):
 class TensorArraySize(ListOp):
     """How many entries a list has."""
 
+    private = True
     signature = "list: variant -> size: int32"
     not_differentiable = True
 
@@ -301,6 +315,7 @@ class TensorArraySize(ListOp):
 class TensorArrayClose(ListOp):
     """Lets go of a list's entries."""
 
+    private = True
     signature = "list: variant ->"
     not_differentiable = True
 

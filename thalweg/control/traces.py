@@ -33,6 +33,7 @@ class Trace(Op, abstract=True):
 class BranchTrace(Trace):
     """The value of a tensor inside the branch that was taken; nothing where it was another one."""
 
+    private = True
     signature = "holder: T -> value: dtype"
     tensor: Tensor
     dtype: DType
@@ -47,6 +48,7 @@ class BranchTrace(Trace):
 class LoopTrace(Trace):
     """All values of a tensor inside a loop's body, one an iteration, as a list."""
 
+    private = True
     signature = "holder: T -> values: variant"
     tensor: Tensor
 
@@ -60,6 +62,7 @@ class LoopTrace(Trace):
 class LoopCount(Trace):
     """The number of iterations that a loop made."""
 
+    private = True
     signature = "holder: T -> count: int32"
     not_differentiable = True
 

@@ -162,6 +162,7 @@ class IteratorFromStringHandleV2(IteratorOp):
 class IteratorSaveState(IteratorOp):
     """Where an iterator is, as bytes: every stage, and all that was prefetched."""
 
+    private = True
     signature = "iterator: resource -> state: string"
     effects = (reads("iterator"),)
 
@@ -175,6 +176,7 @@ class IteratorSaveState(IteratorOp):
 class IteratorRestoreState(IteratorOp):
     """Lets an iterator go on from where another one was."""
 
+    private = True
     signature = "iterator: resource, state: string ->"
 
     def shape(self, *_: Tensor) -> list[TensorShape]:

@@ -26,6 +26,7 @@ Array = NDArray[Any]
 
 _MAX_LITERAL = 16  # elements of a constant that is part of the program, not of its data
 _LITERAL_KINDS = frozenset("biufc")
+_DLPACK_CPU = (1, 0)
 
 
 #: `type`, of values that may be anything: a cast of what it gives would be a call on the fast path.
@@ -196,6 +197,25 @@ class EagerTensor(Tensor):
         view = value.view()
         view.flags.writeable = False
         return view
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The value for another library, without a copy: it may be read, not written to. A library
+        that cannot be told so gets one of its own."""
+        array: Any = self.__array__(copy=copy)
+        if max_version is None or max_version < (1, 0):
+            return array.copy().__dlpack__(stream=stream)
+        return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The device of the value: the CPU."""
+        return _DLPACK_CPU
 
     def __bool__(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] - here is a value
         return bool(self.value())

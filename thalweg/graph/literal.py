@@ -35,8 +35,15 @@ def _to_array(value: Any, dtype: DType | None) -> Array:
         return np.array(value.as_list(), (dtype or dtypes.int32).as_numpy_dtype)
     if dtype is not None and dtype.is_quantized:
         return _quantized(value, dtype)
+    if not hasattr(value, "__array__") and _is_memory(value):
+        return _from_numpy(np.asarray(value), dtype)
     _check_elements(value, dtype)
     return _from_python(value) if dtype is None else _typed(value, dtype)
+
+
+def _is_memory(value: Any) -> bool:
+    """Whether a value describes its elements as NumPy can read them: an image of Pillow does."""
+    return hasattr(value, "__array_interface__") and not isinstance(value, type)
 
 
 def _from_numpy(array: Array, dtype: DType | None) -> Array:

@@ -60,6 +60,8 @@ class Op:
     #: holds what only this process knows (sub-graphs, arrays in use): in a GraphDef it is unfolded
     #: to other ops, or cannot be
     of_process: ClassVar[bool] = False
+    #: none of TensorFlow's ops: no other system can load a graph that has it
+    private: ClassVar[bool] = False
     #: may wait for another node or step: the executor lets everything else go on meanwhile
     blocking: ClassVar[bool] = False
     #: its kernel takes a function, which it calls with (value, error) when there is one of them

@@ -23,6 +23,7 @@ from thalweg.graph.shapes import TensorShape
 class Argument(Op):
     """A value that comes into a sub-graph."""
 
+    private = True
     signature = "-> output: dtype"
     stateful = True  # its value is the call's, never the graph's
     host_only = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,11 @@ from thalweg.platform.compat import as_bytes, as_str
 from thalweg.platform.files import gfile
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public, publish_value
+from thalweg.saved.checkpoint_state import checkpoint_exists
+from thalweg.saved.checkpoints import export_tensorflow_checkpoint
 from thalweg.saved.meta_graph import read_proto
+from thalweg.saved.object_graph import unrestored_variables
+from thalweg.saved.portable import make_portable, whole
 from thalweg.saved.saver import Saver, import_meta_graph_with_return_elements
 from thalweg.saved.signatures import (
     DEFAULT_SERVING_SIGNATURE_DEF_KEY,
@@ -41,6 +46,7 @@ ASSETS_DIRECTORY = "assets"
 ASSETS_KEY = "saved_model_assets"
 LEGACY_INIT_OP_KEY = "legacy_init_op"
 MAIN_OP_KEY = "saved_model_main_op"
+INIT_OP_KEY = "__saved_model_init_op"  # a signature whose output is the node to run
 TRAIN_OP_KEY = "saved_model_train_op"
 SAVED_MODEL_SCHEMA_VERSION = 1
 SAVED_MODEL_FILENAME_PB = "saved_model.pb"
@@ -122,9 +128,8 @@ class SavedModelBuilder:
         folder = os.path.join(self._export_dir, VARIABLES_DIRECTORY)
         gfile.MakeDirs(folder)
         saver = saver or _default_saver()
-        # No state file: a saved model may be moved.
         path = os.path.join(folder, VARIABLES_FILENAME)
-        saver.save(sess, path, write_meta_graph=False, write_state=False)
+        _save_variables(saver, sess, path)
         self._add(saver, tags, signature_def_map, clear_devices, strip_default_attrs)
         self._has_saved_variables = True
 
@@ -169,6 +174,7 @@ class SavedModelBuilder:
         for key, signature in (signatures or {}).items():
             given = protos.as_message(signature, protos.SignatureDef)
             graph.signature_def[key].CopyFrom(given)
+        make_portable(graph)
         self._saved_model.meta_graphs.add().CopyFrom(graph)
 
     def _write_assets(self, tensors: Sequence[Tensor] | None) -> None:
@@ -191,6 +197,15 @@ class SavedModelBuilder:
         replace_file(path, self._saved_model.SerializeToString() if content is None else content)
         tf_logging.info("SavedModel written to: %s", path)
         return as_bytes(path)
+
+
+def _save_variables(saver: Saver, sess: Runner, prefix: str) -> None:
+    """Save the variables of a session as TensorFlow does, which reads no other files."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(prefix)) as beside:
+        written = os.path.join(beside, VARIABLES_FILENAME)
+        saver.save(sess, written, write_meta_graph=False, write_state=False)
+        if checkpoint_exists(written):
+            export_tensorflow_checkpoint(written, prefix)
 
 
 def _default_saver() -> Saver:
@@ -306,7 +321,14 @@ def maybe_saved_model_directory(export_dir: str) -> bool:
 
 def read_saved_model(export_dir: str) -> Any:
     """The SavedModel message of a folder."""
-    return read_proto(saved_model_file(export_dir), protos.SavedModel)
+    path = saved_model_file(export_dir)
+    model = read_proto(path, protos.SavedModel)
+    if model.saved_model_schema_version > SAVED_MODEL_SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} has the schema version {model.saved_model_schema_version}; known are those up "
+            f"to {SAVED_MODEL_SCHEMA_VERSION}"
+        )
+    return model
 
 
 def saved_model_file(export_dir: str) -> str:
@@ -355,11 +377,14 @@ def load(
     proto = _with_tags(read_saved_model(folder), set(tags))
     with sess.graph.as_default():
         saver, _ = import_meta_graph_with_return_elements(
-            proto, import_scope=import_scope, **saver_kwargs
+            whole(proto), import_scope=import_scope, **saver_kwargs
         )
         path = os.path.join(folder, VARIABLES_DIRECTORY, VARIABLES_FILENAME)
         if saver is not None:
             saver.restore(sess, path)
+            others = unrestored_variables(proto, path, sess.graph, import_scope)
+            if others:
+                Saver(others, name="restored_objects").restore(sess, path)
         main_op = _main_op(proto, import_scope)
         if main_op is not None:
             sess.run([main_op], feed_dict=_assets(folder, proto, import_scope))
@@ -384,17 +409,25 @@ def _main_op(proto: Any, scope: str | None) -> Any:
             if len(names) != 1:
                 raise RuntimeError(f"Expected exactly one SavedModel op in {key}, got {names}")
             return get_default_graph().as_graph_element(with_scope(names[0], scope))
+    if INIT_OP_KEY in proto.signature_def:  # as TensorFlow 2 writes it
+        name = proto.signature_def[INIT_OP_KEY].outputs[INIT_OP_KEY].name
+        return get_default_graph().as_graph_element(with_scope(name, scope))
     return None
 
 
 def _assets(folder: str, proto: Any, scope: str | None) -> dict[str, str]:
     """What the constants that name files are fed with: where the files are now."""
     found: dict[str, str] = {}
+    assets = list(proto.asset_file_def)
     if ASSETS_KEY in proto.collection_def:
-        for packed in proto.collection_def[ASSETS_KEY].any_list.value:
-            asset = protos.AssetFileDef.FromString(packed.value)
-            path = os.path.join(folder, ASSETS_DIRECTORY, asset.filename)
-            found[with_scope(asset.tensor_info.name, scope)] = path
+        packed = proto.collection_def[ASSETS_KEY].any_list.value
+        assets = [protos.AssetFileDef.FromString(each.value) for each in packed]
+    root = os.path.join(folder, ASSETS_DIRECTORY)
+    for asset in assets:
+        path = os.path.join(root, asset.filename)
+        if os.path.isabs(asset.filename) or os.path.relpath(path, root).startswith(os.pardir):
+            raise ValueError(f"The asset {asset.filename!r} is outside of the saved model {folder}")
+        found[with_scope(asset.tensor_info.name, scope)] = path
     return found
 
 

@@ -26,7 +26,7 @@ from thalweg.ops.io import saving
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_str
 from thalweg.platform.described import described
-from thalweg.platform.files import checkpoint_files, gfile
+from thalweg.platform.files import checkpoint_files, gfile, remote
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
 from thalweg.saved import checkpoint_state
@@ -39,6 +39,7 @@ from thalweg.saved.meta_graph import (
 )
 from thalweg.saved.saveables import all_saveable_objects
 from thalweg.saved.saver_builder import V2, BulkSaverBuilder
+from thalweg.saved.staging import local_copy, save_remotely
 from thalweg.variables.save_slice import with_scope
 
 Checkpoint = tuple[str, float]  # path and time
@@ -275,6 +276,11 @@ class Saver:
             The prefix of the checkpoint, which `restore` takes.
         """
         self.wait()
+        if remote.is_remote(save_path):
+            options = latest_filename, meta_graph_suffix, write_meta_graph, False
+            return save_remotely(
+                os.fsdecode(save_path), lambda path: self.save(sess, path, global_step, *options)
+            )
         state_name = latest_filename or "checkpoint"
         path = self._checked_path(sess, os.fsdecode(save_path), global_step, state_name)
         _make_parent(path)
@@ -432,9 +438,10 @@ class Saver:
             raise ValueError("Can't load save_path when it is None.")
         self.wait()
         tf_logging.info("Restoring parameters from %s", save_path)
-        fed = {self.saver_def.filename_tensor_name: save_path}
         try:
-            sess.run(self.saver_def.restore_op_name, fed)
+            with local_copy(os.fsdecode(save_path)) as path:
+                fed = {self.saver_def.filename_tensor_name: path}
+                sess.run(self.saver_def.restore_op_name, fed)
         except errors.NotFoundError as error:
             if not checkpoint_state.checkpoint_exists(os.fsdecode(save_path)):
                 raise

@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 import thalweg as tf
+from thalweg import protos
 from thalweg.graph.graphdef.tensor_proto import make_ndarray, make_tensor_proto
 
 VALUES: dict[str, Any] = {
@@ -58,3 +60,33 @@ def test_wrong() -> None:
         make_tensor_proto([1, 2], shape=[2, 1], verify_shape=True)
     with pytest.raises(ValueError, match="not both"):
         make_tensor_proto(1, verify_shape=True, allow_broadcast=True)
+
+
+def proto_of(text: str) -> Any:
+    return text_format.Parse(text, protos.TensorProto())
+
+
+def test_a_proto_without_values_is_filled_with_zeros() -> None:
+    proto = proto_of("dtype: DT_FLOAT tensor_shape { dim { size: 2 } dim { size: 3 } }")
+    assert make_ndarray(proto).tolist() == [[0, 0, 0], [0, 0, 0]]
+    proto = proto_of("dtype: DT_STRING tensor_shape { dim { size: 2 } }")
+    assert make_ndarray(proto).tolist() == [b"", b""]
+    assert make_ndarray(proto_of("dtype: DT_INT32 tensor_shape { }")).tolist() == 0
+
+
+HOSTILE = {
+    "a huge shape": "dtype: DT_FLOAT tensor_shape { dim { size: 1000000000000 } } float_val: 1",
+    "many sizes": "dtype: DT_INT8 " + "tensor_shape { dim { size: 100000 } dim { size: 100000 } }",
+    "a negative size": "dtype: DT_FLOAT tensor_shape { dim { size: -2 } }",
+    "an unknown rank": "dtype: DT_FLOAT tensor_shape { unknown_rank: true }",
+    "half an element": "dtype: DT_FLOAT tensor_shape { dim { size: 1 } } tensor_content: 'abc'",
+    "too few bytes": "dtype: DT_FLOAT tensor_shape { dim { size: 2 } } tensor_content: 'abcd'",
+    "too many values": "dtype: DT_INT32 tensor_shape { dim { size: 1 } } int_val: 1 int_val: 2",
+    "bytes of text": "dtype: DT_STRING tensor_shape { dim { size: 1 } } tensor_content: 'abcdefgh'",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_no_array_can_be_made_of(name: str) -> None:
+    with pytest.raises(ValueError, match="A TensorProto"):
+        make_ndarray(proto_of(HOSTILE[name]))

@@ -10,16 +10,16 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from thalweg import protos
 from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import unknown_shape
+from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
 from thalweg.platform.caches import memoized
 
@@ -173,27 +173,76 @@ def _output_name(tensor: Tensor) -> str:
 
 # Reading
 
-#: (a sub-graph, NodeDefs, tensors by the names of inputs) -> the nodes made of them, by name
-Maker = Callable[[SubGraph, Sequence[Any], Mapping[str, Tensor]], Mapping[str, Node]]
+
+class Made(NamedTuple):
+    """What NodeDefs became, by their names: nodes, and the tensors that stand for outputs."""
+
+    nodes: Mapping[str, Node]
+    outputs: Mapping[str, Sequence[Tensor]]
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor `node:index`."""
+        node, _, index = name.partition(":")
+        outputs = self.outputs.get(node, ())
+        if int(index) >= len(outputs):
+            raise _lacking(name)
+        return outputs[int(index)]
+
+    def node(self, name: str) -> Node:
+        """The node of a name."""
+        if name not in self.nodes:
+            raise _lacking(name)
+        return self.nodes[name]
 
 
-def function_of(proto: Any, make: Maker, block_of: Callable[[Any], type[Op]]) -> Lambda:
-    """The function of a FunctionDef, its body inside the default graph."""
-    graph = SubGraph(get_default_graph(), "a function of a GraphDef")
+#: (a graph, NodeDefs, tensors by the names of inputs) -> what was made of them
+Maker = Callable[[Graph, Sequence[Any], Mapping[str, Tensor]], Made]
+#: a NodeDef -> where each of its outputs begins among its tensors
+Starts = Callable[[Any], Mapping[str, int]]
+
+
+def function_of(
+    proto: Any,
+    make: Maker,
+    starts_of: Starts,
+    inputs: Sequence[Tensor] | None = None,
+    shapes: Sequence[TensorShape] = (),
+) -> Lambda:
+    """The function of a FunctionDef, its body inside the default graph. Its arguments have the
+    dtypes of `inputs` and these shapes, or those that the FunctionDef says."""
+    graph = SubGraph(get_default_graph(), f"the function {proto.signature.name}")
     with graph.as_default():
-        arguments = _read_arguments(graph, proto)
-        starts = {node.name: _starts(node, block_of(node)) for node in proto.node_def}
-        nodes = [_plain(node, starts) for node in proto.node_def]
-        given = dict(
-            zip((f"{a.name}:0" for a in proto.signature.input_arg), arguments, strict=True)
-        )
-        made = make(graph, nodes, given)
-        ends = [_flat(proto.ret[out.name], starts) for out in proto.signature.output_arg]
-        outputs = tuple(given[end] if end in given else _tensor(made, end) for end in ends)
-        names = [proto.control_ret[name] for name in proto.signature.control_output]
-        body = Body(graph, arguments, outputs, tuple(_node(made, name) for name in names))
+        if inputs is None:
+            arguments = _read_arguments(graph, proto)
+        else:
+            arguments = tuple(
+                graph.argument(tensor.dtype, shape, argument.name)
+                for argument, tensor, shape in zip(
+                    proto.signature.input_arg, inputs, shapes, strict=True
+                )
+            )
+        outputs, targets = called(proto, graph, arguments, make, starts_of)
+        body = Body(graph, arguments, tuple(outputs), tuple(targets))
     sparse = attributes.decode(proto.attr[_SPARSE]) or ()
     return Lambda(body, tuple(map(bool, sparse)))
+
+
+def called(
+    proto: Any, graph: Graph, inputs: Sequence[Tensor], make: Maker, starts_of: Starts
+) -> tuple[list[Tensor], list[Node]]:
+    """The nodes of a FunctionDef made in a graph: its outputs there, and what runs besides."""
+    names = [argument.name for argument in proto.signature.input_arg]
+    if len(names) != len(inputs):
+        raise ValueError(
+            f"the function {proto.signature.name!r} takes {len(names)} inputs, not {len(inputs)}."
+        )
+    starts = {node.name: starts_of(node) for node in proto.node_def}
+    given = {f"{name}:0": tensor for name, tensor in zip(names, inputs, strict=True)}
+    made = make(graph, [_plain(node, starts) for node in proto.node_def], given)
+    ends = [_flat(proto.ret[out.name], starts) for out in proto.signature.output_arg]
+    outputs = [given[end] if end in given else made.tensor(end) for end in ends]
+    targets = [proto.control_ret[name] for name in proto.signature.control_output]
+    return outputs, [made.node(name) for name in targets]
 
 
 def _read_arguments(graph: SubGraph, proto: Any) -> tuple[Tensor, ...]:
@@ -207,7 +256,7 @@ def _read_arguments(graph: SubGraph, proto: Any) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _starts(proto: Any, block: type[Op]) -> dict[str, int]:
+def output_starts(proto: Any, block: type[Op]) -> dict[str, int]:
     """Where each output of a node begins among its tensors."""
     found: dict[str, int] = {}
     start = 0
@@ -230,29 +279,23 @@ def _plain(proto: Any, starts: Mapping[str, Mapping[str, int]]) -> Any:
 
 
 def _flat(source: str, starts: Mapping[str, Mapping[str, int]]) -> str:
-    """`node:output:place` as `node:index`; the name of an argument as its first output."""
+    """`node:output:place` as `node:index`; the name of an argument as its first output. Where a
+    node has one output, whatever it is called is that one."""
     node, *rest = source.split(":")
     if source.startswith("^"):
         return source
     if not rest:
         return f"{node}:0"
     output, place = rest[0], rest[1] if len(rest) > 1 else "0"
-    if output not in starts.get(node, {}) or not place.isdecimal():
+    known = starts.get(node, {})
+    start = known.get(output, 0 if len(known) == 1 else None)
+    if start is None or not place.isdecimal():
         raise _lacking(source)
-    return f"{node}:{starts[node][output] + int(place)}"
+    return f"{node}:{start + int(place)}"
 
 
 def _tensor(made: Mapping[str, Node], name: str) -> Tensor:
-    node, _, index = name.partition(":")
-    if node not in made or int(index) >= len(made[node].outputs):
-        raise _lacking(name)
-    return made[node].outputs[int(index)]
-
-
-def _node(made: Mapping[str, Node], name: str) -> Node:
-    if name not in made:
-        raise _lacking(name)
-    return made[name]
+    return Made(made, {node: made[node].outputs for node in made}).tensor(name)
 
 
 def _lacking(name: str) -> ValueError:

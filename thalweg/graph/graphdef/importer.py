@@ -7,32 +7,38 @@ inferred again. Nodes may come in any order; a cycle is an error, but for the wa
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.build import add_node
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import FunctionName
+from thalweg.graph.graphdef.functional import branching, functional_kind, loop
 from thalweg.graph.graphdef.functions import (
     Lambda,
+    Made,
     body_fields,
+    called,
     function_of,
+    output_starts,
     traced_fields,
     traced_tensor,
 )
+from thalweg.graph.graphdef.input_types import check_inputs, invalid
+from thalweg.graph.graphdef.library import MAX_DEPTH, called_function, check_expansion
+from thalweg.graph.graphdef.resource_forms import current_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.signature import Argument
+from thalweg.graph.shapes import TensorShape
+from thalweg.graph.subgraph import Body
 from thalweg.platform.compat import as_str
 from thalweg.public import public
 
@@ -93,7 +99,7 @@ def import_graph_def(
             list(proto.versions.bad_consumers),
         )
         given = _converted(replaced, scope)
-        library = _Library(proto.library, op_dict, producer_op_list)
+        library = _Library(proto, op_dict, producer_op_list)
         importer = _Importer(graph, proto, given, op_dict, producer_op_list, library)
         importer.run()
         return None if wanted is None else [importer.element(element) for element in wanted]
@@ -162,7 +168,10 @@ class _Importer:
         library: _Library,
     ) -> None:
         self.graph = graph
-        self.protos: dict[str, Any] = {node.name: node for node in proto.node}
+        self.is_body = False  # whether the nodes are those of a function
+        self.protos: dict[str, Any] = {
+            form.name: form for node in proto.node for form in current_forms(node)
+        }
         self.input_map = input_map
         self.used: set[str] = set()
         self.op_dict = op_dict
@@ -170,6 +179,8 @@ class _Importer:
         # All names are taken first: nodes name each other before they exist.
         self.names = graph.imported_names(self.protos)
         self.made: dict[str, Node] = {}
+        #: what stands for the outputs of a node, where it is not the node's own
+        self.outputs: dict[str, Sequence[Tensor]] = {}
         self.library = library
 
     def run(self) -> None:
@@ -182,16 +193,20 @@ class _Importer:
                 f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
             )
 
-    def make_all(self) -> dict[str, Node]:
+    def make_all(self) -> Made:
         """Make all nodes."""
         for name in self.protos:
             self._make_with_inputs(name)
         self._close_loops()
-        return self.made
+        own = {name: node.outputs for name, node in self.made.items()}
+        return Made(self.made, own | self.outputs)
+
+    def _outputs(self, name: str) -> Sequence[Tensor]:
+        return self.outputs[name] if name in self.outputs else self.made[name].outputs
 
     def _has_output(self, name: str) -> bool:
         node, index = _parsed(name)
-        return node in self.made and index < len(self.made[node].outputs)
+        return node in self.made and index < len(self._outputs(node))
 
     def element(self, name: str) -> Any:
         """The node or tensor of a name in the GraphDef."""
@@ -223,7 +238,7 @@ class _Importer:
                 pending += missing
                 continue
             if current not in self.made:
-                self.made[current] = self._make(self.protos[current])
+                self.made[current] = self._made(self.protos[current])
             pending.pop()
 
     def _missing(self, name: str) -> list[str]:
@@ -249,7 +264,7 @@ class _Importer:
         """The inputs of a node; for those that are not made yet, another one for the time being."""
         ready = [s for s in sources if not self._goes_back(proto, s)]
         if len(ready) < len(sources) and not ready:
-            raise _invalid(proto, "A Merge needs an input that is not a NextIteration.")
+            raise invalid(proto, "A Merge needs an input that is not a NextIteration.")
         return [ready[0] if self._goes_back(proto, source) else source for source in sources]
 
     def _close_loops(self) -> None:
@@ -262,16 +277,35 @@ class _Importer:
 
     # One node
 
+    def _made(self, proto: Any) -> Node:
+        try:
+            return self._make(proto)
+        except (ValueError, TypeError) as error:
+            if f"{proto.name}'" in str(error):
+                raise
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{error} (in node {proto.name!r})") from error
+        except (LookupError, AttributeError, ArithmeticError, MemoryError) as error:
+            # What no producer writes: an attribute of another kind, or missing.
+            raise invalid(proto, f"{type(error).__name__}: {error}") from error
+
     def _make(self, proto: Any) -> Node:
-        block = _block(proto, self.op_dict)
-        values = dict(proto.attr)
-        self._drop_newer_defaults(proto, block, values)
         sources = [_canonical(source) for source in proto.input]
         forward = self._forward_sources(proto, _current_order(proto, sources))
         inputs = [self._tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
+        if self.library.callee(proto) is not None or functional_kind(proto) is not None:
+            return self._make_composite(proto, [tensor for _, tensor in inputs], controls)
+        takes_reference = any(tensor.dtype.is_ref_dtype for _, tensor in inputs)
+        named = reference_op(proto, takes_reference)
+        block = _block(proto, self.op_dict, named)
+        values = dict(proto.attr)
+        passes_handle = named != proto.op
+        if passes_handle:
+            values.pop("T", None)
+        self._drop_newer_defaults(proto, block, values)
         op = self._op(proto, block, values, [tensor for _, tensor in inputs])
-        counts = _check_inputs(proto, block, values, inputs)
+        counts = check_inputs(proto, block, values, inputs)
         with ExitStack() as scopes:
             scopes.enter_context(self.graph.control_dependencies(controls))
             scopes.enter_context(self.graph.attr_scope(self._annotations(proto, block, values)))
@@ -280,6 +314,59 @@ class _Importer:
             grouped = op.parsed.group([tensor for _, tensor in inputs], counts)
             name = f"{self.names[proto.name]}/"
             node = add_node(self.graph, op, tuple(grouped), name, is_imported=True)
+        if not passes_handle:
+            _narrow_shapes(proto, node)
+        return node
+
+    # What stands for several nodes, or has tensors of others among its outputs
+
+    def _make_composite(self, proto: Any, inputs: list[Tensor], controls: list[Node]) -> Node:
+        """A call, whose function is made in its place; or a conditional or loop."""
+        name = f"{self.names[proto.name]}/"
+        with ExitStack() as scopes:
+            scopes.enter_context(self.graph.control_dependencies(controls))
+            scopes.enter_context(self.graph.name_scope(name))
+            if proto.device:
+                scopes.enter_context(self.graph.device(proto.device))
+            return self._composite(proto, name, inputs)
+
+    def _composite(self, proto: Any, name: str, inputs: list[Tensor]) -> Node:
+        callee = self.library.callee(proto)
+        if callee is not None:
+            outputs, ends = self.library.call(callee, self.graph, inputs)
+            return self._gathered(proto, name, outputs, ends)
+        if functional_kind(proto) == "While":
+            function = self.library.proto(proto.attr["body"].func.name)
+            control = loop(proto, function, inputs, self.library.body)
+        else:
+            control = branching(proto, inputs, self.library.body)
+        if not control.passed:
+            return add_node(self.graph, control.op, control.inputs, name, is_imported=True)
+        node = add_node(self.graph, control.op, control.inputs, "loop", is_imported=True)
+        rest = iter(node.outputs)
+        places = range(len(node.outputs) + len(control.passed))
+        outputs = [control.passed[p] if p in control.passed else next(rest) for p in places]
+        return self._gathered(proto, name, outputs, [node])
+
+    def _gathered(
+        self, proto: Any, name: str, outputs: Sequence[Tensor], ends: Sequence[Node]
+    ) -> Node:
+        """A node of the name, which comes after all of what stands for it, with the outputs as its
+        own. References are given on as they are: in the node, nothing stands for them."""
+        is_reference = [tensor.dtype.is_ref_dtype for tensor in outputs]
+        with self.graph.control_dependencies(ends):
+            if not outputs:
+                return add_node(self.graph, REGISTRY["NoOp"](), (), name, is_imported=True)
+            values = [
+                convert_to_tensor(0, name="handle") if is_handle else tensor
+                for tensor, is_handle in zip(outputs, is_reference, strict=True)
+            ]
+            op = REGISTRY["IdentityN"]()
+            node = add_node(self.graph, op, (values,), name, is_imported=True)
+        self.outputs[proto.name] = [
+            tensor if is_handle else value
+            for tensor, value, is_handle in zip(outputs, node.outputs, is_reference, strict=True)
+        ]
         _narrow_shapes(proto, node)
         return node
 
@@ -307,7 +394,7 @@ class _Importer:
         try:
             return block(**fields)
         except TypeError as error:
-            raise _invalid(proto, str(error)) from None
+            raise invalid(proto, str(error)) from None
 
     def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
         found = attributes.decode(value, attributes.kinds(block).get(field))
@@ -319,7 +406,7 @@ class _Importer:
         if isinstance(names, tuple):
             return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
         if not isinstance(names, FunctionName):
-            raise _invalid(proto, f"Expected the name of a function, not {names!r}.")
+            raise invalid(proto, f"Expected the name of a function, not {names!r}.")
         return self.library.function(names).body
 
     def _annotations(
@@ -339,6 +426,8 @@ class _Importer:
                 renamed.append(group)
                 continue
             peer = group.removeprefix(_COLOCATION).decode()
+            if peer not in self.names and self.is_body:
+                continue  # outside of the function
             if peer not in self.names:
                 raise ValueError(
                     "Specified colocation to an op that does not exist during import: "
@@ -353,24 +442,26 @@ class _Importer:
             return source, self.input_map[source]
         name, index = _parsed(source)
         if not self._has_output(source):
-            raise _invalid(proto, f"Input tensor {source!r} not found in graph_def.")
-        return source, self.made[name].outputs[index]
+            raise invalid(proto, f"Input tensor {source!r} not found in graph_def.")
+        return source, self._outputs(name)[index]
 
     def _control(self, proto: Any, source: str) -> Node:
         node = self.made.get(source[1:])
         if node is None:
-            raise _invalid(proto, f"Control input {source!r} not found in graph_def.")
+            raise invalid(proto, f"Control input {source!r} not found in graph_def.")
         return node
 
 
 class _Library:
-    """The functions of a GraphDef, made when a node asks for one."""
+    """The functions of a GraphDef: made where a node calls one, or as a body that it holds."""
 
     def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
-        self._protos = {function.signature.name: function for function in proto.function}
+        self._protos = {function.signature.name: function for function in proto.library.function}
         self._made: dict[str, Lambda] = {}
         self._open: set[str] = set()  # functions in the making
         self._op_dict, self._producer = op_dict, producer_op_list
+        if self._protos:
+            check_expansion(proto.node, self._protos)
 
     def resolved(self, value: Any) -> Any:
         """An attribute, functions in the place of their names."""
@@ -380,35 +471,68 @@ class _Library:
             return value
         return tuple(map(self.resolved, cast("tuple[Any, ...]", value)))
 
-    def function(self, name: str) -> Lambda:
-        """The function of a name."""
+    def proto(self, name: str) -> Any:
+        """The FunctionDef of a name."""
         if name not in self._protos:
             raise ValueError(f"graph_def is invalid: its library has no function {name!r}.")
-        if name in self._open:
-            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
+        return self._protos[name]
+
+    def callee(self, node: Any) -> str | None:
+        """The function that a node calls, None where it is no call."""
+        return called_function(node, self._protos)
+
+    def function(self, name: str) -> Lambda:
+        """The function of a name, as an op holds it."""
         if name not in self._made:
-            self._open.add(name)
-            block = functools.partial(_block, op_dict=self._op_dict)
-            self._made[name] = function_of(self._protos[name], self._make, block)
-            self._open.discard(name)
+            with self._opened(name):
+                self._made[name] = function_of(self.proto(name), self._make, self._starts)
         return self._made[name]
 
-    def _make(
-        self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]
-    ) -> dict[str, Node]:
+    def body(self, name: str, inputs: Sequence[Tensor], shapes: Sequence[TensorShape]) -> Body:
+        """A function as the body of a control node, for inputs of such dtypes."""
+        with self._opened(name):
+            made = function_of(self.proto(name), self._make, self._starts, inputs, shapes)
+        return made.body
+
+    def call(
+        self, name: str, graph: Graph, inputs: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Node]]:
+        """The nodes of a function, made in a graph: its outputs, and what runs besides."""
+        with self._opened(name):
+            return called(self.proto(name), graph, inputs, self._make, self._starts)
+
+    @contextmanager
+    def _opened(self, name: str) -> Generator[None]:
+        if name in self._open:
+            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
+        if len(self._open) >= MAX_DEPTH:
+            raise ValueError(f"graph_def has functions nested more than {MAX_DEPTH} deep: {name!r}")
+        self._open.add(name)
+        try:
+            yield
+        finally:
+            self._open.discard(name)
+
+    def _starts(self, node: Any) -> dict[str, int]:
+        if self.callee(node) is not None or functional_kind(node) is not None:
+            return {"output": 0}
+        (*_, form) = current_forms(node)
+        return output_starts(form, _block(form, self._op_dict))
+
+    def _make(self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]) -> Made:
         part = protos.GraphDef(node=nodes)
-        return _Importer(graph, part, dict(given), self._op_dict, self._producer, self).make_all()
+        importer = _Importer(graph, part, dict(given), self._op_dict, self._producer, self)
+        importer.is_body = True
+        return importer.make_all()
 
 
-def _block(proto: Any, op_dict: Mapping[str, Any] | None) -> type[Op]:
-    name = _current_name(proto.op)
+def _block(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None) -> type[Op]:
+    name = _current_name(op or proto.op)
     if name is None or not (op_dict is None or proto.op in op_dict):
-        raise ValueError(f"No op named {proto.op} in defined operations.")
+        raise ValueError(
+            f"No op named {proto.op} in defined operations, which node {proto.name!r} is of."
+        )
     return REGISTRY[name]
-
-
-def _invalid(proto: Any, message: str) -> ValueError:
-    return ValueError(f"graph_def is invalid at node {proto.name!r}: {message}")
 
 
 def _attribute_names(block: type[Op]) -> set[str]:
@@ -438,55 +562,6 @@ def _current_order(proto: Any, sources: list[str]) -> list[str]:
     if proto.op == "Concat" and "Concat" not in REGISTRY:
         return data[1:] + data[:1]
     return data
-
-
-# Input types
-
-
-def _check_inputs(
-    proto: Any, block: type[Op], values: Mapping[str, Any], inputs: list[tuple[str, Tensor]]
-) -> tuple[int, ...]:
-    """How many tensors each input takes; a ValueError where they do not fit the op."""
-    names = block.graphdef_names
-    expected = [
-        _argument_types(argument, values, names, len(inputs)) for argument in block.parsed.inputs
-    ]
-    flat = [dtype for types in expected for dtype in types]
-    for position, (source, tensor) in enumerate(inputs):
-        if position >= len(flat):
-            raise _invalid(proto, f"More inputs specified ({source!r}) than the op expects.")
-        _check_input(proto, source, tensor, flat[position])
-    if len(flat) > len(inputs):
-        wanted = ", ".join("any" if dtype is None else dtype.name for dtype in flat)
-        got = ", ".join(tensor.dtype.name for _, tensor in inputs)
-        raise _invalid(proto, f"Input types mismatch (expected {wanted!r} but got {got!r})")
-    return tuple(len(types) for types in expected)
-
-
-def _argument_types(
-    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], given: int
-) -> list[DType | None]:
-    """The dtypes an input takes, None where the NodeDef leaves one to the tensor."""
-    if argument.is_mixed:
-        listed = values.get(names.get(argument.type, argument.type))
-        return [None] * given if listed is None else [dtypes.as_dtype(t) for t in listed.list.type]
-    dtype = argument.fixed
-    stated = values.get(names.get(argument.type, argument.type))
-    if dtype is None and stated is not None:
-        dtype = dtypes.as_dtype(stated.type)
-    if dtype is not None and argument.is_ref:
-        dtype = dtype.as_ref
-    return [dtype] * (int(values[argument.count].i) if argument.count else 1)
-
-
-def _check_input(proto: Any, source: str, tensor: Tensor, dtype: DType | None) -> None:
-    if dtype is None or dtype.is_compatible_with(tensor.dtype):
-        return
-    raise _invalid(
-        proto,
-        f"Input tensor {source!r} Cannot convert a tensor of type {tensor.dtype.name} to an input "
-        f"of type {dtype.name}.",
-    )
 
 
 def _narrow_shapes(proto: Any, node: Node) -> None:

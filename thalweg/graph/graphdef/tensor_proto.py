@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from thalweg.graph.shapes import as_shape
 from thalweg.public import public
 
 Array = NDArray[Any]
+
+_LARGEST = 1 << 31  # bytes, what a protocol buffer can hold
 
 
 @public("make_tensor_proto", "contrib.util.make_tensor_proto")
@@ -105,17 +108,46 @@ def make_ndarray(tensor: protos.TensorProto) -> Array:
         array([1, 2], dtype=int32)
     """
     dtype = as_dtype(tensor.dtype)
-    sizes = [dimension.size for dimension in tensor.tensor_shape.dim]
     kind = np.dtype(dtype.as_numpy_dtype)
+    sizes = _sizes(tensor, kind)
     if tensor.tensor_content:
-        return np.frombuffer(tensor.tensor_content, kind).copy().reshape(sizes)
+        return _reshaped(np.frombuffer(_whole_items(tensor, kind), kind).copy(), sizes)
     if not dtype.traits.proto_field:
         raise TypeError(f"Unsupported tensor type: {dtype.name}")
     flat = _flat(getattr(tensor, dtype.traits.proto_field), dtype)
-    missing = int(np.prod(sizes)) - flat.size
-    if missing > 0 and flat.size:
-        flat = np.concatenate([flat, np.repeat(flat[-1:], missing)])
+    missing = math.prod(sizes) - flat.size
+    if missing > 0:
+        last = flat[-1:] if flat.size else _default(dtype, kind)
+        flat = np.concatenate([flat, np.repeat(last, missing)])
+    return _reshaped(flat, sizes)
+
+
+def _sizes(tensor: Any, kind: np.dtype[Any]) -> list[int]:
+    """The sizes of a TensorProto, which must be those of an array that fits into one."""
+    if tensor.tensor_shape.unknown_rank:
+        raise ValueError("A TensorProto must have a known shape.")
+    sizes = [int(dimension.size) for dimension in tensor.tensor_shape.dim]
+    if any(size < 0 for size in sizes) or math.prod(sizes) * kind.itemsize > _LARGEST:
+        raise ValueError(f"A TensorProto cannot have the shape {sizes} of {kind}.")
+    return sizes
+
+
+def _whole_items(tensor: Any, kind: np.dtype[Any]) -> bytes:
+    content = tensor.tensor_content
+    if kind.itemsize == 0 or len(content) % kind.itemsize or kind.hasobject:
+        raise ValueError(f"A TensorProto has {len(content)} bytes of {kind}: not whole elements.")
+    return content
+
+
+def _reshaped(flat: Array, sizes: list[int]) -> Array:
+    if flat.size != math.prod(sizes):
+        raise ValueError(f"A TensorProto of the shape {sizes} has {flat.size} elements.")
     return flat.reshape(sizes)
+
+
+def _default(dtype: DType, kind: np.dtype[Any]) -> Array:
+    """What fills a TensorProto without a value."""
+    return np.array([b""], kind) if dtype.name == "string" else np.zeros(1, kind)
 
 
 def _flat(values: Any, dtype: DType) -> Array:

@@ -303,6 +303,7 @@ def histogram_fixed_width(
 class HistogramFixedWidthBins(Op):
     """y = the part, of nbins equal parts of a range, that each value falls into"""
 
+    private = True
     signature = "values: T, value_range: T, nbins: int32 -> bins: dtype; T: real, dtype: index"
     not_differentiable = True
     dtype: DType = dtypes.int32

@@ -151,6 +151,7 @@ class GatherV2(Along):
 class GatherAdjoint(Along):
     """y = 0, then y[b…, o…, indices[b…, i…], r…] += x[b…, o…, i…, r…]"""
 
+    private = True
     signature = "x: T, indices: I, axis: J, shape: K -> y: T; I: index, J: index, K: index"
 
     def shape(self, x: Tensor, indices: Tensor, axis: Tensor, shape: Tensor) -> TensorShape:

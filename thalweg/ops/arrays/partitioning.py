@@ -73,6 +73,7 @@ class DynamicPartition(Op):
 class Positions(Op):
     """y[i…] = the number of the element x[i…] in row-major order"""
 
+    private = True
     signature = "x: T -> y: int32"
     not_differentiable = True
 

@@ -596,6 +596,7 @@ class ExtractImagePatches(Patches):
 class SumImagePatches(Patches):
     """The transpose of ExtractImagePatches: pixels of patches added up where they came from."""
 
+    private = True
     signature = "patches: T, image_shape: int32 -> images: T; T: numeric"
 
     def shape(self, patches: Tensor, image_shape: Tensor) -> TensorShape:

@@ -224,6 +224,8 @@ def cumulative_logsumexp(
 class Shift(AlongAxis):
     """y[k] = x[k-1] along an axis, and y[0] = 0"""
 
+    private = True
+
     def numpy(self, x: Array, axis: Array) -> Array:
         lines = self._lines(x, axis)
         shifted = np.zeros_like(lines)
@@ -246,6 +248,7 @@ class Recurrence(AlongAxis):
     As linear maps of g the two are each other's transpose, so each is the other's gradient.
     """
 
+    private = True
     signature = "a: T, g: T, axis: I -> h: T; T: numeric, I: index"
     host_only = True  # each step needs the one before: as an expression it would be cubic
     transposed: bool = False

@@ -229,6 +229,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 class PutAlongLast(Op):
     """y[…, i] = the sum of values[…, k] over the k with indices[…, k] = i"""
 
+    private = True
     signature = "values: T, indices: I, shape: S -> output: T; T: numeric, I: index, S: index"
 
     def shape(self, values: Tensor, indices: Tensor, shape: Tensor) -> TensorShape:
@@ -250,6 +251,7 @@ class PutAlongLast(Op):
 class TakeAlongLast(Op):
     """y[…, k] = x[…, indices[…, k]]"""
 
+    private = True
     signature = "x: T, indices: I -> output: T; T: numeric, I: index"
 
     def shape(self, x: Tensor, indices: Tensor) -> TensorShape:

@@ -313,6 +313,7 @@ def _product_gradient(
 class GatherSegments(Op):
     """y[k…] = values[ids[k…]], and zeros where the id is negative"""
 
+    private = True
     signature = "values: T, segment_ids: I -> output: T; T: numeric, I: index"
 
     def shape(self, values: Tensor, segment_ids: Tensor) -> TensorShape:
@@ -345,6 +346,7 @@ class GatherSegments(Op):
 class SegmentSizes(Op):
     """For each row of `like`, the number of rows in its segment, shaped to divide the rows"""
 
+    private = True
     signature = "segment_ids: I, like: T -> output: T; T: numeric, I: index"
     not_differentiable = True
 

@@ -354,6 +354,7 @@ def decode_gif(contents: Any, name: str | None = None) -> Tensor:
 class DecodeImage(Op):
     """An image file of any known format as uint8 pixels; a GIF keeps its frames."""
 
+    private = True
     signature = "contents: string -> image: uint8"
     host_only = True
     not_differentiable = True
@@ -509,6 +510,7 @@ def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Te
 class IsJpeg(Op):
     """Whether data begins as a JPEG file does."""
 
+    private = True
     signature = "contents: string -> output: bool"
     host_only = True
     not_differentiable = True

@@ -110,6 +110,8 @@ class CropAndResize(Op):
 class CropSlope(CropAndResize):
     """The derivative of bilinear crops in the places of their pixels along some axes."""
 
+    private = True
+
     slopes: tuple[int, ...]
 
     def methods(self) -> list[str]:
@@ -309,6 +311,8 @@ class CropAndResizeGradImage(Op):
 
 class CropSlopeGradImage(CropAndResizeGradImage):
     """The transpose of `CropSlope`."""
+
+    private = True
 
     slopes: tuple[int, ...]
 

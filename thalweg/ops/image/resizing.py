@@ -294,6 +294,7 @@ def _resized_shape(images: Tensor, size: Tensor) -> TensorShape:
 class ResizeGrad(Op):
     """The transpose of a resize: gradients of the output brought back to the input pixels."""
 
+    private = True
     signature = "grads: float32, original_image: T -> output: float32; T: real"
     method: Resize
 

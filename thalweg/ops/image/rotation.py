@@ -20,6 +20,7 @@ Array = NDArray[Any]
 class TurnQuarters(Op):
     """Images [..., height, width, channels] turned counter-clockwise by k quarter turns."""
 
+    private = True
     signature = "image: T, k: I -> output: T; I: index"
 
     def shape(self, image: Tensor, k: Tensor) -> TensorShape:

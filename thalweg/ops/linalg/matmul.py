@@ -277,6 +277,7 @@ def _sum_batches(x: Tensor, y: Tensor, dx: Tensor, dy: Tensor) -> list[Tensor]:
 class BatchGradientArgs(Op):
     """The batch axes that the gradients of a product of broadcast batches are summed over."""
 
+    private = True
     signature = "shape_x: I, shape_y: I -> axes_x: I, axes_y: I; I: index"
     of_shapes = True
     not_differentiable = True

@@ -161,6 +161,7 @@ def _all_axes(x: Tensor) -> Tensor:
 class AllAxes(Op):
     """0, 1, …, rank(x) - 1"""
 
+    private = True
     signature = "input: T -> output: int32"
     of_shapes = True
     not_differentiable = True
@@ -216,6 +217,7 @@ def _kept_sizes(x: Tensor, axes: Tensor) -> list[int] | None:
 class KeptShape(Op):
     """A shape with the given axes set to 1: what `keep_dims` would have given."""
 
+    private = True
     signature = "shape: T, axes: I -> output: T; T: index, I: index"
     of_shapes = True
     not_differentiable = True
@@ -290,6 +292,7 @@ class Mean(Reduction):
 class ReducedSize(Op):
     """The number of elements that each element of a reduction comes from."""
 
+    private = True
     signature = "shape: T, axes: I -> output: T; T: index, I: index"
     of_shapes = True
     not_differentiable = True
@@ -338,6 +341,7 @@ def _product_of_others(node: Node) -> Tensor:
 class ReducedFirst(Op):
     """The order of axes that puts the reduced ones first, and its inverse."""
 
+    private = True
     signature = "shape: T, axes: I -> order: int32, inverse: int32; T: index, I: index"
     of_shapes = True
     not_differentiable = True

@@ -348,6 +348,7 @@ class SoftsignGrad(ActivationGrad):
 class Gelu(Unary):
     """y = x Φ(x), Φ being the distribution function of the standard normal distribution"""
 
+    private = True
     signature = "features: T -> activations: T; T: floating"
 
     def numpy(self, features: Array) -> Array:

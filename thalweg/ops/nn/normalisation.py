@@ -447,6 +447,7 @@ class LRNGrad(LocalResponse):
 class NeighbourSum(Op):
     """y[…, c] = the sum of x[…, c'] over |c - c'| <= depth_radius: its own transpose"""
 
+    private = True
     signature = "input: T -> output: T; T: floating"
     depth_radius: int
 

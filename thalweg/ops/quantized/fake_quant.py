@@ -166,6 +166,7 @@ def fake_quant_with_min_max_args_gradient(
 class RangeSide(FakeQuant):
     """-1 where x lies below the nudged range, 0 inside it, 1 above it"""
 
+    private = True
     signature = "inputs: float32, min: float32, max: float32 -> side: float32"
     not_differentiable = True
 

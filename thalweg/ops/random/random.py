@@ -61,6 +61,7 @@ class Random(Op, abstract=True):
 class SkipRandom(Update):
     """A place in a random stream, some blocks further on: what a loop takes next"""
 
+    private = True
     signature = "ref: &T -> output_ref: &T; T: uint32"
     of_process = True
     blocks: int

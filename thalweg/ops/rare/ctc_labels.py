@@ -22,6 +22,7 @@ Array = NDArray[Any]
 class CollapseRepeated(Op):
     """Label rows without those that repeat the one before, and how many each row has left"""
 
+    private = True
     signature = "labels: T, seq_length: I -> collapsed_labels: T, new_seq_length: I; T: index"
     host_only = True  # the size of the output depends on data
     not_differentiable = True
@@ -52,6 +53,7 @@ def collapse_repeated(
 class CTCUniqueLabels(Op):
     """The distinct labels of each row, in order of appearance, and where each label is in them"""
 
+    private = True
     signature = "labels: T -> unique: int64, idx: int32; T: index"
     not_differentiable = True
 

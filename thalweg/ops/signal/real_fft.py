@@ -62,6 +62,7 @@ def _replaced(input: Tensor, last: tuple[int | None, ...] | None, rank: int) -> 
 class FitSignal(Op):
     """x cut, or padded with zeros, at the end of its last axes to the given sizes"""
 
+    private = True
     signature = "input: T, sizes: int32 -> output: T; T: floating|complex"
     rank: int
 
@@ -98,6 +99,7 @@ def _sizes(x: Tensor, rank: int) -> Tensor:
 class HalfSpectrumWeights(Op):
     """How often each bin of a half spectrum stands in the whole: once at its ends, else twice"""
 
+    private = True
     signature = "length: int32 -> weights: dtype"
     not_differentiable = True
     dtype: DType

@@ -278,6 +278,7 @@ def option(number: Expr, options: Sequence[Expr]) -> Expr:
 class IndexRows(Op):
     """Indices as a matrix: a scalar or vector means rows of one index each."""
 
+    private = True
     signature = "indices: T -> rows: T; T: index"
     not_differentiable = True
 
@@ -415,6 +416,7 @@ class SparseReorder(Op):
 class InverseOrder(Op):
     """y[i] = where row i of the indices comes in row-major order"""
 
+    private = True
     signature = "indices: int64 -> order: int64"
     not_differentiable = True
     host_only = True
@@ -546,6 +548,7 @@ def sparse_reset_shape(sp_input: SparseLike, new_shape: Any = None) -> SparseTen
 class TightShape(Op):
     """The smallest dense shape that holds all indices."""
 
+    private = True
     signature = "indices: int64 -> shape: int64"
     not_differentiable = True
 

@@ -223,6 +223,7 @@ def sparse_add(
 class BroadcastPlaces(Op):
     """Where a dense tensor, broadcast to a sparse one, is read for each index of the latter."""
 
+    private = True
     signature = "indices: int64, shape: int64, dense_shape: int64 -> places: int64"
     not_differentiable = True
     host_only = True

@@ -89,6 +89,7 @@ class SparseConcat(Op):
 class PieceStarts(Op):
     """Where each piece starts in the whole that the pieces, joined along an axis, make."""
 
+    private = True
     signature = "axis: int64, shapes: N*int64 -> starts: N*int64"
     not_differentiable = True
 
@@ -283,6 +284,7 @@ class SparseSliceGrad(Op):
 class MatchingRows(Op):
     """y[i] = the place of the index row rows[i] among the rows of `among`, or -1"""
 
+    private = True
     signature = "rows: int64, among: int64 -> places: int64"
     not_differentiable = True
     host_only = True

@@ -148,6 +148,7 @@ class SparseResult(SparseReduction, abstract=True):
 class ReducedRows(Op):
     """Indices without (with `keep_dims`: with 0 in) the reduced dimensions."""
 
+    private = True
     signature = "indices: int64, axes: int32 -> rows: int64"
     not_differentiable = True
     keep_dims: bool = False

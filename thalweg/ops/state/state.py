@@ -125,6 +125,7 @@ def is_variable_initialized(variable: Any) -> Tensor:
 class ValueOrInitial(Op):
     """A variable's value, or `initial` while it has none."""
 
+    private = True
     signature = "ref: &T, initial: T -> output: T"
     effects = (reads("ref"),)
     stateful = True

@@ -1,4 +1,4 @@
-"""Files and folders under the names of `tf.gfile`, on the local file system.
+"""Files and folders under the names of `tf.gfile`, here or where a scheme says (`remote.py`).
 
 A `GFile` opens its file when it is first read or written, reads text unless its mode has a "b",
 and keeps the places of reading and writing apart. What the operating system refuses is raised as
@@ -16,6 +16,7 @@ from typing import IO, Any, Final, Self
 
 from thalweg import errors
 from thalweg.platform.compat import as_bytes, as_str_any, as_text
+from thalweg.platform.files import remote
 from thalweg.public import public
 
 Path = str | bytes | os.PathLike[str]
@@ -169,7 +170,7 @@ class GFile:
             if self._mode in ("w", "a"):
                 raise errors.PermissionDeniedError(None, None, "File isn't open for reading")
             with os_errors(self._name):
-                self._reader = open(os.fspath(self._name), "rb")  # noqa: SIM115 - `close` ends it
+                self._reader = opened(self._name, "rb")
         return self._reader
 
     def _open_writer(self) -> IO[bytes]:
@@ -177,7 +178,7 @@ class GFile:
             if self._mode == "r":
                 raise errors.PermissionDeniedError(None, None, "File isn't open for writing")
             mode = "ab" if self._mode.startswith("a") else "wb"
-            self._writer = open(os.fspath(self._name), mode)  # noqa: SIM115 - `close` ends it
+            self._writer = opened(self._name, mode)
         return self._writer
 
 
@@ -214,7 +215,7 @@ def Exists(path: Path) -> bool:
         >>> tf.gfile.Exists("missing.txt")
         False
     """
-    return os.path.exists(path)
+    return remote.exists(path) if remote.is_remote(path) else os.path.exists(path)
 
 
 @public("gfile.IsDirectory")
@@ -231,7 +232,7 @@ def IsDirectory(dirname: Path) -> bool:
         >>> tf.gfile.IsDirectory(".")
         True
     """
-    return os.path.isdir(dirname)
+    return remote.is_folder(dirname) if remote.is_remote(dirname) else os.path.isdir(dirname)
 
 
 @public("gfile.Glob")
@@ -251,7 +252,10 @@ def Glob(filename: Path | list[Path] | tuple[Path, ...]) -> list[str]:
         ['a.txt', 'b.txt']
     """
     patterns = filename if isinstance(filename, list | tuple) else [filename]
-    found = (glob.glob(_text(pattern)) for pattern in patterns)
+    found = (
+        remote.matching(pattern) if remote.is_remote(pattern) else glob.glob(_text(pattern))
+        for pattern in patterns
+    )
     return sorted(path for paths in found for path in paths)
 
 
@@ -273,6 +277,8 @@ def ListDirectory(dirname: Path) -> list[str]:
     if not IsDirectory(dirname):
         raise errors.NotFoundError(None, None, f"Could not find directory {_text(dirname)}")
     with os_errors(dirname):
+        if remote.is_remote(dirname):
+            return remote.names_in(dirname)
         return sorted(os.listdir(_text(dirname)))
 
 
@@ -289,7 +295,10 @@ def MkDir(dirname: Path) -> None:
         True
     """
     with os_errors(dirname):
-        os.mkdir(dirname)
+        if remote.is_remote(dirname):
+            remote.make_folders(dirname)
+        else:
+            os.mkdir(dirname)
 
 
 @public("gfile.MakeDirs")
@@ -308,6 +317,9 @@ def MakeDirs(dirname: Path) -> None:
         True
     """
     with os_errors(dirname):
+        if remote.is_remote(dirname):
+            remote.make_folders(dirname)
+            return
         try:
             os.makedirs(dirname, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
@@ -340,7 +352,10 @@ def Remove(filename: Path) -> None:
         False
     """
     with os_errors(filename):
-        os.remove(filename)
+        if remote.is_remote(filename):
+            remote.remove(filename)
+        else:
+            os.remove(filename)
 
 
 @public("gfile.DeleteRecursively")
@@ -360,7 +375,9 @@ def DeleteRecursively(dirname: Path) -> None:
         False
     """
     with os_errors(dirname):
-        if IsDirectory(dirname):
+        if remote.is_remote(dirname):
+            remote.remove(dirname, recursive=True)
+        elif IsDirectory(dirname):
             shutil.rmtree(dirname)
         else:
             os.remove(dirname)
@@ -386,7 +403,10 @@ def Copy(oldpath: Path, newpath: Path, overwrite: bool = False) -> None:
     """
     _refuse_existing(newpath, overwrite)
     with os_errors(oldpath):
-        shutil.copyfile(_text(oldpath), _text(newpath))
+        if remote.is_remote(oldpath) or remote.is_remote(newpath):
+            remote.copy(oldpath, newpath)
+        else:
+            shutil.copyfile(_text(oldpath), _text(newpath))
 
 
 @public("gfile.Rename")
@@ -409,13 +429,19 @@ def Rename(oldname: Path, newname: Path, overwrite: bool = False) -> None:
     """
     _refuse_existing(newname, overwrite)
     with os_errors(oldname):
-        os.replace(_text(oldname), _text(newname))
+        if remote.is_remote(oldname) or remote.is_remote(newname):
+            remote.copy(oldname, newname)
+            Remove(oldname)
+        else:
+            os.replace(_text(oldname), _text(newname))
 
 
 @public("gfile.Stat")
 def Stat(filename: Path) -> FileStatistics:
     """Size, time of change and kind of what lies at a path."""
     with os_errors(filename):
+        if remote.is_remote(filename):
+            return FileStatistics(*remote.statistics(filename))
         found = os.stat(filename)
     return FileStatistics(found.st_size, found.st_mtime_ns, IsDirectory(filename))
 
@@ -423,9 +449,20 @@ def Stat(filename: Path) -> FileStatistics:
 @public("gfile.Walk")
 def Walk(top: Path, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
     """(folder, names of its folders, names of its files) for `top` and each folder below it."""
+    if remote.is_remote(top):
+        found = list(remote.walk(top))
+        yield from found if in_order else reversed(found)
+        return
     for folder, folders, files in os.walk(_text(top), topdown=in_order):
         folders.sort()
         yield folder, folders, sorted(files)
+
+
+def opened(path: Path, mode: str) -> IO[bytes]:
+    """A file for bytes, which the caller closes, wherever it is."""
+    if remote.is_remote(path):
+        return remote.open_remote(path, mode)
+    return open(os.fspath(path), mode)
 
 
 def _text(path: Path) -> str:
@@ -443,5 +480,6 @@ def os_errors(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        kind = _ERROR_CLASSES.get(error.errno, errors.UnknownError)
+        missing = errno.ENOENT if isinstance(error, FileNotFoundError) else None
+        kind = _ERROR_CLASSES.get(error.errno or missing, errors.UnknownError)
         raise kind(None, None, f"{_text(path)}; {error.strerror or error}") from error

@@ -21,8 +21,9 @@ import numpy as np
 from thalweg import errors
 from thalweg.platform import machine_code
 from thalweg.platform.compat import as_str_any
-from thalweg.platform.files import checksum
-from thalweg.platform.files.gfile import GFile
+from thalweg.platform.files import checksum, remote
+from thalweg.platform.files.gfile import GFile, Stat
+from thalweg.platform.files.gfile import opened as opened_file
 from thalweg.public import public
 
 Path = str | bytes | os.PathLike[str]
@@ -239,12 +240,18 @@ class PlainFile:
     def __init__(self, name: str, offset: int = 0) -> None:
         with GFile(name, "rb") as file:
             file.read(0)  # raises the error of ours that says why it cannot be read
-        self._file = open(name, "rb", buffering=0)  # noqa: SIM115 - `close` ends it
+        is_remote = remote.is_remote(name)
+        self._remote_size = Stat(name).length if is_remote else None
+        self._file: Any = opened_file(name, "rb")
         self.offset = offset  # where the next read begins
 
     def read(self, count: int) -> bytes:
         """Up to `count` bytes; none at the end."""
-        data = os.pread(self._file.fileno(), count, self.offset)
+        if self._remote_size is None:
+            data = os.pread(self._file.fileno(), count, self.offset)
+        else:
+            self._file.seek(self.offset)
+            data = self._file.read(count)
         self.offset += len(data)
         return data
 
@@ -254,6 +261,8 @@ class PlainFile:
 
     def most_left(self) -> int:
         """No more bytes than these can come."""
+        if self._remote_size is not None:
+            return self._remote_size - self.offset
         return os.fstat(self._file.fileno()).st_size - self.offset
 
     def close(self) -> None:

@@ -1,0 +1,399 @@
+"""TensorFlow 2's lists: values along variant edges that no op changes.
+
+What TensorFlow writes for a TensorArray since its second version. An op that sets an entry gives
+another list, which shares all other entries with the old one; both can be used. An entry that was
+never set is zeros, once its shape is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.dtypes import DType
+from thalweg.graph.known import constant_elements
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+
+Array = NDArray[Any]
+Shape = tuple[int | None, ...] | None  # None for a rank that nobody knows
+
+MAX_ENTRIES = 1 << 31
+
+
+@dataclass(frozen=True, eq=False)
+class ImmutableList:
+    """A list that never changes: its entries (None where unset) and what is known of each."""
+
+    dtype: DType
+    shape: Shape
+    entries: tuple[Array | None, ...]
+    limit: int = -1  # of entries; none if negative
+
+    def with_entries(self, entries: Sequence[Array | None]) -> ImmutableList:
+        """A list like this one of other entries."""
+        if 0 <= self.limit < len(entries):
+            raise _invalid(f"Tried to push item into a full list of {self.limit} elements")
+        return replace(self, entries=tuple(entries))
+
+    def check(self, dtype: DType, value: Any = None) -> None:
+        """Raise unless the list is of a dtype, and an item fits it."""
+        if self.dtype is not dtype:
+            raise _invalid(f"Invalid data types; list elements {self.dtype.name}, op {dtype.name}")
+        if value is not None:
+            _merged(self.shape, np.shape(value), "Tried to set item of another shape than a list's")
+
+    def item(self, index: int, shape: Shape) -> Array:
+        """An entry; zeros of the shape where it is unset."""
+        if not 0 <= index < len(self.entries):
+            raise _invalid(
+                f"Trying to access element {index} in a list with {len(self.entries)} elements."
+            )
+        found = self.entries[index]
+        wanted = self.whole_shape(shape, found)
+        return np.zeros(wanted, self.dtype.as_numpy_dtype) if found is None else found
+
+    def whole_shape(self, shape: Shape, found: Array | None = None) -> tuple[int, ...]:
+        """The shape of an entry, from all that is known of it."""
+        known = _merged(self.shape, shape, "The shape asked for is not that of the list")
+        if found is not None:
+            known = _merged(known, found.shape, "An entry does not have the shape asked for")
+        elif known is None or None in known:
+            others = [entry.shape for entry in self.entries if entry is not None]
+            known = _merged(known, others[0], "Entries differ in shape") if others else known
+        if known is None or None in known:
+            raise _invalid(
+                "Trying to read an uninitialized element of a list whose element shape is not "
+                f"fully defined: {known}"
+            )
+        return tuple(size for size in known if size is not None)
+
+    def stacked(self, places: Sequence[int], shape: Shape) -> Array:
+        """Entries as the rows of an array, which must have one shape."""
+        if not places:
+            return np.zeros((0, *self.whole_shape(shape)), self.dtype.as_numpy_dtype)
+        rows = [self.item(place, shape) for place in places]
+        if any(row.shape != rows[0].shape for row in rows):
+            shapes = sorted({row.shape for row in rows})
+            raise _invalid(f"Tried to stack list which has elements of shapes {shapes}")
+        return np.stack(rows)
+
+
+def _invalid(message: str) -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError(None, None, message)
+
+
+def _shape_of(value: Any) -> Shape:
+    """The shape that a tensor of sizes stands for; -1 is any rank, or any size."""
+    sizes = np.asarray(value)
+    if sizes.ndim == 0:
+        if int(sizes) >= 0:
+            raise _invalid(f"The shape of elements must be a vector, or -1: {sizes}")
+        return None
+    return tuple(None if size < 0 else int(size) for size in sizes.tolist())
+
+
+def _merged(first: Shape, second: Shape, fault: str) -> Shape:
+    if first is None or second is None:
+        return second if first is None else first
+    fits = len(first) == len(second)
+    if not fits or any(a != b for a, b in zip(first, second, strict=True) if None not in (a, b)):
+        raise _invalid(f"{fault}: {list(first)} and {list(second)}")
+    return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
+
+
+def _static(shape: Tensor) -> TensorShape:
+    """What a graph knows of a shape given as a tensor."""
+    sizes = constant_elements(shape)
+    if sizes is None or shape.shape.rank != 1:
+        return unknown_shape()
+    return TensorShape.of(tuple(None if size is None or size < 0 else size for size in sizes))
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if not 0 <= count < MAX_ENTRIES:
+        raise _invalid(f"The num_elements to reserve must be a non negative number: {count}")
+    return count
+
+
+class TensorListOp(Op, abstract=True):
+    """Acts on lists that never change."""
+
+    effects = ()
+    stateful = True  # a list is no constant
+    host_only = True
+
+    def shape(self, *_: Tensor) -> Any:
+        return scalar()
+
+
+class TypedTensorListOp(TensorListOp, abstract=True):
+    """Acts on lists of one dtype."""
+
+    element_dtype: DType
+
+
+class EmptyTensorList(TypedTensorListOp):
+    """A list without entries, of so many at most."""
+
+    signature = "element_shape: shape_type, max_num_elements: int32 -> handle: variant"
+
+    def numpy(self, element_shape: Array, max_num_elements: Array) -> ImmutableList:
+        return ImmutableList(
+            self.element_dtype, _shape_of(element_shape), (), int(max_num_elements)
+        )
+
+
+class TensorListReserve(TypedTensorListOp):
+    """A list of unset entries."""
+
+    signature = "element_shape: shape_type, num_elements: int32 -> handle: variant"
+
+    def numpy(self, element_shape: Array, num_elements: Array) -> ImmutableList:
+        entries = (None,) * _count(num_elements)
+        return ImmutableList(self.element_dtype, _shape_of(element_shape), entries)
+
+
+class TensorListFromTensor(TypedTensorListOp):
+    """A list of the rows of a tensor."""
+
+    signature = "tensor: element_dtype, element_shape: shape_type -> output_handle: variant"
+
+    def numpy(self, tensor: Array, element_shape: Array) -> ImmutableList:
+        if tensor.ndim == 0:
+            raise _invalid("Tensor must be at least a vector to be a list")
+        shape = _merged(_shape_of(element_shape), tensor.shape[1:], "Rows have another shape")
+        return ImmutableList(self.element_dtype, shape, tuple(np.asarray(row) for row in tensor))
+
+
+class TensorListStack(TypedTensorListOp):
+    """The entries of a list as the rows of a tensor."""
+
+    signature = "input_handle: variant, element_shape: int32 -> tensor: element_dtype"
+    num_elements: int = -1
+
+    def shape(self, input_handle: Tensor, element_shape: Tensor) -> TensorShape:
+        rows = TensorShape.of((self.num_elements if self.num_elements >= 0 else None,))
+        return rows.concatenate(_static(element_shape))
+
+    def numpy(self, input_handle: ImmutableList, element_shape: Array) -> Array:
+        input_handle.check(self.element_dtype)
+        count = len(input_handle.entries)
+        if self.num_elements not in (-1, count):
+            raise _invalid(f"Operation expected a list with {self.num_elements} elements: {count}")
+        return input_handle.stacked(range(count), _shape_of(element_shape))
+
+
+class TensorListGetItem(TypedTensorListOp):
+    """An entry."""
+
+    signature = "input_handle: variant, index: int32, element_shape: int32 -> item: element_dtype"
+
+    def shape(self, input_handle: Tensor, index: Tensor, element_shape: Tensor) -> TensorShape:
+        return _static(element_shape)
+
+    def numpy(self, input_handle: ImmutableList, index: Array, element_shape: Array) -> Array:
+        input_handle.check(self.element_dtype)
+        return input_handle.item(int(index), _shape_of(element_shape))
+
+
+class TensorListSetItem(TypedTensorListOp):
+    """A list with another entry."""
+
+    signature = "input_handle: variant, index: int32, item: element_dtype -> output_handle: variant"
+    resize_if_index_out_of_bounds: bool = False
+
+    def numpy(self, input_handle: ImmutableList, index: Array, item: Array) -> ImmutableList:
+        input_handle.check(self.element_dtype, item)
+        entries, place = list(input_handle.entries), int(index)
+        if self.resize_if_index_out_of_bounds and place >= len(entries):
+            entries += [None] * (_count(place + 1) - len(entries))
+        if not 0 <= place < len(entries):
+            raise _invalid(f"Trying to modify element {place} in a list with {len(entries)}")
+        entries[place] = item
+        return input_handle.with_entries(entries)
+
+
+class TensorListPushBack(TypedTensorListOp):
+    """A list with one more entry at its end."""
+
+    signature = "input_handle: variant, tensor: element_dtype -> output_handle: variant"
+
+    def numpy(self, input_handle: ImmutableList, tensor: Array) -> ImmutableList:
+        input_handle.check(self.element_dtype, tensor)
+        return input_handle.with_entries((*input_handle.entries, tensor))
+
+
+class TensorListPopBack(TypedTensorListOp):
+    """A list without its last entry, and that entry."""
+
+    signature = (
+        "input_handle: variant, element_shape: int32 -> "
+        "output_handle: variant, tensor: element_dtype"
+    )
+
+    def shape(self, input_handle: Tensor, element_shape: Tensor) -> list[TensorShape]:
+        return [scalar(), _static(element_shape)]
+
+    def numpy(self, input_handle: ImmutableList, element_shape: Array) -> tuple[Any, Array]:
+        input_handle.check(self.element_dtype)
+        if not input_handle.entries:
+            raise _invalid("Trying to pop from an empty list.")
+        last = input_handle.item(len(input_handle.entries) - 1, _shape_of(element_shape))
+        return input_handle.with_entries(input_handle.entries[:-1]), last
+
+
+class TensorListLength(TensorListOp):
+    """How many entries a list has."""
+
+    signature = "input_handle: variant -> length: int32"
+
+    def numpy(self, input_handle: ImmutableList) -> Any:
+        return np.int32(len(input_handle.entries))
+
+
+class TensorListElementShape(TensorListOp):
+    """What a list knows of the shape of its entries."""
+
+    signature = "input_handle: variant -> element_shape: shape_type"
+    shape_type: DType
+
+    def shape(self, input_handle: Tensor) -> TensorShape:
+        return unknown_shape()
+
+    def numpy(self, input_handle: ImmutableList) -> Array:
+        kind, shape = self.shape_type.as_numpy_dtype, input_handle.shape
+        sizes = -1 if shape is None else [-1 if size is None else size for size in shape]
+        return np.array(sizes, kind)
+
+
+class TensorListResize(TensorListOp):
+    """A list with entries cut off, or unset ones added, at its end."""
+
+    signature = "input_handle: variant, size: int32 -> output_handle: variant"
+
+    def numpy(self, input_handle: ImmutableList, size: Array) -> ImmutableList:
+        count = _count(size)
+        spare = (None,) * max(0, count - len(input_handle.entries))
+        return input_handle.with_entries((*input_handle.entries[:count], *spare))
+
+
+class TensorListGather(TypedTensorListOp):
+    """Some entries as the rows of a tensor."""
+
+    signature = (
+        "input_handle: variant, indices: int32, element_shape: int32 -> values: element_dtype"
+    )
+
+    def shape(self, input_handle: Tensor, indices: Tensor, element_shape: Tensor) -> TensorShape:
+        return indices.shape.with_rank(1).concatenate(_static(element_shape))
+
+    def numpy(self, input_handle: ImmutableList, indices: Array, element_shape: Array) -> Array:
+        input_handle.check(self.element_dtype)
+        return input_handle.stacked(indices.tolist(), _shape_of(element_shape))
+
+
+class TensorListScatterV2(TypedTensorListOp):
+    """A list with the rows of a tensor as its entries at these places."""
+
+    signature = (
+        "tensor: element_dtype, indices: int32, element_shape: shape_type, num_elements: int32 -> "
+        "output_handle: variant"
+    )
+
+    def numpy(
+        self, tensor: Array, indices: Array, element_shape: Array, num_elements: Array
+    ) -> ImmutableList:
+        asked = int(num_elements)
+        count = max([asked, *(indices + 1).tolist()]) if asked < 0 else _count(asked)
+        empty = (None,) * _count(max(count, 0))
+        start = ImmutableList(self.element_dtype, _shape_of(element_shape), empty)
+        return _scattered(start, tensor, indices)
+
+
+class TensorListScatterIntoExistingList(TypedTensorListOp):
+    """A list with the rows of a tensor as its entries at these places; the others are kept."""
+
+    signature = (
+        "input_handle: variant, tensor: element_dtype, indices: int32 -> output_handle: variant"
+    )
+
+    def numpy(self, input_handle: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
+        largest = max(indices.tolist(), default=-1)
+        spare = (None,) * max(0, _count(largest + 1) - len(input_handle.entries))
+        grown = input_handle.with_entries((*input_handle.entries, *spare))
+        return _scattered(grown, tensor, indices)
+
+
+def _scattered(start: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
+    if indices.ndim != 1 or tensor.ndim == 0 or len(indices) != len(tensor):
+        raise _invalid(
+            f"Indices must be a vector, as long as the tensor: {indices.shape}, {tensor.shape}"
+        )
+    entries = list(start.entries)
+    for place, row in zip(indices.tolist(), tensor, strict=True):
+        if not 0 <= place < len(entries):
+            raise _invalid(f"Trying to scatter to place {place} of a list with {len(entries)}")
+        start.check(start.dtype, row)
+        entries[place] = np.asarray(row)
+    return start.with_entries(entries)
+
+
+class TensorListConcatV2(TypedTensorListOp):
+    """The entries joined along their first axis, and how long each is."""
+
+    signature = (
+        "input_handle: variant, element_shape: shape_type, leading_dims: int64 -> "
+        "tensor: element_dtype, lengths: int64"
+    )
+
+    def shape(
+        self, input_handle: Tensor, element_shape: Tensor, leading_dims: Tensor
+    ) -> list[TensorShape]:
+        known = _static(element_shape)
+        rest = unknown_shape() if not known.rank else known[1:]
+        return [unknown_shape(1).concatenate(rest), unknown_shape(1)]
+
+    def numpy(
+        self, input_handle: ImmutableList, element_shape: Array, leading_dims: Array
+    ) -> tuple[Array, Array]:
+        input_handle.check(self.element_dtype)
+        shape, given = _shape_of(element_shape), leading_dims.tolist()
+        parts: list[Array] = []
+        for place in range(len(input_handle.entries)):
+            first = (given[place],) if place < len(given) else (None,)
+            whole = shape if shape is None else (shape[0] or first[0], *shape[1:])
+            parts.append(input_handle.item(place, whole))
+        if any(part.ndim == 0 for part in parts):
+            raise _invalid("Concat saw a scalar shape at index 0 but requires at least vectors.")
+        if not parts:
+            rest = input_handle.whole_shape((0, *(shape or ())[1:]) if shape else None)
+            return np.zeros(rest, self.element_dtype.as_numpy_dtype), np.zeros(0, np.int64)
+        return np.concatenate(parts), np.array([len(part) for part in parts], np.int64)
+
+
+class TensorListSplit(TypedTensorListOp):
+    """A list of pieces of a tensor, of these lengths along its first axis."""
+
+    signature = (
+        "tensor: element_dtype, element_shape: shape_type, lengths: int64 -> output_handle: variant"
+    )
+
+    def numpy(self, tensor: Array, element_shape: Array, lengths: Array) -> ImmutableList:
+        if tensor.ndim == 0 or (lengths < 0).any() or lengths.sum() != len(tensor):
+            raise _invalid(
+                f"Lengths must not be negative, and add up to the first size: {lengths.tolist()}, "
+                f"{tensor.shape}"
+            )
+        pieces = np.split(tensor, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        made = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
+        for piece in pieces:
+            made.check(made.dtype, piece)
+        return made.with_entries(pieces)

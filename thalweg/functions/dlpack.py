@@ -1,0 +1,42 @@
+"""`tf.from_dlpack`: memory of another library as a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from thalweg.functions.tensors import known
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Tensor
+from thalweg.public import public
+
+
+@public("from_dlpack", "experimental.dlpack.from_dlpack")
+def from_dlpack(value: Any) -> Tensor:
+    """A tensor of what another library holds, by DLPack: in eager code without a copy.
+
+    The other library must not write to it while the tensor is used. In a graph, the value of this
+    moment becomes a constant. An eager tensor gives itself the same way: `torch.as_tensor(x)`,
+    `np.from_dlpack(x)`.
+
+    Args:
+        value: an object with `__dlpack__`: an array of NumPy, a tensor of PyTorch on the CPU.
+
+    Returns:
+        A tensor.
+
+    Raises:
+        BufferError: where the elements are not on the CPU, or of a dtype that has no name here.
+
+    Example:
+        >>> sess.run(tf.from_dlpack(np.arange(3.0)))
+        array([0., 1., 2.])
+    """
+    array = np.from_dlpack(value)
+    if not get_default_graph().is_eager:
+        return convert_to_tensor(array)
+    view = array.view()
+    view.flags.writeable = False
+    return known(view)

@@ -1,0 +1,141 @@
+"""Conditionals and loops that name functions of a library, as nodes that hold sub-graphs.
+
+Comes in: a NodeDef of TensorFlow's `If`, `Case` or `While` (or of one that is stateless), and its
+inputs. Goes out: the op here, its inputs, and which tensors stand for the node's outputs. Bodies
+are made for the inputs they get: a handle that stands for a variable is a reference inside too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from thalweg.graph import dtypes
+from thalweg.graph.graphdef import attributes
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.graph.subgraph import Body
+
+#: The attribute that only TensorFlow's node of a kind has.
+_MARKS = {"If": "else_branch", "Case": "output_shapes", "While": "cond"}
+
+#: (the name of a function, its inputs, their shapes inside) -> the body
+MakeBody = Callable[[str, Sequence[Tensor], Sequence[TensorShape]], Body]
+
+
+class ControlNode(NamedTuple):
+    """A control node to be made. `passed` are outputs that are inputs as they came, by place."""
+
+    op: Op
+    inputs: tuple[Any, ...]
+    passed: dict[int, Tensor]
+
+
+def functional_kind(node: Any) -> str | None:
+    """What a node of TensorFlow's functional control flow is; None for any other."""
+    kind = node.op.removeprefix("Stateless")
+    mark = _MARKS.get(kind)
+    return kind if mark is not None and (mark in node.attr or kind != node.op) else None
+
+
+def callees(node: Any) -> list[str]:
+    """The functions that a node of functional control flow names."""
+    found: list[str] = []
+    for name in ("cond", "body", "else_branch", "then_branch", "branches"):
+        if name in node.attr:
+            value = node.attr[name]
+            found += [each.name for each in value.list.func] or [value.func.name]
+    return found
+
+
+def branching(node: Any, inputs: Sequence[Tensor], make: MakeBody) -> ControlNode:
+    """An `If` or a `Case`."""
+    choice, *others = inputs
+    kind = node.op.removeprefix("Stateless")
+    if kind == "If" and choice.dtype.base_dtype is not dtypes.bool:
+        choice = REGISTRY["NotEqual"]()(choice, 0)
+    shapes = [tensor.shape for tensor in others]
+    bodies = tuple(make(name, others, shapes) for name in callees(node))
+    ends = bodies[0].outputs
+    _check_alike(node, bodies)
+    kept = tuple(tensor.dtype.base_dtype for tensor in ends)
+    return ControlNode(REGISTRY[kind](branches=bodies, Tout=kept), (choice, others), {})
+
+
+def _check_alike(node: Any, bodies: Sequence[Body]) -> None:
+    first = [tensor.dtype for tensor in bodies[0].outputs]
+    for body in bodies:
+        found = [tensor.dtype for tensor in body.outputs]
+        if [dtype.base_dtype for dtype in found] != [dtype.base_dtype for dtype in first]:
+            raise ValueError(f"the branches of {node.name!r} give {first} and {found}")
+        if any(dtype.is_ref_dtype or dtype is dtypes.resource for dtype in found):
+            raise ValueError(f"a branch of {node.name!r} gives a handle, which has to be known")
+
+
+def loop(node: Any, function: Any, inputs: Sequence[Tensor], make: MakeBody) -> ControlNode:
+    """A `While`, given the FunctionDef of its body. What the body gives as it got it does not
+    vary: handles have to be such."""
+    fixed = _fixed_places(function)
+    varying = [place for place in range(len(inputs)) if place not in fixed]
+    for place in varying:
+        if inputs[place].dtype.is_ref_dtype or inputs[place].dtype is dtypes.resource:
+            raise ValueError(f"the loop {node.name!r} changes the handle {inputs[place].name}")
+    order = [*varying, *sorted(fixed)]
+    known = _stated_shapes(node, function)
+    shapes = [
+        tensor.shape if place in fixed else _inner_shape(tensor, known, place)
+        for place, tensor in enumerate(inputs)
+    ]
+    condition, body = (make(node.attr[name].func.name, inputs, shapes) for name in ("cond", "body"))
+    op = REGISTRY["While"](
+        condition=_ordered(condition, order, condition.outputs),
+        body=_ordered(body, order, [body.outputs[place] for place in varying]),
+        Tout=tuple(inputs[place].dtype.base_dtype for place in varying),
+        shapes=tuple(shapes[place] for place in varying),
+        parallel_iterations=int(node.attr["parallel_iterations"].i) or 10,
+    )
+    variables = [inputs[place] for place in varying]
+    invariants = [inputs[place] for place in sorted(fixed)]
+    return ControlNode(op, (variables, invariants), {place: inputs[place] for place in fixed})
+
+
+def _ordered(body: Body, order: Sequence[int], outputs: Sequence[Tensor]) -> Body:
+    arguments = tuple(body.arguments[place] for place in order)
+    return Body(body.graph, arguments, tuple(outputs), body.targets)
+
+
+def _fixed_places(function: Any) -> set[int]:
+    """The outputs of a FunctionDef that are the input of the same place."""
+    nodes = {node.name: node for node in function.node_def}
+    signature = function.signature
+    names = {argument.name: place for place, argument in enumerate(signature.input_arg)}
+    found: set[int] = set()
+    for place, out in enumerate(signature.output_arg):
+        source = function.ret[out.name]
+        for _ in range(len(nodes) + 1):
+            node = nodes.get(source.partition(":")[0])
+            if node is None or node.op != "Identity" or len(node.input) != 1:
+                break
+            source = node.input[0]
+        if names.get(source.partition(":")[0]) == place and source.partition(":")[0] not in nodes:
+            found.add(place)
+    return found
+
+
+def _stated_shapes(node: Any, function: Any) -> list[TensorShape]:
+    """The shapes that a loop's variables keep, as far as the GraphDef tells."""
+    stated = node.attr["output_shapes"].list.shape or node.attr["_output_shapes"].list.shape
+    if stated:
+        return [attributes.shape_from_proto(shape) for shape in stated]
+    found: list[TensorShape] = []
+    for place in range(len(function.signature.input_arg)):
+        shapes = function.arg_attr[place].attr["_output_shapes"].list.shape
+        found.append(attributes.shape_from_proto(shapes[0]) if shapes else unknown_shape())
+    return found
+
+
+def _inner_shape(tensor: Tensor, known: Sequence[TensorShape], place: int) -> TensorShape:
+    if tensor.dtype.base_dtype is dtypes.variant:
+        return scalar()
+    return known[place] if place < len(known) else unknown_shape()
