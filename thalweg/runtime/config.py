@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from thalweg import protos
+from thalweg.optimize.options import DEFAULT, SWITCHES, OptimizerSwitches, Toggle
 
 protos.publish("ConfigProto", "GPUOptions", "OptimizerOptions", "GraphOptions")
 protos.publish("RunOptions", "RunMetadata")
@@ -30,6 +31,7 @@ class SessionOptions:
     log_device_placement: bool = False
     timeout_in_ms: int = 0
     device_filters: tuple[str, ...] = ()
+    optimizer: OptimizerSwitches = DEFAULT
 
 
 def session_options(config: Any) -> SessionOptions:
@@ -45,7 +47,20 @@ def session_options(config: Any) -> SessionOptions:
         config.log_device_placement,
         config.operation_timeout_in_ms,
         tuple(config.device_filters),
+        _switches(config.graph_options),
     )
+
+
+def _switches(options: Any) -> OptimizerSwitches:
+    """Which passes of the optimiser run, by the names of TensorFlow's switches."""
+    rewrite = options.rewrite_options
+    is_off = rewrite.disable_meta_optimizer or options.optimizer_options.opt_level == _L0
+    toggles = {name: Toggle(getattr(rewrite, name)) for name in SWITCHES}
+    named = {name: toggle for name, toggle in toggles.items() if toggle is not Toggle.DEFAULT}
+    return OptimizerSwitches(not is_off, named) if is_off or named else DEFAULT
+
+
+_L0 = -1  # the level of no optimisation
 
 
 def store_stats(metadata: RunMetadata, stats: Any) -> None:
