@@ -67,6 +67,15 @@ def test_a_chain_ends_with_its_vector() -> None:
     assert_same([y], {a: values(8, 8), v: values(8, 1)})
 
 
+def test_a_very_long_chain_is_no_trouble() -> None:
+    a = placeholder(3, 3, name="a")
+    y = a
+    for _ in range(2000):
+        y = tf.matmul(y, a)
+    before = step([y], feeds=[a])
+    assert order_products(before)[0] is before
+
+
 def test_a_product_that_is_used_stays() -> None:
     a, v = placeholder(8, 8, name="a"), placeholder(8, 1, name="v")
     inner = tf.matmul(a, a)

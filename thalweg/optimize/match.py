@@ -109,6 +109,8 @@ def match_at(node: Node, rule: Rule, pattern: Apply, sweep: Sweep) -> Match | No
         return None
     if rule.single_use and any(_is_shared(each, sweep) for each in nodes[1:]):
         return None
+    if any(sweep.graph.is_guarded(bound[name]) for name in rule.dropped):
+        return None
     device = sweep.graph.device
     if sweep.graph.devices is not None and len({*map(device, nodes)}) > 1:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -35,7 +36,19 @@ class OptimizerSwitches:
         return by_default if state is Toggle.DEFAULT else state is not Toggle.OFF
 
 
-DEFAULT = OptimizerSwitches()
+def switches_of(text: str) -> OptimizerSwitches:
+    """What `THALWEG_OPTIMIZE` says: 0 is no pass at all, `-name,-name` all but these.
+
+    >>> switches_of("-arithmetic,-moves").without == {"arithmetic", "moves"}
+    True
+    """
+    if text.strip() == "0":
+        return OptimizerSwitches(enabled=False)
+    names = [name.strip() for name in text.split(",")]
+    return OptimizerSwitches(without=frozenset(n[1:] for n in names if n.startswith("-")))
+
+
+DEFAULT = switches_of(os.environ.get("THALWEG_OPTIMIZE", ""))
 
 #: The switches of TensorFlow's RewriterConfig that govern a pass.
 SWITCHES = (

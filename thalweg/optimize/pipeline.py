@@ -27,6 +27,7 @@ from thalweg.optimize.passes.strip_identities import strip_identities
 from thalweg.optimize.rules.every import BY_PASS
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.optimize.workspace import Workspace
+from thalweg.platform.collector import gc_paused
 
 MAX_ROUNDS = 4  # later rounds find next to nothing
 
@@ -232,7 +233,8 @@ def optimize(
     graph = StepGraph(tuple(nodes), fetches, targets, frozenset(feeds), Workspace(), devices)
     passes = [each for each in PASSES if switches.is_on(each.switch, each.by_default)]
     passes = _nested([each for each in passes if each.name not in switches.without])
-    done, reports = run_passes(graph, passes)
+    with gc_paused():
+        done, reports = run_passes(graph, passes)
     if done is graph:
         return OptimizedStep(nodes, fetches, targets, tuple(reports))
     done = _with_own_fetches(graph, done)

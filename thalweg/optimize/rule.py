@@ -13,7 +13,7 @@ negation twice (exact): Neg(Neg(x))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -23,6 +23,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.optimize.pattern import (
     Apply,
+    Symbol,
     SymbolFunction,
     applications,
     orders,
@@ -82,6 +83,12 @@ class Rule:
         return [each for each in orders(self.pattern) if isinstance(each, Apply)]
 
     @cached_property
+    def dropped(self) -> frozenset[str]:
+        """The symbols that the replacement does without."""
+        found = {name for name in _tensor_symbols(self.pattern) if name not in self.arguments}
+        return frozenset(found)
+
+    @cached_property
     def types(self) -> frozenset[str]:
         """The ops that have to be in a graph for the rule to match."""
         return frozenset(each.kind.type_name for each in applications(self.pattern))
@@ -93,6 +100,11 @@ class Rule:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.exactness.value}): {self.pattern}"
+
+
+def _tensor_symbols(pattern: Apply) -> Iterator[str]:
+    for applied in applications(pattern):
+        yield from (each.name for each in applied.inputs if isinstance(each, Symbol))
 
 
 def rule(

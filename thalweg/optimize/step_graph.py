@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from thalweg.control.liveness import needed
+from thalweg.graph.analysis.node_effects import accesses
+from thalweg.graph.analysis.order import touches_state
 from thalweg.graph.node import Node, Tensor
 from thalweg.optimize.workspace import Workspace
 
@@ -57,6 +59,22 @@ class StepGraph:
             and node.outputs[0] in self.fetch_set
             and (node.inputs[0] in self.feeds or node.inputs[0].op.op.type_name == "Const")
         )
+
+    def is_guarded(self, tensor: Tensor) -> bool:
+        """Whether a tensor comes after an effect, an assertion say: who takes the tensor waits for
+        that, and must go on to."""
+        return tensor not in self.feeds and tensor.op.original in self._after_effects
+
+    @cached_property
+    def _after_effects(self) -> frozenset[Node]:
+        """The nodes that come after an effect, by what they stand for."""
+        found: set[Node] = set()
+        for node in self.nodes:
+            before = [tensor.op for tensor in node.inputs if tensor not in self.feeds]
+            is_after = any(each.original in found for each in (*before, *node.controls))
+            if is_after or (touches_state(node) and any(a.writes for a in accesses(node))):
+                found.add(node.original)
+        return frozenset(found)
 
     @cached_property
     def types(self) -> frozenset[str]:

@@ -34,13 +34,30 @@ class Workspace(RewrittenGraph, SubGraph):
     def replica(
         self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...] | None = None
     ) -> Node:
-        """A node like another one over other inputs, under the same name."""
+        """A node like another one over other inputs, under the same name. There are many: names are
+        not looked up, and no scope is open."""
         after = node.controls if controls is None else controls
-        return self.copied(node, inputs, after, f"{node.name}/")
+        made = Node(
+            self,
+            node.op,
+            node.name,
+            inputs,
+            after,
+            node.device,
+            node.annotations,
+            node.code,
+            node.lasti,
+            len(self._order),
+        )
+        made.outputs = tuple([Tensor(made, t.value_index, t.dtype, t.shape) for t in node.outputs])
+        self._order.append(made)
+        self._originals[made] = node.original
+        return made
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:
         """What graph code gives, and the nodes it added: they stand for `node`, are named after it
         and ask for its device."""
+        self._names.add(node.name)
         first = len(self.nodes)
         with self.as_default(), self.at_line(node.made_at), self.name_scope(f"{node.name}/"):
             result = make()
@@ -62,8 +79,8 @@ def body_rewriter(body: Body) -> BodyRewriter:
 
 
 class BodyRewriter(Rewriter):
-    """Copies of the nodes of a body. A conditional or loop may take what nothing needs, and what is
-    therefore not there: an argument without a value stands for it."""
+    """Copies of the nodes of a body. A conditional or loop may take what nothing needs of it, and
+    what the body's nodes are therefore without: it is copied all the same, and does not run."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
@@ -73,6 +90,5 @@ class BodyRewriter(Rewriter):
         """A node over the new tensors."""
         for tensor in node.inputs:
             if tensor not in self.tensors:
-                unused = self.workspace.argument(tensor.dtype, tensor.shape, "unused")
-                self.tensors[tensor] = unused
+                self.copy(tensor.op)
         return super().copy(node, name, controls)

@@ -8,7 +8,7 @@ are kept in them and read by nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from thalweg import protos
@@ -57,7 +57,9 @@ def _switches(options: Any) -> OptimizerSwitches:
     is_off = rewrite.disable_meta_optimizer or options.optimizer_options.opt_level == _L0
     toggles = {name: Toggle(getattr(rewrite, name)) for name in SWITCHES}
     named = {name: toggle for name, toggle in toggles.items() if toggle is not Toggle.DEFAULT}
-    return OptimizerSwitches(not is_off, named) if is_off or named else DEFAULT
+    if not is_off and not named:
+        return DEFAULT
+    return replace(DEFAULT, enabled=DEFAULT.enabled and not is_off, toggles=named)
 
 
 _L0 = -1  # the level of no optimisation

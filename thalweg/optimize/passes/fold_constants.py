@@ -56,6 +56,8 @@ def _known(node: Node, sweep: Sweep) -> Values | None:
     if known is None or not node.inputs or not is_free(node):
         return None
     result = known(*node.op.parsed.group(node.inputs, node.input_counts()))
+    if result is None or any(sweep.graph.is_guarded(tensor) for tensor in node.inputs):
+        return None
     return None if result is None else _checked(flat_arrays(result), node)
 
 

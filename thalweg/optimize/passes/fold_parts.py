@@ -163,6 +163,8 @@ def _element(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
     count, index = len(stack.inputs), int(begin[0])
     if not -count <= index < count or sweep.graph.device(stack) != sweep.graph.device(node):
         return None
+    if any(sweep.graph.is_guarded(tensor) for tensor in stack.inputs):
+        return None
     sweep.fired["part of a stack"] += 1
     return [stack.inputs[index]]
 

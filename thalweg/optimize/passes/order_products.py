@@ -8,7 +8,7 @@ where that saves much: the order changes how results are rounded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.linalg.matmul import MatMul
@@ -29,17 +29,25 @@ class Factor(NamedTuple):
     columns: int
 
 
+class Chain(NamedTuple):
+    """A product of several factors, and its multiplications as it is written."""
+
+    factors: list[Factor]
+    cost: int
+
+
 def order_products(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
     """A step whose matrix chains are multiplied in the cheapest order."""
     if "MatMul" not in graph.types:
         return graph, {}
 
     def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-        factors = _factors(node, sweep)
-        if factors is None or not 2 < len(factors) <= _MAX_FACTORS:
+        chain = _chain(node, sweep, _MAX_FACTORS)
+        if chain is None or not 2 < len(chain.factors) <= _MAX_FACTORS:
             return None
+        factors = chain.factors
         splits, cost = _cheapest(factors)
-        if cost > _MIN_SAVING * _cost(node, sweep):
+        if cost > _MIN_SAVING * chain.cost:
             return None
         sweep.fired["matrix chain"] += 1
         return [sweep.build(node, lambda: _multiplied(factors, splits, 0, len(factors) - 1)[0])]
@@ -48,47 +56,40 @@ def order_products(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
     return sweep.run(rewrite, {"MatMul"}), dict(sweep.fired)
 
 
-def _factors(node: Node, sweep: Sweep) -> list[Factor] | None:
+def _chain(node: Node, sweep: Sweep, depth: int) -> Chain | None:
     """The factors of a product, those of its own factors in their place; None if a size is
     unknown."""
     if not is_free(node) or not isinstance(node.op, MatMul):
         return None
     found: list[Factor] = []
+    cost = 0
     flags = (node.op.transpose_a, node.op.transpose_b)
     for tensor, flipped in zip(node.inputs, flags, strict=True):
-        inner = None if flipped or not _is_link(tensor, sweep) else _factors(tensor.op, sweep)
+        is_link = depth > 0 and not flipped and _is_link(tensor, node, sweep)
+        inner = _chain(tensor.op, sweep, depth - 1) if is_link else _leaf(tensor, flipped)
         if inner is None:
-            sizes = tensor.shape.sizes
-            if sizes is None or None in sizes:
-                return None
-            rows, columns = reversed(sizes) if flipped else sizes
-            inner = [Factor(tensor, flipped, rows, columns)]  # pyright: ignore[reportArgumentType] - known
-        found += inner
-    return found
+            return None
+        found += inner.factors
+        cost += inner.cost
+    rows, columns = found[0].rows, found[-1].columns
+    shared = node.inputs[0].shape.as_list()[0 if node.op.transpose_a else 1]
+    return Chain(found, cost + rows * columns * (shared or 0))
 
 
-def _is_link(tensor: Tensor, sweep: Sweep) -> bool:
+def _leaf(tensor: Tensor, flipped: bool) -> Chain | None:
+    """A factor that is no product, if its sizes are known."""
+    sizes = [size for size in tensor.shape.sizes or () if size is not None]
+    if len(sizes) != 2:
+        return None
+    rows, columns = reversed(sizes) if flipped else sizes
+    return Chain([Factor(tensor, flipped, rows, columns)], 0)
+
+
+def _is_link(tensor: Tensor, user: Node, sweep: Sweep) -> bool:
     """Whether a factor is a product of its own that nothing else uses."""
-    node = tensor.op
-    graph = sweep.graph
-    return (
-        isinstance(node.op, MatMul)
-        and sweep.is_open(tensor)
-        and sweep.uses(tensor) == 1
-        and (graph.devices is None or len({graph.device(node), graph.device(tensor.op)}) == 1)
-    )
-
-
-def _cost(node: Node, sweep: Sweep) -> int:
-    """The multiplications of a chain as it is written."""
-    total = 0
-    for tensor in node.inputs:
-        if _is_link(tensor, sweep):
-            total += _cost(tensor.op, sweep)
-    op: Any = node.op
-    inner = node.inputs[0].shape.as_list()[0 if op.transpose_a else 1]
-    rows, columns = node.output.shape.as_list()
-    return total + (rows or 0) * (columns or 0) * (inner or 0)
+    node, graph = tensor.op, sweep.graph
+    is_own = isinstance(node.op, MatMul) and sweep.is_open(tensor) and sweep.uses(tensor) == 1
+    return is_own and (graph.devices is None or graph.device(node) == graph.device(user))
 
 
 Splits = dict[tuple[int, int], int]

@@ -60,8 +60,7 @@ def _decided(node: Node, sweep: Sweep) -> Body | None:
     """The branch of a conditional that always runs."""
     op, choice = node.op, node.inputs[0]
     value = value_of(choice) if sweep.is_open(choice) else None
-    has_effects = node.controls or node in sweep.graph.waited or any(accesses(node))
-    if not isinstance(op, Branching) or value is None or has_effects:
+    if not isinstance(op, Branching) or value is None or _is_ordered(node, sweep):
         return None
     if isinstance(op, If):
         return op.branches[bool(value)]
@@ -69,10 +68,16 @@ def _decided(node: Node, sweep: Sweep) -> Body | None:
     return op.branches[number if 0 <= number < len(op.branches) else -1]
 
 
+def _is_ordered(node: Node, sweep: Sweep) -> bool:
+    """Whether a control node has effects, or comes after some, or others wait for it."""
+    if node.controls or node in sweep.graph.waited or any(accesses(node)):
+        return True
+    return any(sweep.graph.is_guarded(tensor) for tensor in node.inputs)
+
+
 def _unrun(node: Node, op: While, traces: Sequence[Node], sweep: Sweep) -> Sequence[Tensor] | None:
     """The variables of a loop that makes no iteration."""
-    has_effects = node.controls or node in sweep.graph.waited or any(accesses(node))
-    if traces or has_effects:
+    if traces or _is_ordered(node, sweep):
         return None
     outer = dict(zip(op.condition.arguments, node.inputs, strict=True))
     values: dict[Tensor, Any] = {}

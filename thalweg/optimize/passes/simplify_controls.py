@@ -55,7 +55,8 @@ def _forwarded(
 def _does_nothing(node: Node, graph: StepGraph) -> bool:
     """Whether a node only passes on, or only waits. A NoOp that stands for a long list stays."""
     is_one = node.type in _TRANSPARENT and (node.type == "NoOp" or is_pure(node))
-    return is_one and len(node.controls) <= 8
+    # Between devices, a NoOp is what makes one token of many.
+    return is_one and len(node.controls) <= 8 and graph.devices is None
 
 
 def _sources(node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]) -> Iterator[Node]:
