@@ -105,6 +105,8 @@ def check(seed: int) -> int:
     if not fetches:
         return 0
     nodes = prune(fetches, (), feeds)
+    if not all(node.op.has("numpy") for node in nodes):  # an assertion, which gives nothing
+        return 0
     before = StepGraph(tuple(nodes), tuple(fetches), (), frozenset(feeds), Workspace())
     after, reports = run_passes(before, [each for each in PASSES if each.by_default])
     verify.check(before, after, "all passes")
