@@ -108,6 +108,7 @@ fuzz-tf: .venv/.stamp .bench-venv/.stamp
 
 docs: .venv/.stamp .docs-venv/.stamp
 	$(BIN)/python tools/ops_table.py docs/ops.md
+	PYTHONPATH=. $(BIN)/python tools/optimizer_table.py docs/optimizer_rules.md
 	$(BIN)/python tools/reference.py build/reference
 	NO_MKDOCS_2_WARNING=1 .docs-venv/bin/mkdocs build --quiet
 	@echo "the site: build/site/index.html"

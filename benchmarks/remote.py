@@ -49,6 +49,7 @@ class Remote:
     ) -> None:
         self.system = system
         system, _, checkout = system.partition("@")  # Thalweg of another checkout
+        system, _, optimizer = system.partition("!")  # with other passes of its optimiser
         python = sys.executable if system.startswith("thalweg") else str(PEERS_PYTHON)
         options = {"system": system, "work": work, "cpus": cpus, "batch": batch}
         self.process = subprocess.Popen(
@@ -57,7 +58,9 @@ class Remote:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=environment(len(cpus), caches) | ({"PYTHONPATH": checkout} if checkout else {}),
+            env=environment(len(cpus), caches)
+            | ({"PYTHONPATH": checkout} if checkout else {})
+            | ({"THALWEG_OPTIMIZE": optimizer} if optimizer else {}),
         )
         self.reply()
 

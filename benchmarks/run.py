@@ -3,7 +3,8 @@
 `--only`, `--systems`, `--rounds`, `--batch` and `--quick` are for development: a run with any of
 them prints its results and leaves the file alone. `--json FILE` keeps raw figures, and
 `--join FILE,FILE` writes the results of several such runs, which the file then says.
-`--profile WORK` prints Thalweg's plan of a step. `--against CHECKOUT` compares two versions.
+`--profile WORK` prints Thalweg's plan of a step. `--against CHECKOUT` compares two versions,
+`--ablate` the optimiser with and without each of its passes.
 What is known to limit a ratio that falls short of its bar stands in limits.toml.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 import graphs
 import numpy as np
 import report
+from ablation import ablate
 from against import compare
 from measure import LOG, Measurement, Settings
 from remote import PEERS_PYTHON, Remote, WorkerError
@@ -42,6 +44,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the raw figures here")
     parser.add_argument("--join", help="raw figures to write the results from, comma-separated")
     parser.add_argument("--against", type=Path, help="a checkout to compare this one with")
+    parser.add_argument(
+        "--ablate", action="store_true", help="each pass of the optimiser off in turn"
+    )
     parser.add_argument("--profile", metavar="WORK", help="print Thalweg's plan of a work's step")
     return parser.parse_args()
 
@@ -134,6 +139,9 @@ def main() -> None:
         return
     if given.join:
         join(names(given.join), how)
+        return
+    if given.ablate:
+        ablate(choose(names(given.only)), how)
         return
     if given.against:
         compare(choose(names(given.only)), given.against, how)

@@ -3,7 +3,7 @@
 The process sees only the CPUs given, starts the system, wakes it with one training step of a tiny
 perceptron, notes its resident memory, then answers commands: `make` (weights, data, first step),
 `check` (the next results), `run` (timed steps), `reset` and `peak` (high-water mark of resident
-memory), `plan`, `quit`.
+memory), `plan`, `passes`, `quit`.
 """
 
 from __future__ import annotations
@@ -113,6 +113,11 @@ class Worker:
         """The printed plan and profile of the step, where the system has them."""
         plan = self.made.plan()
         return {"plan": f"{plan}\n\n{plan.profile(10)}"}
+
+    def passes(self) -> dict[str, Any]:
+        """How often the rules of each pass of the optimiser fired, where the system has one."""
+        reports = self.made.plan().plan.passes
+        return {"fired": {each.name: sum(each.fired.values()) for each in reports if each.fired}}
 
 
 def sample(result: Any) -> list[float]:

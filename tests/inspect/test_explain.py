@@ -187,7 +187,7 @@ def test_a_region_of_unknown_shapes_waits_for_the_step():
 
 def test_a_region_with_a_node_that_cannot_be_compiled_runs_in_parts():
     x, sizes = tf.placeholder(tf.float32, [4]), tf.placeholder(tf.int32, [2])
-    y = tf.reshape(x + 1.0, sizes * 1, name="formed") * 2.0
+    y = tf.reshape(x + 1.0, tf.maximum(sizes, 1), name="formed") * 2.0
     feeds = {x: np.ones(4, np.float32), sizes: np.array([2, 2])}
     metadata = tf.RunMetadata()
     options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)

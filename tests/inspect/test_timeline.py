@@ -14,6 +14,7 @@ from thalweg.inspect.timeline import Timeline
 def traced(devices: int = 1) -> Any:
     """The metadata of a step of four nodes, spread over devices."""
     config = tf.ConfigProto(device_count={"CPU": devices})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True  # which would fold it all
     metadata = tf.RunMetadata()
     options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     with tf.Graph().as_default(), tf.Session(config=config) as session:

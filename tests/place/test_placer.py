@@ -192,6 +192,7 @@ def test_placements_are_logged_as_tensorflow_does(capsys):
     with tf.device("/cpu:1"):
         x = tf.square(tf.constant(2.0), name="x")
     config = tf.ConfigProto(log_device_placement=True, device_count={"CPU": 2})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True  # which would fold it all
     with tf.Session(config=config) as session:
         assert session.run(tf.negative(x, name="y")) == -4.0
     lines = capsys.readouterr().err.splitlines()

@@ -55,6 +55,8 @@ REGISTRIES = {
     "graph/graph.py:global_graph": "the one graph of a process",
     "graph/node.py:operators": "operators of tensors",
     "graph/op.py:REGISTRY": "ops by name",
+    "optimize/custom.py:_passes": "passes of the optimiser, which users register",
+    "optimize/custom.py:_rules": "rules of the optimiser, which users register",
     "ir/interning.py:_NODES": "expressions that live now",
     "ir/interning.py:_limit": "how many entries of dead expressions are kept until a sweep",
     "ops/core/library.py:_loaded": "modules that users load",

@@ -34,6 +34,7 @@ from thalweg.device.local import local_devices
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
+from thalweg.optimize.pipeline import PassReport
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.platform import spans
@@ -42,7 +43,7 @@ from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.engine import COMPILES, Engine
 from thalweg.runtime.executor import execute
-from thalweg.runtime.plan import Plan, Step, plan, plan_partition, prune
+from thalweg.runtime.plan import Plan, Step, optimized, plan, plan_partition, prune
 from thalweg.runtime.resources import Resources
 
 
@@ -98,6 +99,7 @@ class Master(Engine):
         self.resources = self._own.resources if self._own else Resources()
         names = [name for task in self._tasks.values() for name in task.devices]
         self.placer = Placer(names, options.allow_soft_placement)
+        self._switches = options.optimizer
 
     # Planning
 
@@ -107,21 +109,30 @@ class Master(Engine):
         placement = self.placer.place(nodes)
         used = _used(placement) or {self._member.task}
         if used == {self._member.task} and self._own is not None:
-            return plan(step, self.devices, self.placer, COMPILES)
+            return plan(step, self.devices, self.placer, COMPILES, self._switches)
         if len(used) > 1 and has_primitives(nodes):
             raise errors.UnimplementedError(
                 None,
                 next(node for node in nodes if has_primitives([node])),
                 f"A step with Switch and Merge nodes cannot be cut between tasks: {sorted(used)}",
             )
+        passes: tuple[PassReport, ...] = ()
+        if COMPILES and self._switches.enabled:
+            step, nodes, placement, passes = optimized(step, nodes, placement, self._switches)
         order = step_order(nodes, step.feeds)
         cut = partition(nodes, *step, placement, order)
         try:
-            return self._register(cut, placement, order)
+            return self._register(cut, placement, order, passes)
         except errors.AbortedError as error:
             raise self._error(error) from None
 
-    def _register(self, cut: Sequence[Partition], placement: Placement, order: Any) -> ClusterPlan:
+    def _register(
+        self,
+        cut: Sequence[Partition],
+        placement: Placement,
+        order: Any,
+        passes: tuple[PassReport, ...],
+    ) -> ClusterPlan:
         handle = next(self._handles)
         by_task: dict[str, list[Partition]] = {}
         for part in cut:
@@ -140,7 +151,9 @@ class Master(Engine):
         for each in parts:
             if each.peer is None and self._own is not None:
                 self._own.register(handle, each.partitions)
-        made = ClusterPlan((), 0, (), (), placement, order, handle=handle, tasks=tuple(parts))
+        made = ClusterPlan(
+            (), 0, (), (), placement, order, passes=passes, handle=handle, tasks=tuple(parts)
+        )
         peers = [part.peer for part in parts if part.peer is not None]
         forget = Message(Kind.DEREGISTER, 0, {"session": self._session, "handle": handle})
         weakref.finalize(made, _forget, self._own, handle, peers, forget).atexit = False

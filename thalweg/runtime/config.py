@@ -8,11 +8,12 @@ them and read by nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from thalweg import protos
 from thalweg.device.gpu_options import GpuOptions
+from thalweg.optimize.options import DEFAULT, SWITCHES, OptimizerSwitches, Toggle
 
 protos.publish("ConfigProto", "GPUOptions", "OptimizerOptions", "GraphOptions")
 protos.publish("RunOptions", "RunMetadata")
@@ -32,6 +33,7 @@ class SessionOptions:
     timeout_in_ms: int = 0
     device_filters: tuple[str, ...] = ()
     gpus: GpuOptions = field(default_factory=GpuOptions)
+    optimizer: OptimizerSwitches = DEFAULT
 
 
 def session_options(config: Any) -> SessionOptions:
@@ -48,6 +50,7 @@ def session_options(config: Any) -> SessionOptions:
         config.operation_timeout_in_ms,
         tuple(config.device_filters),
         _gpu_options(config.gpu_options),
+        _switches(config.graph_options),
     )
 
 
@@ -55,6 +58,20 @@ def _gpu_options(given: Any) -> GpuOptions:
     """Memory is taken as it is needed, unless a fraction is asked for without growth."""
     fraction = given.per_process_gpu_memory_fraction
     return GpuOptions(fraction, given.allow_growth or not fraction, given.visible_device_list)
+
+
+def _switches(options: Any) -> OptimizerSwitches:
+    """Which passes of the optimiser run, by the names of TensorFlow's switches."""
+    rewrite = options.rewrite_options
+    is_off = rewrite.disable_meta_optimizer or options.optimizer_options.opt_level == _L0
+    toggles = {name: Toggle(getattr(rewrite, name)) for name in SWITCHES}
+    named = {name: toggle for name, toggle in toggles.items() if toggle is not Toggle.DEFAULT}
+    if not is_off and not named:
+        return DEFAULT
+    return replace(DEFAULT, enabled=DEFAULT.enabled and not is_off, toggles=named)
+
+
+_L0 = -1  # the level of no optimisation
 
 
 def store_stats(metadata: RunMetadata, stats: Any) -> None:

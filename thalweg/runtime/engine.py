@@ -61,6 +61,7 @@ class LocalEngine(Engine):
     def __init__(self, options: SessionOptions) -> None:
         self.devices = local_devices(options.device_count, options.threads, gpus=options.gpus)
         self.placer = Placer([each.name for each in self.devices], options.allow_soft_placement)
+        self._switches = options.optimizer
         self._own()
 
     def _own(self) -> None:
@@ -68,7 +69,7 @@ class LocalEngine(Engine):
         self.resources, *self._others = Resources.of_devices(self.devices)
 
     def plan(self, step: Step) -> Plan:
-        return plan(step, self.devices, self.placer, COMPILES)
+        return plan(step, self.devices, self.placer, COMPILES, self._switches)
 
     def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         return execute(planned, feeds, self.resources, cancellation)

@@ -1,8 +1,9 @@
 """From a step's signature to what the executor runs.
 
-`plan(step, placer)` prunes the graph to what the fetches need, places it, cuts it at device
-borders, gathers what is compiled together in regions, gives what flows between regions and host ops
-a slot, and frees each slot after its last use. Any number of threads may run a plan at once.
+`plan(step, placer)` prunes the graph to what the fetches need, places it, optimises it, cuts it at
+device borders, gathers what is compiled together in regions, gives what flows between regions and
+host ops a slot, and frees each slot after its last use. Any number of threads may run a plan at
+once.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from thalweg.graph.analysis.order import Order, step_order, touches_state
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.optimize.options import DEFAULT, OptimizerSwitches
+from thalweg.optimize.pipeline import PassReport, optimize
 from thalweg.partition.cut import Partition, partition
-from thalweg.place.placer import Placement, Placer, is_replicated
+from thalweg.place.placer import Placement, Placer, is_replicated, with_inner
 from thalweg.runtime.compiled import Backend, Elsewhere, Executable, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
@@ -54,6 +57,8 @@ class Plan:
     device: str = ""  # whose state it uses
     #: of a step on several devices, the plan of each: the instructions are theirs
     partitions: tuple[PartitionPlan, ...] = ()
+    #: what each pass of the optimiser did to the step
+    passes: tuple[PassReport, ...] = ()
 
     @property
     def every_instruction(self) -> list[Instruction]:
@@ -133,14 +138,20 @@ def plan(
     devices: Sequence[Device],
     placer: Placer | None = None,
     compiled: bool = True,
+    switches: OptimizerSwitches = DEFAULT,
 ) -> Plan:
-    """Plan a step on these devices: prune, place, cut into partitions and regions, schedule.
+    """Plan a step on these devices: prune, place, optimise, cut into partitions and regions,
+    schedule.
 
-    Without a placer, nodes go where they ask to if they can.
+    Without a placer, nodes go where they ask to if they can. What is not compiled is not optimised:
+    the reference kernels run the step as it is written.
     """
     placer = placer or Placer([device.name for device in devices], soft=True)
-    nodes = prune(step.fetches, step.targets, step.feeds)
+    nodes: Sequence[Node] = prune(step.fetches, step.targets, step.feeds)
     placement = placer.place(nodes)
+    passes: tuple[PassReport, ...] = ()
+    if compiled and switches.enabled:
+        step, nodes, placement, passes = optimized(step, nodes, placement, switches)
     order = step_order(nodes, step.feeds)
     used = _used(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
@@ -148,10 +159,37 @@ def plan(
         backend = backend_of(used[0], placement, spread, compiled)
         if not all(device.is_host for device in devices):
             backend = replace(backend, is_accelerated=True)
-        return _plan_one(step, nodes, placement, order, backend)
+        return _plan_one(step, nodes, placement, order, backend, passes)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
-    return Plan((), 0, (), (), placement, order, partitions=parts)
+    return Plan((), 0, (), (), placement, order, partitions=parts, passes=passes)
+
+
+def optimized(
+    step: Step, nodes: Sequence[Node], placement: Placement, switches: OptimizerSwitches
+) -> tuple[Step, Sequence[Node], Placement, tuple[PassReport, ...]]:
+    """A placed step after the optimiser's passes. It is placed before: a node of the user's graph
+    has one device in all steps of a session, and what is made for it goes there."""
+    if has_primitives(nodes):  # a cycle, whose order is the executor's
+        return step, nodes, placement, ()
+    several = len({*placement.values()}) > 1
+    done = optimize(nodes, *step, placement if several else None, switches)
+    if done.nodes is not nodes:
+        step = Step(done.fetches, done.targets, step.feeds)
+        placement = _placed_again(done.nodes, placement)
+    return step, done.nodes, placement, done.passes
+
+
+def _placed_again(nodes: Sequence[Node], placement: Placement) -> Placement:
+    """The devices of nodes, and of those inside them, by what they stand for."""
+    devices = {*placement.values()}
+    if len(devices) == 1:
+        return dict.fromkeys(nodes, devices.pop())
+    found: Placement = {}
+    for node in nodes:
+        for each in with_inner(node):
+            found[each] = placement.get(each) or placement[each.original]
+    return found
 
 
 def _used(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
@@ -163,7 +201,12 @@ def _used(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
 
 
 def _plan_one(
-    step: Step, nodes: Sequence[Node], placement: Placement, order: Order, backend: Backend
+    step: Step,
+    nodes: Sequence[Node],
+    placement: Placement,
+    order: Order,
+    backend: Backend,
+    passes: tuple[PassReport, ...] = (),
 ) -> Plan:
     """Plan a step on one device, or what control primitives make one token graph on several."""
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
@@ -176,7 +219,8 @@ def _plan_one(
         units = with_sends(_units(nodes, wanted, step.feeds, order), order)
     else:
         units = with_traces(nodes, wanted)
-    return schedule(units, step.fetches, step.feeds, placement, backend, order)
+    made = schedule(units, step.fetches, step.feeds, placement, backend, order)
+    return replace(made, passes=passes) if passes else made
 
 
 def plan_partition(

@@ -1,0 +1,209 @@
+"""Passes that are algorithms, through whole steps: what they do, and that values stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.optimize.steps import after, step, text
+from tests.optimize.test_pipeline import optimized
+from thalweg.optimize.passes.cancel_transposes import cancel_transposes
+from thalweg.optimize.passes.fold_parts import fold_parts
+from thalweg.optimize.passes.merge_products import merge_products
+from thalweg.optimize.passes.order_products import order_products
+from thalweg.optimize.passes.resolve_branches import resolve_branches
+from thalweg.optimize.passes.simplify_controls import simplify_controls
+from thalweg.runtime import engine
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def placeholder(*shape: int | None, name: str = "x") -> tf.Tensor:
+    return tf.placeholder(tf.float32, shape, name=name)
+
+
+def both(fetches: Sequence[tf.Tensor], feeds: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+    """What a session gives, and what the reference kernels give of the graph as it is written."""
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found = session.run(list(fetches), feeds)
+    with mock.patch.object(engine, "COMPILES", False), tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return found, session.run(list(fetches), feeds)
+
+
+def assert_same(fetches: Sequence[tf.Tensor], feeds: dict[Any, Any]) -> None:
+    for found, wanted in zip(*both(fetches, feeds), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def fired(fetches: Sequence[tf.Tensor], feeds: Sequence[tf.Tensor] = ()) -> dict[str, int]:
+    """How often rules fired in a step."""
+    reports = optimized(fetches, feeds).passes
+    return {name: count for each in reports for name, count in each.fired.items()}
+
+
+def values(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+# Products
+
+
+def test_a_chain_ends_with_its_vector() -> None:
+    a, v = placeholder(8, 8, name="a"), placeholder(8, 1, name="v")
+    y = tf.matmul(tf.matmul(tf.matmul(a, a), a), v, name="y")
+    done = after(order_products, step([y], feeds=[a, v]))
+    assert done.count("MatMul(a, v)") == 1
+    assert_same([y], {a: values(8, 8), v: values(8, 1)})
+
+
+def test_a_very_long_chain_is_no_trouble() -> None:
+    a = placeholder(3, 3, name="a")
+    y = a
+    for _ in range(2000):
+        y = tf.matmul(y, a)
+    before = step([y], feeds=[a])
+    assert order_products(before)[0] is before
+
+
+def test_a_product_that_is_used_stays() -> None:
+    a, v = placeholder(8, 8, name="a"), placeholder(8, 1, name="v")
+    inner = tf.matmul(a, a)
+    before = step([inner, tf.matmul(inner, v)], feeds=[a, v])
+    assert order_products(before)[0] is before
+
+
+def test_narrow_products_of_one_input_are_one() -> None:
+    x = placeholder(5, 8)
+    w, u = tf.constant(values(8, 3)), tf.constant(values(8, 4))
+    ys = [tf.matmul(x, w), tf.tanh(tf.matmul(x, u))]
+    assert after(merge_products, step(ys, feeds=[x])).count("= MatMul(") == 1
+    assert_same(ys, {x: values(5, 8)})
+
+
+def test_batch_norm_of_constants_becomes_weights() -> None:
+    x = placeholder(1, 6, 6, 3)
+    w, b = tf.constant(values(3, 3, 3, 4)), tf.constant(values(4))
+    c = tf.nn.bias_add(tf.nn.conv2d(x, w, [1, 1, 1, 1], "SAME"), b)
+    y = tf.nn.fused_batch_norm(c, b + 3, b, b, b * b, is_training=False)[0]
+    kinds = [node.type for node in optimized([y], [x]).nodes]
+    assert sorted(kinds) == ["Add", "Const", "Const", "Conv2D"]
+    assert_same([y], {x: values(1, 6, 6, 3)})
+
+
+def test_transposes_around_elementwise_code_cancel() -> None:
+    x = placeholder(1, 4, 4, 3)
+    y = tf.transpose(tf.nn.relu(tf.transpose(x, [0, 3, 1, 2]) * 2), [0, 2, 3, 1])
+    assert "Transpose" not in after(cancel_transposes, step([y], feeds=[x]))
+    assert_same([y], {x: values(1, 4, 4, 3)})
+
+
+# Sums and joins
+
+
+def test_constant_terms_of_a_sum_are_one() -> None:
+    x = placeholder(2)
+    y = tf.add_n([tf.constant([1.0, 2.0]), x, tf.constant([3.0, 4.0])], name="y")
+    assert after(fold_parts, step([y], feeds=[x])) == text("""
+        y/Const = Const() [4.0, 6.0]
+        y/AddN = AddN(x, y/Const)
+        return y/AddN:0
+        """)
+
+
+def test_constant_parts_of_a_join_are_one() -> None:
+    x = placeholder(2)
+    y = tf.concat([x, [1.0], [2.0], x], 0, name="y")
+    lines = after(fold_parts, step([y], feeds=[x])).splitlines()
+    assert "y/Const = Const() [1.0, 2.0]" in lines
+    assert_same([y], {x: values(2)})
+
+
+def test_parts_of_joins_and_stacks_are_found() -> None:
+    x = placeholder(2)
+    y = tf.concat([x, tf.concat([x * 2, x * 3], 0)], 0)
+    z = tf.stack([x * 4, x * 5])[1]
+    assert after(fold_parts, step([y, z], feeds=[x])).count("= ConcatV2(") == 1
+    assert "Pack" not in after(fold_parts, step([y, z], feeds=[x]))
+    assert_same([y, z, tf.stack([x])], {x: values(2)})
+
+
+# Control flow
+
+
+def test_a_decided_conditional_is_its_branch() -> None:
+    x = placeholder(2)
+    y = tf.cond(tf.constant(True), lambda: tf.sin(x), lambda: tf.cos(x))
+    assert "If" not in after(resolve_branches, step([y], feeds=[x]))
+    assert_same([y, *tf.gradients(y, x)], {x: values(2)})
+
+
+def test_a_conditional_with_effects_stays() -> None:
+    v = tf.Variable(1.0)
+    y = tf.cond(tf.constant(True), lambda: v.assign_add(1.0), lambda: v.read_value())
+    assert "If" in after(resolve_branches, step([y]))
+
+
+def test_a_loop_without_iterations_is_gone() -> None:
+    x = placeholder(2)
+    y = tf.while_loop(lambda i, a: i < 0, lambda i, a: (i + 1, a * 2), [0, x])[1]
+    assert "While" not in after(resolve_branches, step([y], feeds=[x]))
+    assert_same([y], {x: values(2)})
+
+
+def test_what_stays_the_same_is_computed_before_the_loop() -> None:
+    w, x = placeholder(4, 4, name="w"), placeholder(4, 1)
+    y = tf.while_loop(
+        lambda i, a: i < 3, lambda i, a: (i + 1, tf.tanh(a + tf.matmul(w, x))), [0, x]
+    )[1]
+    assert fired([y], [w, x])["invariant MatMul"] == 1
+    assert_same([y], {w: values(4, 4), x: values(4, 1)})
+
+
+@pytest.mark.parametrize("build", ["cond", "while"])
+def test_bodies_are_optimised_with_their_gradients(build: str) -> None:
+    x, n = placeholder(3), tf.placeholder(tf.int32, [], name="n")
+    c = tf.constant(2.0)
+
+    def body(a: Any) -> Any:
+        return tf.sin(a) * 1.0 + c * 3.0 + tf.sin(a) * tf.cos(a)
+
+    makers: dict[str, Callable[[], Any]] = {
+        "cond": lambda: tf.cond(n > 2, lambda: body(x), lambda: x + 0.0),
+        "while": lambda: tf.while_loop(lambda i, a: i < n, lambda i, a: (i + 1, body(a)), [0, x])[
+            1
+        ],
+    }
+    y = makers[build]()
+    (slope,) = tf.gradients(y, x)
+    assert fired([y, slope], [x, n])["multiply by one"] > 0
+    assert_same([y, slope], {x: values(3), n: 3})
+
+
+def test_control_edges_that_order_nothing_are_gone() -> None:
+    v, x = tf.Variable(1.0, name="v"), placeholder()
+    first = v.assign_add(1.0, name="first")
+    with tf.control_dependencies([first]):
+        group = tf.no_op(name="group")
+    with tf.control_dependencies([group, tf.constant(1.0)]):
+        y = tf.identity(x, name="y")
+    lines = after(simplify_controls, step([y], feeds=[x])).splitlines()
+    assert "y = Identity(x, ^first)" in lines
+
+
+def test_an_assertion_is_waited_for() -> None:
+    x = placeholder()
+    with tf.control_dependencies([tf.check_numerics(x, "bad")]):
+        y = tf.identity(x)
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
+        session.run(y, {x: np.nan})

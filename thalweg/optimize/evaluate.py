@@ -1,0 +1,30 @@
+"""What nodes give, by their NumPy kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.node import Node
+
+Array = NDArray[Any]
+
+
+def outputs_of(node: Node, values: Sequence[Array]) -> list[Array]:
+    """The outputs of a node for the values of its inputs."""
+    with np.errstate(all="ignore"):
+        result = node.op.numpy(*node.op.parsed.group(list(values), node.input_counts()))
+    return flat_arrays(result)
+
+
+def flat_arrays(result: Any) -> list[Array]:
+    """What a kernel returned, list outputs and all, as arrays."""
+    if not isinstance(result, list | tuple):
+        return [np.asarray(result)]
+    found: list[Array] = []
+    for part in cast("Sequence[Any]", result):
+        found += flat_arrays(part) if isinstance(part, list) else [np.asarray(part)]
+    return found

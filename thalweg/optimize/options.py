@@ -1,0 +1,64 @@
+"""Which passes run: switches by name, as a session's `rewrite_options` set them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Toggle(IntEnum):
+    """The state of a switch, by its number in a RewriterConfig."""
+
+    DEFAULT = 0
+    ON = 1
+    OFF = 2
+    AGGRESSIVE = 3
+
+
+@dataclass(frozen=True)
+class OptimizerSwitches:
+    """What a session says about its passes. Switches that it does not name are as by default."""
+
+    enabled: bool = True
+    toggles: Mapping[str, Toggle] = field(default_factory=dict[str, Toggle])
+    #: passes that are off, by their own name
+    without: frozenset[str] = frozenset()
+
+    def state(self, switch: str) -> Toggle:
+        """The state of a switch."""
+        return self.toggles.get(switch, Toggle.DEFAULT)
+
+    def is_on(self, switch: str, by_default: bool = True) -> bool:
+        """Whether what a switch governs runs."""
+        state = self.state(switch)
+        return by_default if state is Toggle.DEFAULT else state is not Toggle.OFF
+
+
+def switches_of(text: str) -> OptimizerSwitches:
+    """What `THALWEG_OPTIMIZE` says: 0 is no pass at all, `-name,-name` all but these.
+
+    >>> switches_of("-arithmetic,-moves").without == {"arithmetic", "moves"}
+    True
+    """
+    if text.strip() == "0":
+        return OptimizerSwitches(enabled=False)
+    names = [name.strip() for name in text.split(",")]
+    return OptimizerSwitches(without=frozenset(n[1:] for n in names if n.startswith("-")))
+
+
+DEFAULT = switches_of(os.environ.get("THALWEG_OPTIMIZE", ""))
+
+#: The switches of TensorFlow's RewriterConfig that govern a pass.
+SWITCHES = (
+    "arithmetic_optimization",
+    "auto_mixed_precision",
+    "common_subgraph_elimination",
+    "constant_folding",
+    "dependency_optimization",
+    "layout_optimizer",
+    "loop_optimization",
+    "remapping",
+    "shape_optimization",
+)

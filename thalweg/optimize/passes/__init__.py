@@ -1,0 +1,1 @@
+"""Passes that are graph algorithms, one a file."""

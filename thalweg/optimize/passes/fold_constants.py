@@ -1,0 +1,118 @@
+"""Constant folding: what follows from constants and static shapes alone is computed once.
+
+The NumPy kernels compute it, within limits: a step never holds much larger constants than before,
+and neither one kernel nor all of them take long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import prod, sqrt
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.basic import Const
+from thalweg.optimize.evaluate import flat_arrays, outputs_of
+from thalweg.optimize.facts import value_of
+from thalweg.optimize.pure import is_free
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.optimize.sweep import Sweep
+
+Array = NDArray[Any]
+
+MAX_BYTES = 1 << 16  # of a constant that is larger than what it is made of
+MAX_WORK = 20_000_000  # multiplications or elements of one kernel
+MAX_SECONDS = 0.2  # of one traversal
+
+
+def fold_constants(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+    """A step in which nothing is computed of constants and static shapes alone."""
+    start = time.perf_counter()
+
+    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+        values = _known(node, sweep)
+        if values is None and time.perf_counter() - start < MAX_SECONDS:
+            values = _folded(node, sweep)
+        if values is None:
+            return None
+        sweep.fired[f"constant {node.type}"] += 1
+        return [_constant(value, tensor, node, sweep) for value, tensor in values]
+
+    sweep = Sweep(graph)
+    return sweep.run(rewrite), dict(sweep.fired)
+
+
+Values = Sequence[tuple[Array, Tensor]]
+
+
+def _known(node: Node, sweep: Sweep) -> Values | None:
+    """The outputs of a node that static shapes tell: those of `shape`, `size` and `rank`."""
+    known: Any = getattr(node.op, "known_value", None)
+    if known is None or not node.inputs or not is_free(node):
+        return None
+    result = known(*node.op.parsed.group(node.inputs, node.input_counts()))
+    if result is None or any(sweep.graph.is_guarded(tensor) for tensor in node.inputs):
+        return None
+    return None if result is None else _checked(flat_arrays(result), node)
+
+
+def _folded(node: Node, sweep: Sweep) -> Values | None:
+    inputs = node.inputs
+    if not inputs:
+        return None
+    for tensor in inputs:  # most nodes end here
+        if tensor.op.op.type_name != "Const":
+            return None
+    if not is_free(node) or not node.op.has("numpy") or sweep.graph.gives_own_value(node):
+        return None
+    values = [value_of(tensor) for tensor in inputs if sweep.is_open(tensor)]
+    if len(values) < len(inputs) or any(value is None for value in values):
+        return None
+    known = cast("list[Array]", values)
+    return _checked(_evaluated(node, known), node) if _is_small(node, known) else None
+
+
+def _is_small(node: Node, values: Sequence[Array]) -> bool:
+    """Whether a node is within the limits, by its static shapes."""
+    sizes = [tensor.shape.num_elements() for tensor in node.outputs]
+    if any(size is None for size in sizes):
+        return sum(value.size for value in values) <= 4_096
+    made = [cast("int", size) for size in sizes]
+    widths = [tensor.dtype.base_dtype.size or 8 for tensor in node.outputs]
+    made_bytes = sum(size * width for size, width in zip(made, widths, strict=True))
+    if made_bytes > max(MAX_BYTES, sum(value.nbytes for value in values)):
+        return False
+    return _work(made, values) <= MAX_WORK
+
+
+def _work(made: Sequence[int], values: Sequence[Array]) -> float:
+    """The multiplications of a product of these sizes, which is the dearest that a node can be."""
+    total = sum(made) + sum(value.size for value in values)
+    largest = sorted((value.size for value in values), reverse=True)[:2]
+    return max(total, sqrt(prod([*largest, max(made, default=0)])) if len(largest) == 2 else 0)
+
+
+def _evaluated(node: Node, values: list[Array]) -> list[Array] | None:
+    try:
+        return outputs_of(node, values)
+    except Exception:  # the step raises it when it runs the node
+        return None
+
+
+def _checked(arrays: list[Array] | None, node: Node) -> Values | None:
+    """The outputs of a kernel, each with its tensor."""
+    if arrays is None or any(tensor.dtype.is_quantized for tensor in node.outputs):
+        return None
+    return list(zip(arrays, node.outputs, strict=True))
+
+
+def _constant(value: Array, tensor: Tensor, node: Node, sweep: Sweep) -> Tensor:
+    array = np.array(value)
+    array.flags.writeable = False  # what outlives a step is read-only
+    op = Const(value=array, dtype=as_dtype(tensor.dtype.base_dtype))
+    return sweep.build(node, lambda: op(name="folded"))

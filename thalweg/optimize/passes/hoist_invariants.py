@@ -1,0 +1,160 @@
+"""Loop-invariant hoisting: what every iteration would compute again is computed before the loop.
+
+Hoisted is what depends on nothing that an iteration changes and is worth keeping: products,
+convolutions, reductions, and what leads to them. What is cheap to compute in a fused loop stays
+there, and so does what a trace reads, and what may fail in a loop that may not run at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from thalweg.control.liveness import traced_tensors
+from thalweg.control.loops import While
+from thalweg.control.traces import Trace
+from thalweg.graph.analysis.node_effects import inner_nodes
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.rewriter import Rewriter
+from thalweg.graph.subgraph import Argument, Body
+from thalweg.optimize.pure import is_free
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.optimize.sweep import Edit, Sweep
+from thalweg.optimize.workspace import body_rewriter
+
+
+def hoist_invariants(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+    """A step whose loops do not repeat what stays the same."""
+    loops = [node for node in graph.nodes if isinstance(node.op, While)]
+    if not loops:
+        return graph, {}
+    traced: dict[Node, set[Tensor]] = defaultdict(set)
+    for node in graph.nodes:
+        if isinstance(node.op, Trace):
+            traced[node.inputs[0].op].update(traced_tensors(node))
+    edits: dict[Node, Edit] = {}
+    fired: Counter[str] = Counter()
+    for node in loops:
+        if not traced[node]:  # the traces of a new body would have to follow it
+            edits |= _Hoisting(node, graph, fired).edits()
+    return (Sweep(graph, edits).edited(), dict(fired)) if edits else (graph, {})
+
+
+def _is_worth_keeping(op: Op) -> bool:
+    """Whether computing an output element takes more than one input element."""
+    moves = type(op).__module__.startswith("thalweg.ops.arrays") or not op.parsed.inputs
+    return not (op.elementwise or op.of_shapes or moves or op.type_name in _VIEWS)
+
+
+_VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze", "Identity", "Fill", "BroadcastTo"})
+
+
+class _Hoisting:
+    """The hoisting out of one loop."""
+
+    def __init__(self, node: Node, graph: StepGraph, fired: Counter[str]) -> None:
+        self._node, self._graph, self._fired = node, graph, fired
+        self._op: While = node.op  # pyright: ignore[reportAttributeAccessIssue] - loops alone come here
+        self._count = len(node.outputs)
+
+    def edits(self) -> dict[Node, Edit]:
+        """The loop without what stays the same, after nodes that compute it."""
+        body = self._op.body
+        nodes = inner_nodes(body)
+        fixed = self._invariant(nodes)
+        moved = self._frontier(nodes, fixed)
+        if not moved:
+            return {}
+        self._fired.update(f"invariant {tensor.op.type}" for tensor in moved)
+        outer, before = self._outside(nodes, fixed, moved)
+        places = (self._count, len(self._node.inputs) - self._count + len(moved))
+        attributes: dict[str, Any] = {
+            **self._op.attributes,
+            "condition": _with_arguments(self._op.condition, moved, {}),
+            "body": _with_arguments(body, moved, dict.fromkeys(moved)),
+        }
+        edit = Edit(
+            While(**attributes),
+            inputs=(*self._node.inputs, *outer),
+            annotations={**self._node.annotations, "_counts": places},
+            before=tuple(before),
+        )
+        return {self._node: edit}
+
+    def _invariant(self, nodes: Sequence[Node]) -> set[Tensor]:
+        """The tensors of the body that are the same in all iterations."""
+        body = self._op.body
+        fixed = set(body.arguments[self._count :])
+        for argument, output in zip(body.arguments, body.outputs, strict=False):
+            if argument is output:
+                fixed.add(argument)
+        fixed = {tensor for tensor in fixed if not tensor.dtype.is_ref_dtype}
+        for node in nodes:
+            if is_free(node) and fixed.issuperset(node.inputs) and not _may_fail(node.op):
+                fixed.update(node.outputs)
+        return fixed
+
+    def _frontier(self, nodes: Sequence[Node], fixed: set[Tensor]) -> list[Tensor]:
+        """What the rest of the body takes of what is worth keeping."""
+        heavy: set[Tensor] = set()
+        for node in nodes:
+            if fixed.issuperset(node.outputs) and node.inputs:
+                own = _is_worth_keeping(node.op) and not node.op.host_only
+                if own or not heavy.isdisjoint(node.inputs):
+                    heavy.update(node.outputs)
+        used: dict[Tensor, None] = {}
+        for node in nodes:
+            if not fixed.issuperset(node.outputs) or not node.outputs:
+                used.update(dict.fromkeys(t for t in node.inputs if t in heavy))
+        used.update(dict.fromkeys(t for t in self._op.body.outputs if t in heavy))
+        return list(used)
+
+    def _outside(
+        self, nodes: Sequence[Node], fixed: set[Tensor], moved: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Node]]:
+        """What stands for tensors of the body before the loop, and the nodes that give it."""
+        first = len(self._node.inputs) - len(self._op.body.arguments)
+        pairs = zip(self._op.body.arguments, self._node.inputs[first:], strict=True)
+        again = Rewriter(self._graph.workspace, dict(pairs))
+        needed: set[Node] = set()
+        pending = [tensor.op for tensor in moved]
+        while pending:
+            node = pending.pop()
+            if node not in needed and not isinstance(node.op, Argument):
+                needed.add(node)
+                pending += [tensor.op for tensor in node.inputs]
+        made = [again.copy(node) for node in nodes if node in needed]
+        return [again.tensors[tensor] for tensor in moved], made
+
+
+def _may_fail(op: Op) -> bool:
+    return op.has("requires") or op.host_only or op.type_name == "CheckNumerics"
+
+
+def _with_arguments(body: Body, moved: Sequence[Tensor], replaced: dict[Tensor, None]) -> Body:
+    """A body that takes more arguments; some of them in the place of what it computed."""
+    again = body_rewriter(body)
+    graph = again.workspace
+    added: list[Tensor] = []
+    for tensor in moved:
+        name = tensor.op.name.rpartition("/")[2]
+        argument = graph.argument(tensor.dtype, tensor.shape, name)
+        graph.attribute(argument.op, tensor.op)
+        added.append(argument)
+        if tensor in replaced:
+            again.tensors[tensor] = argument
+    known = dict(again.tensors)
+    for node in inner_nodes(body):
+        if not node.outputs or any(tensor not in known for tensor in node.outputs):
+            again.copy(node)
+            again.tensors.update(known)
+    return replace(
+        body,
+        graph=graph,
+        arguments=(*(again.tensors[t] for t in body.arguments), *added),
+        outputs=tuple([again.tensors[t] for t in body.outputs]),
+        targets=tuple(again.mapped(body.targets)),
+    )

@@ -1,0 +1,170 @@
+"""The bodies of conditionals and loops: each is optimised like a step of its own.
+
+Its arguments are fed, its outputs and what traces read of it are fetched. A constant that comes in
+as an argument that never changes becomes a constant inside. A body that changes is built anew in
+one graph, and the traces of the control node read from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from thalweg.control.branches import Branching
+from thalweg.control.liveness import is_control, needed, traced_tensors
+from thalweg.control.loops import While
+from thalweg.control.traces import Trace
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.subgraph import Argument, Body
+from thalweg.ops.core.basic import Const, Identity
+from thalweg.optimize.facts import value_of
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.optimize.sweep import Edit, Sweep
+from thalweg.optimize.workspace import Workspace, body_rewriter
+
+#: passes over a body: the body after them, and how often each rule fired
+Inner = Callable[[StepGraph], "tuple[StepGraph, dict[str, int]]"]
+
+_MAX_BYTES = 4_096  # of a constant that is copied into a body
+
+
+def optimize_bodies(graph: StepGraph, inner: Inner) -> tuple[StepGraph, dict[str, int]]:
+    """A step in whose control nodes the passes ran."""
+    controls = [node for node in graph.nodes if is_control(node)]
+    if not controls:
+        return graph, {}
+    traces: dict[Node, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if isinstance(node.op, Trace):
+            traces[node.inputs[0].op].append(node)
+    fired: Counter[str] = Counter()
+    edits: dict[Node, Edit] = {}
+    for node in controls:
+        edits |= _Bodies(node, traces[node], graph, inner, fired).edits()
+    return (Sweep(graph, edits).edited(), dict(fired)) if edits else (graph, {})
+
+
+class _Bodies:
+    """The bodies of one control node."""
+
+    def __init__(
+        self,
+        node: Node,
+        traces: Sequence[Node],
+        graph: StepGraph,
+        inner: Inner,
+        fired: Counter[str],
+    ) -> None:
+        self._node, self._traces, self._graph = node, traces, graph
+        self._inner, self._fired = inner, fired
+        self._moved: dict[Tensor, Tensor] = {}  # traced tensors, and what stands for them
+
+    def edits(self) -> dict[Node, Edit]:
+        """The control node and its traces, of other bodies; nothing where none changed."""
+        op = self._node.op
+        bodies = [self._optimized(body) for body in op.bodies]
+        if all(new is old for new, old in zip(bodies, op.bodies, strict=True)):
+            return {}
+        found = {self._node: Edit(op=_with_bodies(op, bodies))}
+        for trace in self._traces:
+            for tensor in traced_tensors(trace):
+                moved = self._moved.get(tensor)
+                if moved is not None:
+                    found[trace] = Edit(op=_with_tensor(trace.op, moved))
+        return found
+
+    def _optimized(self, body: Body) -> Body:
+        traced = [t for trace in self._traces for t in traced_tensors(trace)]
+        traced = [tensor for tensor in dict.fromkeys(traced) if tensor.graph is body.graph]
+        before = self._step(body, traced)
+        after = self._with_constants(before, body)
+        after, fired = self._inner(after)
+        if after is before:
+            return body
+        self._fired.update(fired)
+        return self._rebuilt(body, after, traced)
+
+    def _step(self, body: Body, traced: Sequence[Tensor]) -> StepGraph:
+        ends = (*body.outputs, *traced)
+        nodes = [n for n in needed(ends, body.targets, {}) if not isinstance(n.op, Argument)]
+        return StepGraph(
+            tuple(nodes),
+            ends,
+            body.targets,
+            frozenset(body.arguments),
+            Workspace(),
+            self._graph.devices,
+        )
+
+    def _with_constants(self, step: StepGraph, body: Body) -> StepGraph:
+        """A body in which arguments that are always a constant are one."""
+        known = self._constant_arguments(body)
+        used = {t for node in step.nodes for t in node.inputs if t in known}
+        if not used:
+            return step
+        self._fired["constant argument"] += len(used)
+        made: dict[Tensor, Node] = {
+            tensor: step.workspace.replica(known[tensor].op, ()) for tensor in used
+        }
+        edits = {
+            node: Edit(inputs=tuple([made[t].output if t in made else t for t in node.inputs]))
+            for node in step.nodes
+            if not used.isdisjoint(node.inputs)
+        }
+        done = Sweep(step, edits).edited()
+        return done.with_nodes([*made.values(), *done.nodes])
+
+    def _constant_arguments(self, body: Body) -> dict[Tensor, Tensor]:
+        """The arguments that no iteration changes, with the constants that they are."""
+        node, op = self._node, self._node.op
+        first = len(node.inputs) - len(body.arguments)
+        outer = dict(zip(body.arguments, node.inputs[first:], strict=True))
+        varying = body.arguments[: len(node.outputs)] if isinstance(op, While) else ()
+        found: dict[Tensor, Tensor] = {}
+        for inner, tensor in outer.items():
+            is_open = inner not in varying and tensor not in self._graph.feeds
+            value = value_of(tensor) if is_open else None
+            if value is not None and value.nbytes <= _MAX_BYTES:
+                found[inner] = tensor
+        return found
+
+    def _rebuilt(self, body: Body, step: StepGraph, traced: Sequence[Tensor]) -> Body:
+        again = body_rewriter(body)
+        graph = again.workspace
+        for node in step.nodes:
+            again.copy(node)
+        ends = [again.tensors[tensor] for tensor in step.fetches]
+        for tensor, end in zip(traced, ends[len(body.outputs) :], strict=True):
+            self._moved[tensor] = self._traceable(end, graph)
+        return replace(
+            body,
+            graph=graph,
+            arguments=tuple([again.tensors[tensor] for tensor in body.arguments]),
+            outputs=tuple(ends[: len(body.outputs)]),
+            targets=tuple(again.mapped(step.targets)),
+        )
+
+    @staticmethod
+    def _traceable(tensor: Tensor, graph: Workspace) -> Tensor:
+        """A tensor that a trace can read: one that the body computes."""
+        if not isinstance(tensor.op.op, Argument | Const):
+            return tensor
+        return graph.build(tensor.op, lambda: Identity()(tensor))[0]
+
+
+def _with_bodies(op: Op, bodies: Sequence[Body]) -> Op:
+    """A conditional or a loop of other bodies."""
+    changed: Mapping[str, Any]
+    if isinstance(op, While):
+        changed = {"condition": bodies[0], "body": bodies[1]}
+    else:
+        changed = {"branches": tuple(bodies)}
+    return type(op)(**{**cast("Branching", op).attributes, **changed})
+
+
+def _with_tensor(op: Op, tensor: Tensor) -> Op:
+    """A trace of another tensor."""
+    return type(op)(**{**op.attributes, "tensor": tensor})

@@ -1,0 +1,121 @@
+"""Matrix chains in the cheapest order.
+
+A product of products is flattened to its factors, and multiplied in the order that takes the fewest
+multiplications by the static shapes. Only products that nothing else uses are taken apart, and only
+where that saves much: the order changes how results are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.linalg.matmul import MatMul
+from thalweg.optimize.pure import is_free
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.optimize.sweep import Sweep
+
+_MAX_FACTORS = 24
+_MIN_SAVING = 0.8  # of the multiplications that the program asked for
+
+
+class Factor(NamedTuple):
+    """A matrix of a chain, and whether it is transposed first."""
+
+    tensor: Tensor
+    flipped: bool
+    rows: int
+    columns: int
+
+
+class Chain(NamedTuple):
+    """A product of several factors, and its multiplications as it is written."""
+
+    factors: list[Factor]
+    cost: int
+
+
+def order_products(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+    """A step whose matrix chains are multiplied in the cheapest order."""
+    if "MatMul" not in graph.types:
+        return graph, {}
+
+    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+        chain = _chain(node, sweep, _MAX_FACTORS)
+        if chain is None or not 2 < len(chain.factors) <= _MAX_FACTORS:
+            return None
+        factors = chain.factors
+        splits, cost = _cheapest(factors)
+        if cost > _MIN_SAVING * chain.cost:
+            return None
+        sweep.fired["matrix chain"] += 1
+        return [sweep.build(node, lambda: _multiplied(factors, splits, 0, len(factors) - 1)[0])]
+
+    sweep = Sweep(graph)
+    return sweep.run(rewrite, {"MatMul"}), dict(sweep.fired)
+
+
+def _chain(node: Node, sweep: Sweep, depth: int) -> Chain | None:
+    """The factors of a product, those of its own factors in their place; None if a size is
+    unknown."""
+    if not is_free(node) or not isinstance(node.op, MatMul):
+        return None
+    found: list[Factor] = []
+    cost = 0
+    flags = (node.op.transpose_a, node.op.transpose_b)
+    for tensor, flipped in zip(node.inputs, flags, strict=True):
+        is_link = depth > 0 and not flipped and _is_link(tensor, node, sweep)
+        inner = _chain(tensor.op, sweep, depth - 1) if is_link else _leaf(tensor, flipped)
+        if inner is None:
+            return None
+        found += inner.factors
+        cost += inner.cost
+    rows, columns = found[0].rows, found[-1].columns
+    shared = node.inputs[0].shape.as_list()[0 if node.op.transpose_a else 1]
+    return Chain(found, cost + rows * columns * (shared or 0))
+
+
+def _leaf(tensor: Tensor, flipped: bool) -> Chain | None:
+    """A factor that is no product, if its sizes are known."""
+    sizes = [size for size in tensor.shape.sizes or () if size is not None]
+    if len(sizes) != 2:
+        return None
+    rows, columns = reversed(sizes) if flipped else sizes
+    return Chain([Factor(tensor, flipped, rows, columns)], 0)
+
+
+def _is_link(tensor: Tensor, user: Node, sweep: Sweep) -> bool:
+    """Whether a factor is a product of its own that nothing else uses."""
+    node, graph = tensor.op, sweep.graph
+    is_own = isinstance(node.op, MatMul) and sweep.is_open(tensor) and sweep.uses(tensor) == 1
+    return is_own and (graph.devices is None or graph.device(node) == graph.device(user))
+
+
+Splits = dict[tuple[int, int], int]
+
+
+def _cheapest(factors: Sequence[Factor]) -> tuple[Splits, int]:
+    """Where to split each run of factors, and the multiplications of the whole: the textbook's
+    dynamic programme."""
+    sizes = [factors[0].rows, *(factor.columns for factor in factors)]
+    count = len(factors)
+    costs = {(i, i): 0 for i in range(count)}
+    splits: Splits = {}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            costs[i, j], splits[i, j] = min(
+                (costs[i, k] + costs[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
+                for k in range(i, j)
+            )
+    return splits, costs[0, count - 1]
+
+
+def _multiplied(factors: Sequence[Factor], splits: Splits, i: int, j: int) -> tuple[Tensor, bool]:
+    if i == j:
+        return factors[i].tensor, factors[i].flipped
+    k = splits[i, j]
+    x, flip_x = _multiplied(factors, splits, i, k)
+    y, flip_y = _multiplied(factors, splits, k + 1, j)
+    return MatMul(transpose_a=flip_x, transpose_b=flip_y)(x, y), False

@@ -1,0 +1,83 @@
+"""Control edges that order nothing.
+
+A node that waits for a constant, for what it takes a value from, or for what something else that it
+comes after waits for, waits for nothing more. A node that waits for a NoOp or an identity waits for
+what that comes after. What computes may fail, and is waited for as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from thalweg.graph.node import Node
+from thalweg.optimize.pure import is_pure
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.optimize.sweep import Edit, Sweep
+
+_TRANSPARENT = frozenset({"NoOp", "Identity", "StopGradient", "PreventGradient"})
+_MAX_CONTROLS = 1_000  # of a node: a NoOp that groups more is cheaper than its edges
+
+
+def simplify_controls(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+    """A step without control edges that follow from others."""
+    inside = frozenset(graph.nodes)
+    fired: Counter[str] = Counter()
+    edits: dict[Node, Edit] = {}
+    found: dict[Node, tuple[Node, ...]] = {}
+    for node in graph.nodes:
+        if not node.controls:
+            continue
+        controls = _forwarded(node, graph, inside, found)
+        kept = tuple(_without_implied(node, controls, found))
+        found[node] = kept
+        if kept != node.controls:
+            fired["control edges"] += max(1, len(node.controls) - len(kept))
+            edits[node] = Edit(controls=kept)
+    return (Sweep(graph, edits).edited(), dict(fired)) if edits else (graph, {})
+
+
+def _forwarded(
+    node: Node, graph: StepGraph, inside: frozenset[Node], found: dict[Node, tuple[Node, ...]]
+) -> list[Node]:
+    """What a node waits for, through nodes that do nothing."""
+    controls: dict[Node, None] = {}
+    for control in node.controls:
+        if _does_nothing(control, graph):
+            for earlier in _sources(control, graph, found):
+                if earlier in inside and not _is_value(earlier):
+                    controls[earlier] = None
+        elif control in inside and not _is_value(control):
+            controls[control] = None
+    return list(controls) if len(controls) <= _MAX_CONTROLS else list(node.controls)
+
+
+def _does_nothing(node: Node, graph: StepGraph) -> bool:
+    """Whether a node only passes on, or only waits. A NoOp that stands for a long list stays."""
+    is_one = node.type in _TRANSPARENT and (node.type == "NoOp" or is_pure(node))
+    # Between devices, a NoOp is what makes one token of many.
+    return is_one and len(node.controls) <= 8 and graph.devices is None
+
+
+def _sources(node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]) -> Iterator[Node]:
+    yield from found.get(node, node.controls)
+    yield from (tensor.op for tensor in node.inputs if tensor not in graph.feeds)
+
+
+def _is_value(node: Node) -> bool:
+    """Whether a node is a constant: it is there from the beginning."""
+    return node.type == "Const" and not node.controls
+
+
+def _without_implied(
+    node: Node, controls: list[Node], found: dict[Node, tuple[Node, ...]]
+) -> Iterator[Node]:
+    """Control inputs, less those that another one, or an input, waits for anyway."""
+    direct = {tensor.op for tensor in node.inputs}
+    before: set[Node] = set()
+    for each in (*direct, *controls):
+        before.update(found.get(each, each.controls))
+        before.update(tensor.op for tensor in each.inputs)
+    for control in controls:
+        if control not in direct and control not in before:
+            yield control

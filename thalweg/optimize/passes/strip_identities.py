@@ -1,0 +1,38 @@
+"""Nodes that give what they take: identities, `stop_gradient` and the like.
+
+They matter while a graph is built, to names, gradients and control dependencies. In a step, those
+that wait for nothing and stay on one device are their inputs. An identity of a variable reads it
+and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.optimize.pure import is_free
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.optimize.sweep import Sweep
+
+_TRANSPARENT = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient"})
+
+
+def strip_identities(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+    """A step without nodes that only pass values on."""
+    if graph.types.isdisjoint(_TRANSPARENT):
+        return graph, {}
+
+    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+        if not is_free(node) or _moves(node, graph) or graph.gives_own_value(node):
+            return None
+        sweep.fired[node.type] += 1
+        return node.inputs
+
+    sweep = Sweep(graph)
+    return sweep.run(rewrite, _TRANSPARENT), dict(sweep.fired)
+
+
+def _moves(node: Node, graph: StepGraph) -> bool:
+    """Whether a node brings a value to another device."""
+    device = graph.device(node)
+    return graph.devices is not None and any(graph.device(t.op) != device for t in node.inputs)

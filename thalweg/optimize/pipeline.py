@@ -1,0 +1,305 @@
+"""The pipeline: the passes in their order, each with its reason, run to a bounded fixpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.basic import Identity
+from thalweg.optimize import verify
+from thalweg.optimize.custom import run_custom_passes, run_custom_rules
+from thalweg.optimize.match import RuleIndex
+from thalweg.optimize.options import DEFAULT, OptimizerSwitches
+from thalweg.optimize.passes.cancel_transposes import cancel_transposes
+from thalweg.optimize.passes.fold_constants import fold_constants
+from thalweg.optimize.passes.fold_parts import fold_parts
+from thalweg.optimize.passes.hoist_invariants import hoist_invariants
+from thalweg.optimize.passes.merge_duplicates import merge_duplicates
+from thalweg.optimize.passes.merge_products import merge_products
+from thalweg.optimize.passes.optimize_bodies import optimize_bodies
+from thalweg.optimize.passes.order_products import order_products
+from thalweg.optimize.passes.resolve_branches import resolve_branches
+from thalweg.optimize.passes.simplify_controls import simplify_controls
+from thalweg.optimize.passes.strip_identities import strip_identities
+from thalweg.optimize.rules.every import BY_PASS
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.optimize.workspace import Workspace
+from thalweg.platform.collector import gc_paused
+
+MAX_ROUNDS = 4  # later rounds find next to nothing
+
+Run = Callable[[StepGraph], "tuple[StepGraph, dict[str, int]]"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass of the pipeline: what it does, why it is there, and the switch that governs it."""
+
+    name: str
+    reason: str
+    switch: str
+    run: Run
+    by_default: bool = True
+    #: run inside conditionals and loops by the passes that run here
+    is_nested: bool = False
+
+
+def _rules(name: str) -> Run:
+    index = RuleIndex(BY_PASS[name])
+    return index.apply
+
+
+def _unnested(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+    """Without passes to run inside, nothing changes."""
+    return graph, {}
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass(
+        "simplify_controls",
+        "a node that waits for nothing more than it must is open to rules",
+        "dependency_optimization",
+        simplify_controls,
+    ),
+    Pass(
+        "strip_identities",
+        "rules then see what computes",
+        "dependency_optimization",
+        strip_identities,
+    ),
+    Pass(
+        "fold_constants",
+        "what is known is not computed in each step",
+        "constant_folding",
+        fold_constants,
+    ),
+    Pass(
+        "fold_parts",
+        "of a sum or a join, the constant parts are one",
+        "constant_folding",
+        fold_parts,
+    ),
+    Pass(
+        "resolve_branches",
+        "folding may have decided conditionals",
+        "loop_optimization",
+        resolve_branches,
+    ),
+    Pass(
+        "custom_rules",
+        "what the user knows comes first",
+        "custom_optimizers",
+        run_custom_rules,
+    ),
+    Pass(
+        "custom_passes",
+        "what the user knows comes first",
+        "custom_optimizers",
+        run_custom_passes,
+    ),
+    Pass(
+        "stable_forms",
+        "before other rules take the formulas apart",
+        "arithmetic_optimization",
+        _rules("stable_forms"),
+    ),
+    Pass(
+        "neutral_elements",
+        "x + 0 and x * 1 are x, and hide it from other rules",
+        "constant_folding",
+        _rules("neutral_elements"),
+    ),
+    Pass(
+        "moves",
+        "reshapes and transposes that do nothing cost a copy and hide what is behind them",
+        "arithmetic_optimization",
+        _rules("moves"),
+    ),
+    Pass(
+        "involutions",
+        "what is undone, or done already, is not done again",
+        "arithmetic_optimization",
+        _rules("involutions"),
+    ),
+    Pass(
+        "arithmetic",
+        "fewer and cheaper operations",
+        "arithmetic_optimization",
+        _rules("arithmetic"),
+    ),
+    Pass(
+        "push_constants_down",
+        "constant meets constant, for folding in the next round",
+        "constant_folding",
+        _rules("push_constants_down"),
+    ),
+    Pass(
+        "remapping",
+        "normalisation of constants becomes weights",
+        "remapping",
+        _rules("remapping"),
+    ),
+    Pass(
+        "cancel_transposes",
+        "a layout that is changed and changed back need not be",
+        "layout_optimizer",
+        cancel_transposes,
+    ),
+    Pass(
+        "products",
+        "transposes become flags of products, constant factors their weights",
+        "arithmetic_optimization",
+        _rules("products"),
+    ),
+    Pass(
+        "order_products",
+        "a product with a vector is cheap, one of matrices is not",
+        "arithmetic_optimization",
+        order_products,
+    ),
+    Pass(
+        "merge_products",
+        "narrow products of one input fill the vectors together",
+        "remapping",
+        merge_products,
+    ),
+    Pass(
+        "merge_duplicates",
+        "what is computed once serves all; last, when operands are in their final form",
+        "common_subgraph_elimination",
+        merge_duplicates,
+    ),
+    Pass(
+        "optimize_bodies",
+        "what a loop does, it does often; after the others, which make its inputs constants",
+        "loop_optimization",
+        _unnested,
+        is_nested=True,
+    ),
+    Pass(
+        "hoist_invariants",
+        "what every iteration would compute again; after bodies are in their final form",
+        "loop_optimization",
+        hoist_invariants,
+    ),
+)
+
+
+@dataclass
+class PassReport:
+    """What a pass did to a step, in all rounds."""
+
+    name: str
+    reason: str
+    before: int  # nodes
+    after: int
+    fired: dict[str, int] = field(default_factory=dict[str, int])  # how often, by rule
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class OptimizedStep:
+    """A step after the pipeline."""
+
+    nodes: Sequence[Node]
+    fetches: tuple[Tensor, ...]
+    targets: tuple[Node, ...]
+    passes: tuple[PassReport, ...] = ()
+
+
+def optimize(
+    nodes: Sequence[Node],
+    fetches: tuple[Tensor, ...],
+    targets: tuple[Node, ...],
+    feeds: tuple[Tensor, ...],
+    devices: Mapping[Node, str] | None = None,
+    switches: OptimizerSwitches = DEFAULT,
+) -> OptimizedStep:
+    """A pruned step, computed with less. Its feeds stay what they are.
+
+    Args:
+        nodes: the nodes, in an order that runs.
+        fetches: the tensors that are wanted.
+        targets: the nodes that are only run.
+        feeds: the tensors whose values are given.
+        devices: where the nodes run, if that is not one device.
+        switches: which passes run.
+    """
+    if not switches.enabled:
+        return OptimizedStep(nodes, fetches, targets)
+    graph = StepGraph(tuple(nodes), fetches, targets, frozenset(feeds), Workspace(), devices)
+    passes = [each for each in PASSES if switches.is_on(each.switch, each.by_default)]
+    passes = _nested([each for each in passes if each.name not in switches.without])
+    with gc_paused():
+        done, reports = run_passes(graph, passes)
+    if done is graph:
+        return OptimizedStep(nodes, fetches, targets, tuple(reports))
+    done = _with_own_fetches(graph, done)
+    return OptimizedStep(done.nodes, done.fetches, done.targets, tuple(reports))
+
+
+def _nested(passes: Sequence[Pass]) -> list[Pass]:
+    """Passes, of which one runs all of them in the bodies of control nodes."""
+    found: list[Pass] = []
+
+    def inside(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+        done, reports = run_passes(graph, found)
+        return done, {name: count for each in reports for name, count in each.fired.items()}
+
+    for each in passes:
+        run = partial(optimize_bodies, inner=inside)
+        found.append(replace(each, run=run) if each.is_nested else each)
+    return found
+
+
+def run_passes(graph: StepGraph, passes: Iterable[Pass]) -> tuple[StepGraph, list[PassReport]]:
+    """A step after passes, repeated until none of them changes it, and what each did."""
+    count = len(graph.nodes)
+    reports = {each: PassReport(each.name, each.reason, count, count) for each in passes}
+    for number in range(MAX_ROUNDS):
+        before = graph
+        for each, report in reports.items():
+            graph = _run(each, graph, report, is_first=number == 0)
+        if graph is before:
+            break
+    return graph, list(reports.values())
+
+
+def _run(each: Pass, graph: StepGraph, report: PassReport, is_first: bool) -> StepGraph:
+    start = time.perf_counter()
+    after, fired = each.run(graph)
+    report.seconds += time.perf_counter() - start
+    if is_first:
+        report.before = len(graph.nodes)
+        report.after = len(after.nodes)
+    for name, count in fired.items():
+        report.fired[name] = report.fired.get(name, 0) + count
+    if after is not graph:
+        report.after = len(after.nodes)
+        if verify.ENABLED:
+            verify.check(graph, after, each.name)
+    return after
+
+
+def _with_own_fetches(before: StepGraph, after: StepGraph) -> StepGraph:
+    """A step each of whose fetches is a value of its own, as the user's were: what is fetched must
+    not be what was fed, what the graph keeps, or what another fetch gives."""
+    taken: set[Tensor] = {*before.feeds}
+    own: dict[Tensor, Tensor] = {}  # a tensor that is fetched twice is one value
+    added: list[Node] = []
+    for old, new in zip(before.fetches, after.fetches, strict=True):
+        if old in own:
+            continue
+        own[old] = new
+        if new is not old and (new in taken or new.op.type == "Const"):
+            named = partial(Identity(), new, name=f"{old.op.name}/")
+            own[old], made = after.workspace.build(old.op, named)
+            added += made
+        taken.add(own[old])
+    if not added:
+        return after
+    fetches = tuple([own[old] for old in before.fetches])
+    return replace(after, nodes=(*after.nodes, *added), fetches=fetches)

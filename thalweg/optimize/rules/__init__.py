@@ -1,0 +1,1 @@
+"""Passes that are lists of rules, one a file."""

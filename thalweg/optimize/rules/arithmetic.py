@@ -1,0 +1,191 @@
+"""Arithmetic that is done with fewer or cheaper operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from thalweg.optimize.facts import (
+    broadcasts_into,
+    is_float,
+    is_number,
+    is_real,
+    same_shape,
+    value_of,
+)
+from thalweg.optimize.pattern import const, op
+from thalweg.optimize.rule import Exactness, Match, rule
+from thalweg.optimize.rules.neutral import keeps_shape
+
+EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
+
+_X = keeps_shape("x")
+
+
+def _same(*names: str) -> Any:
+    """The condition that tensors are known to have one shape."""
+
+    def when(match: Match) -> bool:
+        first, *rest = [match.bound[name].shape for name in names]
+        return all(same_shape(first, other) for other in rest)
+
+    return when
+
+
+def _is_smaller(match: Match) -> bool:
+    """Whether s and t broadcast into x and y, which are larger than both."""
+    x, y, s, t = (match.bound[name].shape for name in "xyst")
+    sizes: list[int | None] = [shape.num_elements() for shape in (x, s, t)]
+    large, *small = [size for size in sizes if size is not None] or [0]
+    if len(small) < 2 or not same_shape(x, y):
+        return False
+    return broadcasts_into(s, x) and broadcasts_into(t, x) and max(small) < large
+
+
+def _has_reciprocal(match: Match) -> bool:
+    value = value_of(match.bound["c"])
+    if value is None or value.dtype.kind != "f":
+        return False
+    with np.errstate(all="ignore"):
+        inverse = 1 / value
+    normal = np.isfinite(inverse) & (np.abs(inverse) >= np.finfo(value.dtype).tiny)
+    return bool(np.all(normal & np.isfinite(value) & (value != 0)))
+
+
+def _times_reciprocal(x: Any, c: Any) -> Any:
+    value = value_of(c)
+    assert value is not None
+    return x * np.asarray(1 / value, value.dtype)
+
+
+def _large_and_small(rng: Any) -> dict[str, Any]:
+    large = {name: rng.normal(size=(3, 4)) for name in "xy"}
+    return large | {name: rng.normal(size=(4,)) for name in "st"}
+
+
+def _reduces_something(match: Match) -> bool:
+    """Whether what is left has fewer elements; none at all would make an infinity of nothing."""
+    many: int | None = match.bound["x"].shape.num_elements()
+    few = match.root.output.shape.num_elements()
+    return many is not None and few is not None and 0 < few < many
+
+
+def _reduced(rng: Any) -> dict[str, Any]:
+    return {"x": rng.normal(size=(3, 4)), "a": [1], "keep": bool(rng.integers(2))}
+
+
+RULES = (
+    rule("add the negative", EXACT, lambda x, y: x + -y, lambda x, y: x - y, dtypes=is_number),
+    rule("subtract the negative", EXACT, lambda x, y: x - -y, lambda x, y: x + y, dtypes=is_number),
+    rule("product of negatives", EXACT, lambda x, y: -x * -y, lambda x, y: x * y, dtypes=is_real),
+    rule("quotient of negatives", EXACT, lambda x, y: -x / -y, lambda x, y: x / y, dtypes=is_float),
+    rule(
+        "minus a difference",
+        ROUNDING,
+        lambda x, y: -(x - y),
+        lambda x, y: y - x,
+        dtypes=is_number,
+        single_use=True,
+    ),
+    rule("add to itself", EXACT, lambda x: x + x, lambda x: x * 2, dtypes=is_real),
+    rule("multiply by itself", EXACT, lambda x: x * x, op.Square, dtypes=is_real),
+    rule("power two", ROUNDING, lambda x: op.Pow(x, 2), op.Square, _X, is_real),
+    rule("power three", ROUNDING, lambda x: op.Pow(x, 3), lambda x: x * op.Square(x), _X, is_float),
+    rule(
+        "power one half", ROUNDING, lambda x: op.Pow(x, 0.5), op.Sqrt, _X, is_float, stabilises=True
+    ),
+    rule(
+        "power minus one half",
+        ROUNDING,
+        lambda x: op.Pow(x, -0.5),
+        op.Rsqrt,
+        _X,
+        is_float,
+        stabilises=True,
+    ),
+    rule("power minus one", ROUNDING, lambda x: op.Pow(x, -1), op.Reciprocal, _X, is_float),
+    rule(
+        "divide by a square root",
+        ROUNDING,
+        lambda x, y: x / op.Sqrt(y),
+        lambda x, y: x * op.Rsqrt(y),
+        dtypes=is_float,
+        single_use=True,
+        stabilises=True,
+    ),
+    rule(
+        "reciprocal of a square root",
+        ROUNDING,
+        lambda x: op.Reciprocal(op.Sqrt(x)),
+        op.Rsqrt,
+        dtypes=is_float,
+        single_use=True,
+    ),
+    rule(
+        "divide by a constant",
+        ROUNDING,
+        lambda x, c: x / const(c),
+        _times_reciprocal,
+        _has_reciprocal,
+        is_float,
+    ),
+    rule(
+        "hoist a common factor",
+        ROUNDING,
+        lambda x, y, z: x * y + x * z,
+        lambda x, y, z: x * (y + z),
+        _same("x", "y", "z"),
+        is_float,
+        single_use=True,
+        stabilises=True,
+    ),
+    rule(
+        "hoist a common divisor",
+        ROUNDING,
+        lambda x, y, z: y / x + z / x,
+        lambda x, y, z: (y + z) / x,
+        _same("x", "y", "z"),
+        is_float,
+        single_use=True,
+        stabilises=True,
+    ),
+    rule(
+        "add what is small first",
+        ROUNDING,
+        lambda x, y, s, t: (x + s) + (y + t),
+        lambda x, y, s, t: (x + y) + (s + t),
+        _is_smaller,
+        is_float,
+        single_use=True,
+        sample=_large_and_small,
+    ),
+    rule(
+        "multiply what is small first",
+        ROUNDING,
+        lambda x, y, s, t: (x * s) * (y * t),
+        lambda x, y, s, t: (x * y) * (s * t),
+        _is_smaller,
+        is_float,
+        single_use=True,
+        sample=_large_and_small,
+    ),
+    *(
+        rule(
+            f"{extreme.lower()} of {kind.lower()}",
+            ROUNDING,  # a polynomial may fall by a unit in the last place where the function rises
+            lambda x, a, keep, extreme=extreme, kind=kind: getattr(op, extreme)(
+                getattr(op, kind)(x), const(a), keep_dims=keep
+            ),
+            lambda x, a, keep, extreme=extreme, kind=kind: getattr(op, kind)(
+                getattr(op, extreme)(x, a, keep_dims=keep)
+            ),
+            _reduces_something,
+            is_float,
+            single_use=True,
+            sample=_reduced,
+        )
+        for extreme in ("Max", "Min")
+        for kind in ("Exp", "Sigmoid", "Tanh", "Softplus")
+    ),
+)

@@ -1,0 +1,88 @@
+"""Constants meet: of two operations with constants, one is computed when the step is planned.
+
+Sums and products are regrouped so that constant meets constant, which folding then joins. The new
+constant must not be larger than the tensor it is applied to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.ops.core.basic import constant
+from thalweg.optimize.evaluate import outputs_of
+from thalweg.optimize.facts import broadcasts_into, is_float, is_number, value_of
+from thalweg.optimize.pattern import SymbolFunction, const
+from thalweg.optimize.rule import Exactness, Match, Rule, rule
+
+ROUNDING = Exactness.ROUNDING
+
+
+def _fits(match: Match) -> bool:
+    """Whether both constants broadcast into x, or are single numbers."""
+    x = match.bound["x"].shape
+    return all(broadcasts_into(match.bound[name].shape, x) for name in "cd")
+
+
+def _is_tame(match: Match) -> bool:
+    """Whether the constants can be multiplied and divided without leaving the numbers."""
+    if not _fits(match):
+        return False
+    values = [value_of(match.bound[name]) for name in "cd"]
+    if any(value is None or value.dtype.kind != "f" for value in values):
+        return False
+    sizes = [np.abs(value) for value in values if value is not None]
+    return all(bool(np.all((size >= 1e-3) & (size <= 1e3))) for size in sizes)
+
+
+def fold(tensor: Any) -> Any:
+    """The value of an op of constants, as a constant: a chain of sums then takes one sweep."""
+    values = [value_of(each) for each in tensor.op.inputs]
+    assert all(value is not None for value in values)
+    return constant(outputs_of(tensor.op, cast("list[Any]", values))[0])
+
+
+def _numbers(rng: Any) -> dict[str, Any]:
+    return {
+        "x": rng.normal(size=(2, 3)),
+        "c": rng.uniform(0.5, 2, size=(3,) if rng.integers(2) else ()),
+        "d": rng.uniform(0.5, 2),
+    }
+
+
+def _sum(name: str, pattern: SymbolFunction, replacement: SymbolFunction) -> Rule:
+    return rule(name, ROUNDING, pattern, replacement, _fits, is_number, True, _numbers)
+
+
+def _product(name: str, pattern: SymbolFunction, replacement: SymbolFunction) -> Rule:
+    return rule(name, ROUNDING, pattern, replacement, _is_tame, is_float, True, _numbers)
+
+
+RULES = (
+    _sum("x + c + d", lambda x, c, d: (x + const(c)) + const(d), lambda x, c, d: x + fold(c + d)),
+    _sum("x - c + d", lambda x, c, d: (x - const(c)) + const(d), lambda x, c, d: x + fold(d - c)),
+    _sum("c - x + d", lambda x, c, d: (const(c) - x) + const(d), lambda x, c, d: fold(c + d) - x),
+    _sum("x + c - d", lambda x, c, d: (x + const(c)) - const(d), lambda x, c, d: x + fold(c - d)),
+    _sum("x - c - d", lambda x, c, d: (x - const(c)) - const(d), lambda x, c, d: x - fold(c + d)),
+    _sum("c - x - d", lambda x, c, d: (const(c) - x) - const(d), lambda x, c, d: fold(c - d) - x),
+    _sum("d - (x + c)", lambda x, c, d: const(d) - (x + const(c)), lambda x, c, d: fold(d - c) - x),
+    _sum("d - (x - c)", lambda x, c, d: const(d) - (x - const(c)), lambda x, c, d: fold(d + c) - x),
+    _sum("d - (c - x)", lambda x, c, d: const(d) - (const(c) - x), lambda x, c, d: x + fold(d - c)),
+    _product("x c d", lambda x, c, d: (x * const(c)) * const(d), lambda x, c, d: x * fold(c * d)),
+    _product("x / c d", lambda x, c, d: (x / const(c)) * const(d), lambda x, c, d: x * fold(d / c)),
+    _product("c / x d", lambda x, c, d: (const(c) / x) * const(d), lambda x, c, d: fold(c * d) / x),
+    _product("x c / d", lambda x, c, d: (x * const(c)) / const(d), lambda x, c, d: x * fold(c / d)),
+    _product(
+        "c / x / d", lambda x, c, d: (const(c) / x) / const(d), lambda x, c, d: fold(c / d) / x
+    ),
+    _product(
+        "d / (x c)", lambda x, c, d: const(d) / (x * const(c)), lambda x, c, d: fold(d / c) / x
+    ),
+    _product(
+        "d / (x / c)", lambda x, c, d: const(d) / (x / const(c)), lambda x, c, d: fold(d * c) / x
+    ),
+    _product(
+        "d / (c / x)", lambda x, c, d: const(d) / (const(c) / x), lambda x, c, d: x * fold(d / c)
+    ),
+)

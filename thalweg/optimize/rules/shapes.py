@@ -1,0 +1,418 @@
+"""Ops that only move elements: those that move none, and those that undo or continue another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.dtypes import DType
+from thalweg.optimize.facts import (
+    integers,
+    is_complex,
+    is_filled,
+    is_number,
+    same_shape,
+    value_of,
+)
+from thalweg.optimize.pattern import const, op
+from thalweg.optimize.rule import Exactness, Match, rule
+
+EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
+
+Sample = Mapping[str, Any]
+
+
+# Conditions
+
+
+def _is_shape_kept(match: Match) -> bool:
+    return same_shape(match.bound["x"].shape, match.root.output.shape)
+
+
+def _identity_order(match: Match) -> bool:
+    order = integers(match.bound["p"])
+    return order == list(range(len(order or ())))
+
+
+def _moves_only_ones(match: Match) -> bool:
+    """Whether axes that have more than one element stay in their order."""
+    sizes, order = match.bound["x"].shape.sizes, integers(match.bound["p"])
+    if sizes is None or order is None or None in sizes:
+        return False
+    long = [axis for axis in order if sizes[axis] != 1]
+    return long == sorted(long) and not _identity_order(match)
+
+
+def _filled(name: str, number: int) -> Callable[[Match], bool]:
+    """The condition that a constant is a number everywhere."""
+
+    def when(match: Match) -> bool:
+        return is_filled(match.bound[name], number)
+
+    return when
+
+
+def _keeps_all(match: Match) -> bool:
+    return is_filled(match.bound["b"], 0) and _is_shape_kept(match)
+
+
+def _is_plain_slice(match: Match) -> bool:
+    masks = [match.bound[name] for name in ("ellipsis", "new", "shrink")]
+    steps = integers(match.bound["s"])
+    return not any(masks) and steps is not None and {*steps} <= {1} and _is_shape_kept(match)
+
+
+def _reduces_ones(match: Match) -> bool:
+    """Whether all axes that are reduced have one element."""
+    sizes, axes = match.bound["x"].shape.sizes, integers(match.bound["a"])
+    if sizes is None or axes is None:
+        return False
+    return all(-len(sizes) <= axis < len(sizes) and sizes[axis] == 1 for axis in axes)
+
+
+def _reverses_ones(match: Match) -> bool:
+    return _reduces_ones(match)
+
+
+def _is_same_dtype(match: Match) -> bool:
+    return match.bound["x"].dtype.base_dtype is match.bound["to"]
+
+
+def _is_lossless(source: DType, wide: DType) -> bool:
+    """Whether every number of a dtype is one of another."""
+    one, other = source.as_numpy_dtype, wide.as_numpy_dtype
+    if source.is_floating and wide.is_floating:
+        return source is wide or (source.size < wide.size and not source.is_narrow_float)
+    both = source.is_integer and wide.is_integer
+    return both and np.can_cast(one, other, "safe")
+
+
+def _is_detour(match: Match) -> bool:
+    source = match.bound["x"].dtype.base_dtype
+    return _is_lossless(source, match.bound["wide"]) and not source.is_bool
+
+
+def _all_true(match: Match) -> bool:
+    return is_filled(match.bound["c"], 1) and _is_shape_kept(match)
+
+
+def _all_false(match: Match) -> bool:
+    return is_filled(match.bound["c"], 0) and same_shape(
+        match.bound["y"].shape, match.root.output.shape
+    )
+
+
+def _squeezes_the_same(match: Match) -> bool:
+    axes = integers(match.bound["a"])
+    return axes is not None and tuple(axes) == tuple(match.bound["dims"])
+
+
+# Replacements
+
+
+def _without_axes(x: Any, a: Any, keep: bool) -> Any:
+    axes = integers(a) or []
+    if keep or not axes:
+        return x
+    return op.Squeeze(x, squeeze_dims=tuple(sorted({axis % x.shape.rank for axis in axes})))
+
+
+def _composed(x: Any, p: Any, q: Any) -> Any:
+    inner, outer = value_of(p), value_of(q)
+    assert inner is not None and outer is not None
+    return op.Transpose(x, inner[outer].astype(np.int32))
+
+
+def _reshaped(x: Any, root: Any) -> Any:
+    return op.Reshape(x, np.array(root.shape.as_list(), np.int32))
+
+
+# What the tests draw
+
+
+def _permuted(rng: Any) -> Sample:
+    rank = int(rng.integers(1, 5))
+    x = rng.normal(size=tuple(rng.integers(1, 4, rank)))
+    return {"x": x, **{name: rng.permutation(rank).astype(np.int32) for name in "pq"}}
+
+
+def _plain(rng: Any) -> Sample:
+    found = dict(_permuted(rng))
+    rank = found["x"].ndim
+    return found | {
+        "p": np.arange(rank, dtype=np.int32),
+        "b": np.zeros(rank, np.int32),
+        "e": np.array(found["x"].shape, np.int32),
+        "s": np.ones(rank, np.int32),
+        "z": np.zeros([rank, 2], np.int32),
+        "m": np.ones(rank, np.int32),
+        "shape": np.array(found["x"].shape, np.int32),
+        "begin": 0,
+        "end": 0,
+        "ellipsis": 0,
+        "new": 0,
+        "shrink": 0,
+    }
+
+
+def _with_ones(rng: Any) -> Sample:
+    x = rng.normal(size=(1, int(rng.integers(1, 5)), 1))
+    return {
+        "x": x,
+        "a": np.array([0, -1], np.int32),
+        "keep": bool(rng.integers(2)),
+        "p": np.array([1, 2, 0], np.int32),
+    }
+
+
+def _reshapes(rng: Any) -> Sample:
+    x = rng.normal(size=(2, 3, int(rng.integers(1, 4))))
+    return {"x": x, "s": np.array([-1], np.int32), "t": np.array([3, -1], np.int32)}
+
+
+def _matrix(rng: Any) -> Sample:
+    return {"x": rng.normal(size=(2, 3)), "s": [1, 0]}
+
+
+def _expanded(rng: Any) -> Sample:
+    return {"x": rng.normal(size=(2, 3)), "a": np.array(1, np.int32), "dims": (1,)}
+
+
+def _chosen(rng: Any, holds: bool) -> Sample:
+    shape = tuple(rng.integers(1, 4, 2))
+    return {"c": np.full(shape, holds), "x": rng.normal(size=shape), "y": rng.normal(size=shape)}
+
+
+_REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min")
+
+RULES = (
+    rule(
+        "reshape to itself",
+        EXACT,
+        lambda x, shape: op.Reshape(x, shape),
+        lambda x: x,
+        _is_shape_kept,
+        sample=_plain,
+    ),
+    rule("reshape to its own shape", EXACT, lambda x: op.Reshape(x, op.Shape(x)), lambda x: x),
+    rule(
+        "reshape twice",
+        EXACT,
+        lambda x, s, t: op.Reshape(op.Reshape(x, s), t),
+        lambda x, t: op.Reshape(x, t),
+        sample=_reshapes,
+    ),
+    rule(
+        "broadcast to itself",
+        EXACT,
+        lambda x, shape: op.BroadcastTo(x, const(shape)),
+        lambda x: x,
+        _is_shape_kept,
+        sample=_plain,
+    ),
+    rule(
+        "broadcast to its own shape", EXACT, lambda x: op.BroadcastTo(x, op.Shape(x)), lambda x: x
+    ),
+    rule(
+        "transpose nothing",
+        EXACT,
+        lambda x, p: op.Transpose(x, const(p)),
+        lambda x: x,
+        _identity_order,
+        sample=_plain,
+    ),
+    rule(
+        "transpose twice",
+        EXACT,
+        lambda x, p, q: op.Transpose(op.Transpose(x, const(p)), const(q)),
+        _composed,
+        sample=_permuted,
+    ),
+    rule(
+        "transpose of axes of one element",
+        EXACT,
+        lambda x, p: op.Transpose(x, const(p)),
+        _reshaped,
+        _moves_only_ones,
+        sample=_with_ones,
+    ),
+    rule(
+        "slice all",
+        EXACT,
+        lambda x, b, e: op.Slice(x, const(b), const(e)),
+        lambda x: x,
+        _keeps_all,
+        sample=_plain,
+    ),
+    rule(
+        "strided slice of all",
+        EXACT,
+        lambda x, b, e, s, begin, end, ellipsis, new, shrink: op.StridedSlice(
+            x,
+            const(b),
+            const(e),
+            const(s),
+            begin_mask=begin,
+            end_mask=end,
+            ellipsis_mask=ellipsis,
+            new_axis_mask=new,
+            shrink_axis_mask=shrink,
+        ),
+        lambda x: x,
+        _is_plain_slice,
+        sample=_plain,
+    ),
+    rule(
+        "tile once",
+        EXACT,
+        lambda x, m: op.Tile(x, const(m)),
+        lambda x: x,
+        _filled("m", 1),
+        sample=_plain,
+    ),
+    rule(
+        "pad nothing",
+        EXACT,
+        lambda x, z: op.Pad(x, const(z)),
+        lambda x: x,
+        _filled("z", 0),
+        sample=_plain,
+    ),
+    rule(
+        "reverse axes of one element",
+        EXACT,
+        lambda x, a: op.ReverseV2(x, const(a)),
+        lambda x: x,
+        _reverses_ones,
+        sample=_with_ones,
+    ),
+    *(
+        rule(
+            f"{kind.lower()} over axes of one element",
+            ROUNDING if kind in ("Sum", "Mean") else EXACT,  # the sum of -0 alone is 0
+            lambda x, a, keep, kind=kind: getattr(op, kind)(x, const(a), keep_dims=keep),
+            _without_axes,
+            _reduces_ones,
+            is_number,
+            sample=_with_ones,
+        )
+        for kind in _REDUCTIONS
+    ),
+    rule(
+        "squeeze what was expanded",
+        EXACT,
+        lambda x, a, dims: op.Squeeze(op.ExpandDims(x, const(a)), squeeze_dims=dims),
+        lambda x: x,
+        _squeezes_the_same,
+        sample=_expanded,
+    ),
+    rule(
+        "squeeze nothing",
+        EXACT,
+        lambda x, dims: op.Squeeze(x, squeeze_dims=dims),
+        lambda x: x,
+        _is_shape_kept,
+        sample=lambda rng: {"x": rng.normal(size=(2, 3)), "dims": ()},
+    ),
+    rule(
+        "split into one",
+        EXACT,
+        lambda x, a: op.Split(const(a), x, num_split=1),
+        lambda x: [x],
+        sample=lambda rng: {"x": rng.normal(size=(2, 3)), "a": np.array(0, np.int32)},
+    ),
+    rule(
+        "split into one of a size",
+        EXACT,
+        lambda x, s, a: op.SplitV(x, const(s), const(a), num_split=1),
+        lambda x: [x],
+        sample=lambda rng: {
+            "x": rng.normal(size=(2, 3)),
+            "s": np.array([3], np.int32),
+            "a": np.array(1, np.int32),
+        },
+    ),
+    rule(
+        "conjugate of a transpose",
+        EXACT,
+        lambda x, p: op.Conj(op.Transpose(x, p)),
+        op.ConjugateTranspose,
+        dtypes=is_complex,
+        sample=_permuted,
+    ),
+    rule(
+        "transpose of a conjugate",
+        EXACT,
+        lambda x, p: op.Transpose(op.Conj(x), p),
+        op.ConjugateTranspose,
+        dtypes=is_complex,
+        sample=_permuted,
+    ),
+    rule(
+        "conjugate of a conjugate transpose",
+        EXACT,
+        lambda x, p: op.Conj(op.ConjugateTranspose(x, p)),
+        op.Transpose,
+        dtypes=is_complex,
+        sample=_permuted,
+    ),
+    *(
+        rule(
+            f"negation around {kind.lower()}",
+            EXACT,
+            lambda x, s, kind=kind: op.Neg(getattr(op, kind)(op.Neg(x), s)),
+            lambda x, s, kind=kind: getattr(op, kind)(x, s),
+            dtypes=is_number,
+            sample=sample,
+        )
+        for kind, sample in (
+            ("Reshape", _reshapes),
+            ("Transpose", _matrix),
+        )
+    ),
+    rule(
+        "cast to its own dtype",
+        EXACT,
+        lambda x, to: op.Cast(x, DstT=to),
+        lambda x: x,
+        _is_same_dtype,
+    ),
+    rule(
+        "cast through a wider dtype",
+        EXACT,
+        lambda x, wide, to: op.Cast(op.Cast(x, DstT=wide), DstT=to),
+        lambda x, to: op.Cast(x, DstT=to),
+        _is_detour,
+    ),
+    rule(
+        "bitcast to its own dtype",
+        EXACT,
+        lambda x, to: op.Bitcast(x, type=to),
+        lambda x: x,
+        _is_same_dtype,
+    ),
+    rule(
+        "bitcast twice",
+        EXACT,
+        lambda x, via, to: op.Bitcast(op.Bitcast(x, type=via), type=to),
+        lambda x, to: op.Bitcast(x, type=to),
+    ),
+    rule(
+        "select of what is true",
+        EXACT,
+        lambda c, x, y: op.Select(const(c), x, y),
+        lambda x: x,
+        _all_true,
+        sample=lambda rng: _chosen(rng, True),
+    ),
+    rule(
+        "select of what is false",
+        EXACT,
+        lambda c, x, y: op.Select(const(c), x, y),
+        lambda y: y,
+        _all_false,
+        sample=lambda rng: _chosen(rng, False),
+    ),
+)

@@ -1,0 +1,98 @@
+"""The spec of passes: what must hold between a step before a pass and after it.
+
+`THALWEG_VERIFY=1` checks it after every pass (the tests do). A fault names the pass and what is
+wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from thalweg.control.liveness import needed
+from thalweg.graph.analysis.node_effects import accesses
+from thalweg.graph.analysis.order import step_order
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import is_known
+from thalweg.optimize.step_graph import StepGraph
+
+ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
+
+
+class InvalidRewrite(Exception):
+    """A pass that broke a step: a bug of the pass."""
+
+
+def check(before: StepGraph, after: StepGraph, name: str) -> None:
+    """Raise `InvalidRewrite` if a step after a pass does not do what it did before."""
+    for fault in faults(before, after):
+        raise InvalidRewrite(f"after {name}: {fault}")
+
+
+def faults(before: StepGraph, after: StepGraph) -> Iterator[str]:
+    """What is wrong with a step after a pass."""
+    yield from _end_faults(before, after)
+    yield from _flow_faults(after)
+    yield from _effect_faults(before, after)
+
+
+def _end_faults(before: StepGraph, after: StepGraph) -> Iterator[str]:
+    for old, new in zip(before.fetches, after.fetches, strict=True):
+        if old.dtype is not new.dtype:
+            yield f"{old.name} was {old.dtype.name} and is {new.dtype.name}"
+        if not old.shape.is_compatible_with(new.shape):
+            yield f"{old.name} was of shape {old.shape} and is of {new.shape}"
+    for old, new in zip(before.targets, after.targets, strict=True):
+        if old.original is not new.original:
+            yield f"the target {old.name} became {new.name}"
+    if before.feeds is not after.feeds:
+        yield "the feeds changed"
+
+
+def _flow_faults(after: StepGraph) -> Iterator[str]:
+    """Whether each node comes after what it takes and waits for, and nothing is left over."""
+    fed = dict.fromkeys(after.feeds)
+    seen: set[Node] = set()
+    alive = set(needed(after.fetches, after.targets, fed))
+    for node in after.nodes:
+        if node in seen:
+            yield f"{node.name} is there twice"
+        taken: tuple[Tensor, ...] = () if node.op.bodies else node.inputs
+        for tensor in taken:
+            if tensor not in fed and tensor.op not in seen:
+                yield f"{node.name} takes {tensor.name}, which comes after it or is not there"
+        for control in node.controls:
+            if control not in seen and not is_known(control, fed):
+                yield f"{node.name} waits for {control.name}, which is not there"
+        seen.add(node)
+    if alive != seen:
+        odd = next(iter(alive ^ seen))
+        yield f"{odd.name} is {'missing' if odd in alive else 'needed by nothing'}"
+
+
+def _effect_faults(before: StepGraph, after: StepGraph) -> Iterator[str]:
+    """Whether what has effects is there, and comes after what it came after."""
+    old, new = _effect_order(before), _effect_order(after)
+    for node in old.keys() - new.keys():
+        yield f"{node.name}, which has effects, is gone"
+    for node in new.keys() - old.keys():
+        yield f"{node.name}, which has effects, is new"
+    for node in old.keys() & new.keys():
+        for lost in old[node] - new[node]:
+            yield f"{node.name} came after {lost.name} and does not any more"
+
+
+def _effect_order(graph: StepGraph) -> dict[Node, set[Node]]:
+    """For each node of the user's with effects, those that it comes after."""
+    order = step_order(graph.nodes, graph.feeds)
+    reached: dict[Node, set[Node]] = {}
+    found: dict[Node, set[Node]] = {}
+    for node in graph.nodes:
+        before: set[Node] = set()
+        for earlier in order[node]:
+            before |= reached.get(earlier, set())
+        if any(access.writes for access in accesses(node)):
+            found[node.original] = set(before)
+            before.add(node.original)
+        reached[node] = before
+    return found

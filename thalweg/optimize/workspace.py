@@ -1,0 +1,94 @@
+"""Where the nodes of an optimised step are built: a graph beside the user's.
+
+Its nodes may take tensors of any graph as they are, so that a step can mix nodes that a pass made
+with those of the user's graph that no pass changed. Each of its nodes stands for a node of the
+user's graph, to which errors and state belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.subgraph import Body, SubGraph
+
+
+class Workspace(RewrittenGraph, SubGraph):
+    """A graph that sees all others and captures nothing."""
+
+    def __init__(self) -> None:
+        SubGraph.__init__(self, Graph(), "an optimised step")  # pyright: ignore[reportArgumentType] - its names are its own
+        self._originals: dict[Node, Node] = {}
+
+    def sees(self, graph: Graph) -> bool:
+        """Tensors of any graph can be used."""
+        return True
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """A tensor as it is."""
+        return tensor
+
+    def replica(
+        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...] | None = None
+    ) -> Node:
+        """A node like another one over other inputs, under the same name. There are many: names are
+        not looked up, and no scope is open."""
+        after = node.controls if controls is None else controls
+        made = Node(
+            self,
+            node.op,
+            node.name,
+            inputs,
+            after,
+            node.device,
+            node.annotations,
+            node.code,
+            node.lasti,
+            len(self._order),
+        )
+        made.outputs = tuple([Tensor(made, t.value_index, t.dtype, t.shape) for t in node.outputs])
+        self._order.append(made)
+        self._originals[made] = node.original
+        return made
+
+    def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:
+        """What graph code gives, and the nodes it added: they stand for `node`, are named after it
+        and ask for its device."""
+        self._names.add(node.name)
+        first = len(self.nodes)
+        with self.as_default(), self.at_line(node.made_at), self.name_scope(f"{node.name}/"):
+            result = make()
+        made = self.nodes[first:]
+        for each in made:
+            each.device = node.device
+            self.attribute(each, node)
+        return result, made
+
+
+def body_rewriter(body: Body) -> BodyRewriter:
+    """A rewriter into a new graph for a body, which has the body's arguments."""
+    graph = Workspace()
+    graph.outer = body.graph.outer
+    again = BodyRewriter(graph)
+    for tensor in body.arguments:
+        again.copy(tensor.op)
+    return again
+
+
+class BodyRewriter(Rewriter):
+    """Copies of the nodes of a body. A conditional or loop may take what nothing needs of it, and
+    what the body's nodes are therefore without: it is copied all the same, and does not run."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self.workspace = workspace
+
+    def copy(self, node: Node, name: str | None = None, controls: Iterable[Node] = ()) -> Node:
+        """A node over the new tensors."""
+        for tensor in node.inputs:
+            if tensor not in self.tensors:
+                self.copy(tensor.op)
+        return super().copy(node, name, controls)
