@@ -110,3 +110,19 @@ def test_a_column_sum_may_be_stored_in_another_dtype() -> None:
     kernel = Loops((x, out), (j,), (Store(out, (j,), Affine(0, {j: 1}), value),))
     agree(kernel, arrays_of(kernel), tolerance=1e-3)
     assemble(kernel)
+
+
+@pytest.mark.parametrize("hint", [3, 40, 8191, 1_100_001])
+def test_launches_follow_from_sizes_and_not_from_hints(hint: int) -> None:
+    """Code that was made for one hint is found again for all others."""
+    target = emulated()
+
+    def made(extent: int) -> tuple[str, Any]:
+        n = dynamic(extent, 4)
+        x, out = Argument(0, np.float32, n), Argument(1, np.float32, 1, True)
+        i = Variable(n, "i")
+        total = over("sum", (i,), at(x, (1, i)))
+        kernel = Loops((x, out), (), (Store(out, (), place(), total),))
+        return emit(kernel, target).text, launch_shapes(kernel, target, [5000])
+
+    assert made(hint) == made(100_000)

@@ -38,6 +38,7 @@ _MAX_COLUMN_WIDTH = 4  # so that what a block combines has room in its shared me
 _MAX_INSTRUCTIONS = 400  # about, that the lanes of one thread take together
 _MAX_REPEATED = 60  # expressions of a kernel that is written again for what wide accesses leave
 _BLOCK = 256  # threads
+_ANY_EXTENT = 512  # what stands for an extent that is known at run time only
 _SMALL_BLOCK = 128
 _MAX_BLOCKS = 1 << 21
 _COLUMN_THREADS = 512
@@ -156,11 +157,18 @@ def _score(variable: Variable, places: Sequence[Affine]) -> float:
         worth.get(None if _is_computed(offset, variable) else stride(offset, variable), -0.5)
         for offset in places
     ]
-    return sum(found) if int(variable.extent) > 1 else -math.inf
+    return sum(found) if typical(variable.extent) > 1 else -math.inf
 
 
 def _is_computed(offset: Affine, variable: Variable) -> bool:
     return any(variable in free_variables(part) for part in offset.parts)
+
+
+def typical(extent: int) -> int:
+    """An extent, for choices; one that is known at run time only is not taken for its hint: code
+    that was made for one hint runs for all, and its launches must be those it was made for."""
+    factors = factors_of(extent)
+    return math.prod(factor if is_static(factor) else _ANY_EXTENT for factor in factors)
 
 
 def divisor(extent: int) -> int:
@@ -187,7 +195,7 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
     if not any(stride(offset, vector) == 1 for offset in places):
         return 1
     width = _widest(form, aligned)
-    total = math.prod(int(v.extent) for v in form.variables)
+    total = math.prod(typical(v.extent) for v in form.variables)
     while width > 1 and total < width * target.multiprocessors * _BLOCK:
         width //= 2
     if form.variables == (vector,) and not form.serial and len(form.parts) <= _MAX_REPEATED:
@@ -208,7 +216,7 @@ def is_shared(expr: Reduce, form: Loops) -> bool:
 
 def terms_of(expr: Reduce) -> int:
     """About how many elements a reduction has."""
-    return math.prod(int(v.extent) for v in expr.variables)
+    return math.prod(typical(v.extent) for v in expr.variables)
 
 
 def _team_mapping(
@@ -255,7 +263,7 @@ def _row_mapping(
         if width == 1:
             break
         width //= 2
-    many = math.prod(int(v.extent) for v in items) >= 2 * target.multiprocessors
+    many = math.prod(typical(v.extent) for v in items) >= 2 * target.multiprocessors
     wanted = math.ceil(terms / width / (STRAIGHT if many else 1))
     team = min(max(1 << (wanted - 1).bit_length(), target.warp), 512 if many else 1024)
     side = _SMALL_BLOCK // team if team == target.warp else 1
@@ -285,7 +293,7 @@ def _column_mapping(
     terms: int,
     aligned: bool,
 ) -> Mapping:
-    columns = math.prod(int(v.extent) for v in items)
+    columns = math.prod(typical(v.extent) for v in items)
     width = _widest(form, aligned)
     width = min(width, _MAX_COLUMN_WIDTH)
     while width > 1 and (divisor(column.extent) % width or columns < width * _MIN_COLUMN_SIDE):
@@ -331,8 +339,8 @@ def _scans_by_blocks(
         return False
     if any(set(work.variables) != set(form.variables) for work in works):
         return False
-    many = math.prod(int(v.extent) for v in items) >= target.multiprocessors * _BLOCK
-    return not many and int(alone[0].extent) >= _MIN_BLOCK_SCAN
+    many = math.prod(typical(v.extent) for v in items) >= target.multiprocessors * _BLOCK
+    return not many and typical(alone[0].extent) >= _MIN_BLOCK_SCAN
 
 
 # Transposes
@@ -347,10 +355,10 @@ def _transpose_mapping(
     works = (*form.stores, *form.checks)
     if form.every(Reduce) or any(set(work.variables) != set(items) for work in works):
         return None
-    if int(along.extent) < SQUARE // 2 or any(s.combine != "set" for s in form.stores):
+    if typical(along.extent) < SQUARE // 2 or any(s.combine != "set" for s in form.stores):
         return None
     for across in others:
-        if int(across.extent) < SQUARE // 2 or any(
+        if typical(across.extent) < SQUARE // 2 or any(
             stride(store.offset, across) == 1 for store in form.stores
         ):
             continue
