@@ -137,3 +137,17 @@ def test_what_others_wait_for_stays() -> None:
         y = Neg(second)
         return y:0
         """)
+
+
+def test_a_shape_that_is_known_does_not_hide_what_fails() -> None:
+    """Neither a variable without a value nor an assertion that others come after."""
+    v = tf.Variable(tf.ones([2, 3]))
+    with tf.control_dependencies([tf.Assert(tf.less(tf.placeholder_with_default(2, []), 1), [1])]):
+        guarded = tf.identity(tf.ones([4]))
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            session.run(tf.rank(v))
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            session.run(tf.shape(guarded))
+        session.run(v.initializer)
+        assert session.run(tf.rank(v)) == 2

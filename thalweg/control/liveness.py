@@ -55,6 +55,10 @@ class Needs:
 
     def run(self, outputs: Iterable[Tensor], targets: Iterable[Node]) -> list[Node]:
         """The nodes that outputs and targets need, in the order of the program."""
+        return program_order(self.reached(outputs, targets))
+
+    def reached(self, outputs: Iterable[Tensor], targets: Iterable[Node]) -> set[Node]:
+        """The nodes that outputs and targets need."""
         for tensor in outputs:
             self._want(tensor)
         for node in targets:
@@ -67,7 +71,7 @@ class Needs:
                 self._controls.remove(node)
                 for tensor in live_inputs(node, self.wanted[node]):
                     self._want(tensor)
-        return program_order(self._found)
+        return self._found
 
     def _want(self, tensor: Tensor) -> None:
         node = tensor.op

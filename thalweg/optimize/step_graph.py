@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from thalweg.control.liveness import needed
+from thalweg.control.liveness import Needs
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.analysis.order import touches_state
 from thalweg.graph.node import Node, Tensor
@@ -89,7 +89,7 @@ class StepGraph:
 
     def pruned(self) -> StepGraph:
         """The step without what nothing needs any more."""
-        alive = set(needed(self.fetches, self.targets, dict.fromkeys(self.feeds)))
+        alive = Needs(dict.fromkeys(self.feeds)).reached(self.fetches, self.targets)
         if len(alive) == len(self.nodes):
             return self
         return replace(self, nodes=tuple([node for node in self.nodes if node in alive]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from thalweg.control.liveness import needed
+from thalweg.control.liveness import Needs
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.node import Node, Tensor
@@ -53,7 +53,7 @@ def _flow_faults(after: StepGraph) -> Iterator[str]:
     """Whether each node comes after what it takes and waits for, and nothing is left over."""
     fed = dict.fromkeys(after.feeds)
     seen: set[Node] = set()
-    alive = set(needed(after.fetches, after.targets, fed))
+    alive = Needs(fed).reached(after.fetches, after.targets)
     for node in after.nodes:
         if node in seen:
             yield f"{node.name} is there twice"

@@ -187,8 +187,8 @@ def _placed_again(nodes: Sequence[Node], placement: Placement) -> Placement:
         return dict.fromkeys(nodes, devices.pop())
     found: Placement = {}
     for node in nodes:
-        for each in with_inner(node):
-            found[each] = placement.get(each) or placement[each.original]
+        for each in with_inner(node):  # what bodies were given anew is where their node is
+            found[each] = placement.get(each) or placement.get(each.original) or found[node]
     return found
 
 

@@ -19,7 +19,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.evaluate import flat_arrays, outputs_of
 from thalweg.optimize.facts import value_of
-from thalweg.optimize.pure import is_free
+from thalweg.optimize.pure import is_free, is_pure
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.optimize.sweep import Sweep
 
@@ -56,9 +56,15 @@ def _known(node: Node, sweep: Sweep) -> Values | None:
     if known is None or not node.inputs or not is_free(node):
         return None
     result = known(*node.op.parsed.group(node.inputs, node.input_counts()))
-    if result is None or any(sweep.graph.is_guarded(tensor) for tensor in node.inputs):
+    if result is None or any(_must_run(tensor, sweep.graph) for tensor in node.inputs):
         return None
-    return None if result is None else _checked(flat_arrays(result), node)
+    return _checked(flat_arrays(result), node)
+
+
+def _must_run(tensor: Tensor, graph: StepGraph) -> bool:
+    """Whether what gives a tensor runs though only its shape is asked for: it comes after an
+    effect, or it is one itself, such as a read of a variable, which may have no value yet."""
+    return graph.is_guarded(tensor) or (tensor not in graph.feeds and not is_pure(tensor.op))
 
 
 def _folded(node: Node, sweep: Sweep) -> Values | None:
