@@ -55,6 +55,8 @@ REGISTRIES = {
     "graph/graph.py:global_graph": "the one graph of a process",
     "graph/node.py:operators": "operators of tensors",
     "graph/op.py:REGISTRY": "ops by name",
+    "onnx/exporting.py:WRITERS": "how ops are written, by op",
+    "onnx/registry.py:TABLE": "translations of ONNX operators",
     "optimize/custom.py:_passes": "passes of the optimiser, which users register",
     "optimize/custom.py:_rules": "rules of the optimiser, which users register",
     "ir/interning.py:_NODES": "expressions that live now",

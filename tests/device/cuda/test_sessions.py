@@ -68,7 +68,7 @@ def test_numbers_go_to_the_gpu_and_strings_to_the_cpu() -> None:
 
 def test_placement_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     config = tf.ConfigProto(log_device_placement=True)
-    tf.Session(config=config).run(tf.zeros([2]) + tf.placeholder_with_default([1.0, 2.0], [2]))
+    tf.Session(config=config).run(tf.ones([2]) + tf.placeholder_with_default([1.0, 2.0], [2]))
     assert f"add: (Add): {GPU}" in capfd.readouterr().err.replace("AddV2", "Add")
 
 
