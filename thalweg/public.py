@@ -127,6 +127,11 @@ def names() -> list[str]:
     return sorted(_registry)
 
 
+def packages() -> list[str]:
+    """The public modules that are found when a program first asks for them, sorted."""
+    return sorted(_packages)
+
+
 def install(root: ModuleType) -> None:
     """Set every public name on `root` or on the submodule of `root` its dotted prefix names."""
     _registry.update({name: shown[0](value) for name, value in _registry.items()})

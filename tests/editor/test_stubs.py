@@ -98,8 +98,10 @@ def described(function: Callable[..., Any]) -> list[tuple[str, str, bool]]:
 def test_modules_have_their_public_names_and_no_others(stubs: Stubs) -> None:
     paths = {name.rpartition(".")[0] for name in public.names()}
     for path in sorted(paths):
-        own = {name for name in stubs.names(f"thalweg.{path}".rstrip(".")) if name != "__version__"}
-        assert own == public.children(path), path
+        found = {*stubs.names(f"thalweg.{path}".rstrip("."))}
+        assert found - {"__version__", "__getattr__"} == public.children(path), path
+        # What has the names of another package too must not be an error for the rest of them.
+        assert ("__getattr__" in found) == (path in public.packages()), path
 
 
 def test_functions_have_their_parameters(stubs: Stubs) -> None:
@@ -121,9 +123,11 @@ ANYTHING = {
         Tensor.eval Tensor.numpy Tensor.item Variable.eval Variable.numpy
         DType.min DType.max Operation.get_attr FlagValues.get_flag_value FlagValues.set_default
         FlagValues.__getattr__ FlagValues.__getitem__ GFile.read GFile.readline GFile.__next__
+        HParams.get HParams.get_model_structure evaluate_once
     """,
     "another class for another argument": """
-        Graph.as_graph_element convert_to_tensor_or_sparse_tensor get_tensor_from_tensor_info
+        Graph.as_graph_element SubGraph.as_graph_element OnnxModel.__call__
+        convert_to_tensor_or_sparse_tensor get_tensor_from_tensor_info
     """,
     "what the program's own function takes and returns": """
         Function.__init__ Function.__call__ Function.__get__ Function.get_concrete_function
@@ -131,7 +135,10 @@ ANYTHING = {
     """,
     "like one of another package": """
         GraphAssertions.assertProtoEquals GraphAssertions.assertProtoEqualsVersion
-        SummaryToEventTransformer.add_run_metadata
+        SummaryToEventTransformer.add_run_metadata HoldsDLPack.__dlpack__
+    """,
+    "of another package, which need not be installed": """
+        __getattr__ export load OnnxModel.__init__ OnnxModel.function
     """,
     "a session, monitored or not": "ParameterServer.load ParameterServer.load_table",
     "as Python or TensorFlow has it": "Dimension.__eq__ Dimension.__ne__ Earlier.__getattr__",
@@ -148,6 +155,7 @@ ANYTHING = {
         LazyTrace.leaf_value LazyTrace.shortcut LazyTrace.take Op.__call__ Resources.allocate
         Resources.get Resources.state StepPlan.__init__ StepPlan.profile Traits.__init__
         VariableStore.get VariableStore.get_partitioned VariableStore.get_variable KeyRanges.route
+        Constant.__init__ Rule.replaced
     """,
 }
 
@@ -176,7 +184,9 @@ def test_what_may_be_anything_has_a_reason(project: Path) -> None:
     assert unknown == {name for names in ANYTHING.values() for name in names.split()}
     texts = [text for _, text in taken]
     assert texts.count("Structure") + texts.count("UserObject") < 0.02 * len(texts)
-    assert [text for _, text in results].count("Tensor") > 0.3 * len(results)
+    # Of functions alone: more classes that compute nothing make no type of a tensor worse.
+    returned = [text for name, text in results if "." not in name]
+    assert returned.count("Tensor") > 0.48 * len(returned)
 
 
 def test_docstrings_are_there_to_be_hovered_over(stubs: Stubs) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,8 +13,20 @@ from thalweg.graph.node import Tensor
 from thalweg.public import public
 
 
+class HoldsDLPack(Protocol):
+    """An array or tensor of any library that shares its memory by DLPack."""
+
+    def __dlpack__(self, *, stream: None = None) -> Any:
+        """A capsule with the memory."""
+        ...
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The kind and the number of the device that it is on."""
+        ...
+
+
 @public("from_dlpack", "experimental.dlpack.from_dlpack")
-def from_dlpack(value: Any) -> Tensor:
+def from_dlpack(value: HoldsDLPack) -> Tensor:
     """A tensor of what another library holds, by DLPack: in eager code without a copy.
 
     The other library must not write to it while the tensor is used. In a graph, the value of this

@@ -367,7 +367,7 @@ class TensorShape:
 
 
 @public("compat.dimension_value", "dimension_value")
-def dimension_value(dimension: Any) -> Size:
+def dimension_value(dimension: Dimension | int | None) -> Size:
     """The number in a size of a shape, which may be a Dimension or the number itself.
 
     Args:

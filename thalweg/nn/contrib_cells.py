@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from thalweg.graph.dtypes import float32
 from thalweg.graph.likes import DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import TensorShape
 from thalweg.nn import normalisation
 from thalweg.nn.layer import InputSpec
 from thalweg.nn.rnn_cell import BasicLSTMCell, GRUCell, LayerRNNCell, LSTMStateTuple
@@ -56,7 +57,7 @@ class LSTMBlockCell(BasicLSTMCell):
         self._cell_clip = -1.0 if cell_clip is None else cell_clip
         self._use_peephole = use_peephole
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         super().build(input_shape)
         if self._use_peephole:
             names = ("w_i_diag", "w_f_diag", "w_o_diag")
@@ -126,7 +127,7 @@ class GRUBlockCell(GRUBlockCellV2):
         ['gru_cell/w_ru', 'gru_cell/b_ru', 'gru_cell/w_c', 'gru_cell/b_c']
     """
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         units, depth = self._num_units, self._input_depth(input_shape) + self._num_units
         dtype = self._dtype or float32
         self._gate_kernel = self.add_weight("w_ru", [depth, 2 * units])
@@ -188,7 +189,7 @@ class LayerNormBasicLSTMCell(LayerRNNCell):
         """The number of units."""
         return self._num_units
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         units, depth = self._num_units, self._input_depth(input_shape)
         self._kernel = self.add_weight("kernel", [depth + units, 4 * units])
         if not self._layer_norm:

@@ -263,7 +263,7 @@ class BasicRNNCell(LayerRNNCell):
         """The number of units."""
         return self._num_units
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         depth = self._input_depth(input_shape)
         self._kernel = self.add_weight("kernel", [depth + self._num_units, self._num_units])
         self._bias = self.add_weight("bias", [self._num_units], initializer=Zeros())
@@ -320,7 +320,7 @@ class GRUCell(LayerRNNCell):
         """The number of units."""
         return self._num_units
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         units, depth = self._num_units, self._input_depth(input_shape) + self._num_units
         kernel, offset = self._kernel_initializer, self._bias_initializer
         dtype = self._dtype or float32
@@ -398,7 +398,7 @@ class BasicLSTMCell(LayerRNNCell):
         """The number of units."""
         return self._num_units
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         units, depth = self._num_units, self._input_depth(input_shape)
         self._kernel = self.add_weight("kernel", [depth + units, 4 * units])
         zeros = Zeros(dtype=self._dtype or float32)
@@ -487,7 +487,7 @@ class LSTMCell(LayerRNNCell):
         """The number of units, or of projections."""
         return self._num_proj or self._num_units
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         units, depth = self._num_units, self._input_depth(input_shape) + self.output_size
         self._kernel = self._weight("kernel", [depth, 4 * units], self._num_unit_shards)
         zeros = Zeros(dtype=self._dtype or float32)

@@ -13,9 +13,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph.context import Runner
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.onnx.loading import library
@@ -48,7 +50,10 @@ def writer(*names: str) -> Callable[[Write], Write]:
 
 @public("onnx.export")
 def export(
-    outputs: Any, path: str | None = None, inputs: Sequence[Any] | None = None, session: Any = None
+    outputs: TensorLike | Sequence[TensorLike],
+    path: str | os.PathLike[str] | None = None,
+    inputs: Sequence[TensorLike] | None = None,
+    session: Runner | None = None,
 ) -> Any:
     """Write tensors, and all that they are computed from, as an ONNX model.
 

@@ -9,19 +9,27 @@ from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.dtypes import int64
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import FetchLike
+from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies
 from thalweg.ops.core import basic
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.train.hooks.basic import FinalOpsHook
-from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
+from thalweg.train.hooks.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from thalweg.train.monitored_session import ChiefSessionCreator, MonitoredSession
 from thalweg.variables.initializers import Zeros
 from thalweg.variables.scope import get_variable
+from thalweg.variables.variable import Variable
 
 
 @public("contrib.training.get_or_create_eval_step")
-def get_or_create_eval_step() -> Any:
+def get_or_create_eval_step() -> Variable:
     """The variable that counts evaluations in the default graph.
 
     Returns:
@@ -63,15 +71,15 @@ class StopAfterNEvalsHook(SessionRunHook):
         self._completed: Any = None
         self._log_frequency = 1 if num_evals is None or num_evals < 20 else num_evals // 10
 
-    def count_with(self, updated_eval_step: Any) -> None:
+    def count_with(self, updated_eval_step: Tensor) -> None:
         """Take the tensor that tells how many runs there were."""
         self._completed = updated_eval_step
 
-    def before_run(self, run_context: Any) -> SessionRunArgs:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Ask for the count."""
         return SessionRunArgs({"evals_completed": self._completed})
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Stop when it is enough."""
         completed, wanted = run_values.results["evals_completed"], self._num_evals
         if self._log_progress and (completed % self._log_frequency == 0 or completed == wanted):
@@ -85,9 +93,9 @@ def evaluate_once(
     checkpoint_path: str | None,
     master: str = "",
     scaffold: Any = None,
-    eval_ops: Any = None,
+    eval_ops: FetchLike | None = None,
     feed_dict: Mapping[Any, Any] | None = None,
-    final_ops: Any = None,
+    final_ops: FetchLike | None = None,
     final_ops_feed_dict: Mapping[Any, Any] | None = None,
     hooks: Sequence[SessionRunHook] | None = None,
     config: Any = None,

@@ -133,7 +133,9 @@ class HParams:
 
     _HAS_DYNAMIC_ATTRIBUTES = True
 
-    def __init__(self, hparam_def: Any = None, model_structure: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, hparam_def: object = None, model_structure: object = None, **kwargs: Any
+    ) -> None:
         if hparam_def is not None:
             raise ValueError("Thalweg has no HParamDef message: give the parameters by name.")
         self._hparam_types: dict[str, tuple[type, bool]] = {}
@@ -141,7 +143,7 @@ class HParams:
         for name, value in kwargs.items():
             self.add_hparam(name, value)
 
-    def add_hparam(self, name: str, value: Any) -> None:
+    def add_hparam(self, name: str, value: object) -> None:
         """Add a parameter; the type of the value is the parameter's."""
         if getattr(self, name, None) is not None:
             raise ValueError(f"Hyperparameter name is reserved: {name}")
@@ -154,7 +156,7 @@ class HParams:
             self._hparam_types[name] = type(value), False
         setattr(self, name, value)
 
-    def set_hparam(self, name: str, value: Any) -> None:
+    def set_hparam(self, name: str, value: object) -> None:
         """Give a parameter another value of its type."""
         kind, is_list = self._hparam_types[name]
         if isinstance(value, list):
@@ -181,18 +183,22 @@ class HParams:
     def override_from_dict(self, values_dict: Mapping[str, Any]) -> HParams:
         """Set parameters from a dict; a dict {index: value} sets elements."""
         for name, value in values_dict.items():
-            if isinstance(value, dict) and self._hparam_types[name][1]:
-                entries = cast("dict[int, Any]", value)
-                whole = list(getattr(self, name))
-                for index, item in entries.items():
-                    whole[index] = item
-                value = whole
-            self.set_hparam(name, value)
+            if self._hparam_types[name][1] and isinstance(value, dict):
+                self.set_hparam(name, self._with_elements(name, cast("dict[int, Any]", value)))
+            else:
+                self.set_hparam(name, value)
         return self
 
     set_from_map = override_from_dict
 
-    def set_model_structure(self, model_structure: Any) -> None:
+    def _with_elements(self, name: str, elements: Mapping[int, Any]) -> list[Any]:
+        """The list that a parameter is, with other elements at some indices."""
+        whole = list(getattr(self, name))
+        for index, item in elements.items():
+            whole[index] = item
+        return whole
+
+    def set_model_structure(self, model_structure: object) -> None:
         """Keep something for the program."""
         self._model_structure = model_structure
 
@@ -200,7 +206,12 @@ class HParams:
         """What `set_model_structure` kept."""
         return self._model_structure
 
-    def to_json(self, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+    def to_json(
+        self,
+        indent: int | str | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
         """The parameters as JSON; functions are left out."""
         shown = {name: value for name, value in self.values().items() if not callable(value)}
         return json.dumps(shown, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -213,7 +224,7 @@ class HParams:
         """Name -> value."""
         return {name: getattr(self, name) for name in self._hparam_types}
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The value of a parameter, or the default, which must be of its type."""
         if key not in self._hparam_types:
             return default

@@ -12,16 +12,31 @@ PACKAGE = "thalweg"
 PRIVATE = f"{PACKAGE}._types"
 
 
+class OnDemand:
+    """A module that is found when a program asks for it, if it is installed at all: of what is in
+    it, nothing is known here."""
+
+
 def modules() -> dict[str, dict[str, object]]:
     """The names of each public module (`thalweg.nn`) and their values."""
     found: dict[str, dict[str, object]] = defaultdict(dict)
     for name, value in public.everything().items():
         path, _, leaf = f"{PACKAGE}.{name}".rpartition(".")
         found[path][leaf] = value
+    for name in (f"{PACKAGE}.{path}" for path in public.packages()):
+        if not any(path == name or path.startswith(f"{name}.") for path in [*found]):
+            path, _, leaf = name.rpartition(".")
+            found[path][leaf] = OnDemand()
+    for path in [*found]:
         while path != PACKAGE:
             path = path.rpartition(".")[0]
             found.setdefault(path, {})
     return dict(sorted(found.items()))
+
+
+def is_open(module: str) -> bool:
+    """Whether a public module has the names of another package too."""
+    return module.removeprefix(f"{PACKAGE}.") in public.packages()
 
 
 class Homes:

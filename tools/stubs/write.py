@@ -16,7 +16,7 @@ from tools.stubs.annotations import ANY, LIKES, MAYBE_NONE
 from tools.stubs.classes import Classes
 from tools.stubs.messages import is_message, written_message
 from tools.stubs.module_text import ModuleText
-from tools.stubs.registry import PACKAGE, PRIVATE, Homes, is_defined, modules
+from tools.stubs.registry import PACKAGE, PRIVATE, Homes, OnDemand, is_defined, is_open, modules
 from tools.stubs.signatures import Signatures
 
 #: Where stubs are in the repository.
@@ -51,6 +51,8 @@ class Writer:
             text.add(f"from {name} import {child} as {child}")
         if name == PACKAGE:
             text.add("__version__: str")
+        if is_open(name):
+            text.add(f"def __getattr__(name: str) -> {text.local(ANY)}: ...")
         for leaf, value in own.items():
             if f"{name}.{leaf}" in {*self._modules, V1}:
                 continue
@@ -103,6 +105,8 @@ class Writer:
     def _definition(self, module: ModuleText, leaf: str, value: Any) -> str:
         if isinstance(value, ModuleType):
             return _module_import(leaf, value)
+        if isinstance(value, OnDemand):
+            return f"{leaf}: {module.local('types.ModuleType')}"
         home = self._homes.of(value) if is_defined(value) else None
         if home is not None and home != f"{module.name}.{leaf}":
             path, _, name = home.rpartition(".")
