@@ -188,7 +188,7 @@ def _equal(value: Any, other: Any) -> bool:
     """Whether two arguments are the same; what compares element by element is not."""
     try:
         return bool(value == other)
-    except Exception:
+    except Exception:  # whatever a user's type raises when it is compared, or asked for its truth
         return False
 
 
