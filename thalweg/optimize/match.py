@@ -1,7 +1,8 @@
-"""Finding where rules apply: an index of rules by the op of their root.
+"""Finding where rules apply: an index of rules by the op of their root and those of its inputs.
 
 A pattern matches over nodes that are pure, wait for nothing, and give what is not fed; all on one
-device. A rule whose ops are not all in a step is not tried on any of its nodes.
+device. What a node has to look at is found once for all nodes of its type whose inputs come from
+nodes of the same types: for most nodes that is nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Any, NamedTuple, cast
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.facts import FILLED, is_filled
-from thalweg.optimize.pattern import Apply, Constant, Expression, Literal, Symbol
+from thalweg.optimize.pattern import Apply, Constant, Expression, Literal, Symbol, nesting
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.rule import Match, Rule
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
+from thalweg.platform.caches import memoized
 
 Bindings = dict[str, Any]
+
+_MAX_INPUTS = 6  # whose types are looked at: no pattern has more
 
 
 class _Variant(NamedTuple):
@@ -26,103 +29,106 @@ class _Variant(NamedTuple):
 
     rule: Rule
     pattern: Apply
-    #: the types that inputs must have, by place: what most nodes fail on
-    required: tuple[tuple[int, frozenset[str]], ...]
+    #: the inputs that must be one tensor, by place: `x * x`
+    same: tuple[tuple[int, int], ...]
 
 
 class RuleIndex:
     """Rules by the op of their root."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
-        self._by_root: dict[str, list[_Variant]] = {}
-        for rule in self.rules:
+        self.by_root: dict[str, list[_Variant]] = {}
+        self._depth = 0
+        for rule in rules:
+            self._depth = max(self._depth, nesting(rule.pattern) - 1)
             for pattern in rule.variants:
-                variant = _Variant(rule, pattern, tuple(_required(pattern)))
-                self._by_root.setdefault(pattern.kind.type_name, []).append(variant)
+                variant = _Variant(rule, pattern, tuple(_same(pattern)))
+                self.by_root.setdefault(pattern.kind.type_name, []).append(variant)
 
-    def apply(self, graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-        """A step after the rules; how often each fired."""
-        candidates = self._candidates(graph.types)
-        if not candidates:
-            return graph, {}
-        sweep = Sweep(graph)
+    def apply(self, graph: StepGraph) -> None:
+        """Apply the rules to a step."""
+        if self.by_root.keys().isdisjoint(graph.types):
+            return
 
-        def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-            return _first_replacement(node, candidates[node.op.type_name], sweep)
+        def rewrite(node: Node) -> Sequence[Tensor] | None:
+            inputs = node.inputs
+            types = tuple([tensor.op.op.type_name for tensor in inputs[:_MAX_INPUTS]])
+            for rule, pattern, same in _candidates(self, node.op.type_name, types):
+                for one, other in same:
+                    if inputs[one] is not inputs[other]:
+                        break
+                else:
+                    found = _replacement(node, rule, pattern, graph)
+                    if found is not None:
+                        return found
+            return None
 
-        return sweep.run(rewrite, candidates), dict(sweep.fired)
-
-    def _candidates(self, types: frozenset[str]) -> dict[str, list[_Variant]]:
-        """The rules whose ops are all there, by their roots."""
-        found: dict[str, list[_Variant]] = {}
-        for root in self._by_root.keys() & types:
-            live = [each for each in self._by_root[root] if each.rule.types <= types]
-            if live:
-                found[root] = live
-        return found
+        graph.rewrite(rewrite, self.by_root, self._depth)
 
 
-def _required(pattern: Apply) -> Iterator[tuple[int, frozenset[str]]]:
+@memoized(4_096)
+def _candidates(index: RuleIndex, root: str, types: tuple[str, ...]) -> list[_Variant]:
+    """The rules that may match a node, by its type and those of its inputs."""
+    return [each for each in index.by_root[root] if _may_match(each.pattern, types)]
+
+
+def _may_match(pattern: Apply, types: tuple[str, ...]) -> bool:
+    inputs = pattern.inputs
+    return len(inputs) == len(types) and all(map(_may_be, inputs, types))
+
+
+def _may_be(pattern: Expression, kind: str) -> bool:
+    """Whether an input that a node of a type gives may be what a pattern wants there."""
+    if isinstance(pattern, Apply):
+        return pattern.kind.type_name == kind
+    if isinstance(pattern, Literal):
+        return kind in FILLED
+    return kind == "Const" or not isinstance(pattern, Constant)
+
+
+def _same(pattern: Apply) -> Iterator[tuple[int, int]]:
     for place, each in enumerate(pattern.inputs):
-        if isinstance(each, Apply):
-            yield place, frozenset({each.kind.type_name})
-        elif isinstance(each, Constant):
-            yield place, frozenset({"Const"})
-        elif isinstance(each, Literal):
-            yield place, FILLED
+        first = pattern.inputs.index(each)
+        if isinstance(each, Symbol) and first < place:
+            yield first, place
 
 
-def _first_replacement(
-    node: Node, variants: Sequence[_Variant], sweep: Sweep
+def _replacement(
+    node: Node, rule: Rule, pattern: Apply, graph: StepGraph
 ) -> Sequence[Tensor] | None:
-    inputs = node.inputs
-    for rule, pattern, required in variants:
-        for place, kinds in required:
-            if place >= len(inputs) or inputs[place].op.op.type_name not in kinds:
-                break
-        else:
-            found = _replacement(node, rule, pattern, sweep)
-            if found is not None:
-                return found
-    return None
-
-
-def _replacement(node: Node, rule: Rule, pattern: Apply, sweep: Sweep) -> Sequence[Tensor] | None:
-    match = match_at(node, rule, pattern, sweep)
+    match = match_at(node, rule, pattern, graph)
     if match is None or not rule.when(match):
         return None
-    result = sweep.build(node, lambda: rule.replaced(match))
-    sweep.fired[rule.name] += 1
+    result = graph.build(node, lambda: rule.replaced(match))
+    graph.fired[rule.name] += 1
     return cast("Sequence[Tensor]", result) if isinstance(result, list | tuple) else [result]
 
 
-def match_at(node: Node, rule: Rule, pattern: Apply, sweep: Sweep) -> Match | None:
+def match_at(node: Node, rule: Rule, pattern: Apply, graph: StepGraph) -> Match | None:
     """Where a pattern matches at a node, before the rule's own conditions."""
     bound: Bindings = {}
     nodes: list[Node] = []
-    if not _matches(pattern, node, bound, nodes, sweep):
+    if not _matches(pattern, node, bound, nodes, graph):
         return None
     if node.inputs and not rule.dtypes(node.inputs[0].dtype):
         return None
     if not all(is_free(each) for each in nodes):
         return None
-    if rule.single_use and any(_is_shared(each, sweep) for each in nodes[1:]):
+    if rule.single_use and any(_is_shared(each, graph) for each in nodes[1:]):
         return None
-    if any(sweep.graph.is_guarded(bound[name]) for name in rule.dropped):
+    if any(graph.is_guarded(bound[name]) for name in rule.dropped):
         return None
-    device = sweep.graph.device
-    if sweep.graph.devices is not None and len({*map(device, nodes)}) > 1:
+    if graph.devices is not None and len({*map(graph.device, nodes)}) > 1:
         return None
     bound["root"] = node.outputs[0]
-    return Match(node, tuple(nodes), bound, sweep.uses)
+    return Match(node, tuple(nodes), bound, graph.uses)
 
 
-def _is_shared(node: Node, sweep: Sweep) -> bool:
-    return sum(sweep.uses(tensor) for tensor in node.outputs) > 1
+def _is_shared(node: Node, graph: StepGraph) -> bool:
+    return sum(graph.uses(tensor) for tensor in node.outputs) > 1
 
 
-def _matches(pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], sweep: Sweep) -> bool:
+def _matches(pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], graph: StepGraph) -> bool:
     op = node.op
     if type(op) is not pattern.kind or len(node.inputs) != len(pattern.inputs):
         return False
@@ -130,7 +136,7 @@ def _matches(pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], swe
         return False
     nodes.append(node)
     for each, tensor in zip(pattern.inputs, node.inputs, strict=True):
-        if not _binds(each, tensor, bound, nodes, sweep):
+        if not _binds(each, tensor, bound, nodes, graph):
             return False
     return True
 
@@ -148,14 +154,14 @@ def _binds_attributes(pattern: Apply, node: Node, bound: Bindings) -> bool:
 
 
 def _binds(
-    pattern: Expression, tensor: Tensor, bound: Bindings, nodes: list[Node], sweep: Sweep
+    pattern: Expression, tensor: Tensor, bound: Bindings, nodes: list[Node], graph: StepGraph
 ) -> bool:
     if isinstance(pattern, Symbol):
         return bound.setdefault(pattern.name, tensor) is tensor
-    if not sweep.is_open(tensor):
+    if not graph.is_open(tensor):
         return False
     if isinstance(pattern, Apply):
-        return tensor.value_index == 0 and _matches(pattern, tensor.op, bound, nodes, sweep)
+        return tensor.value_index == 0 and _matches(pattern, tensor.op, bound, nodes, graph)
     if isinstance(pattern, Literal):
         return is_filled(tensor, pattern.number)
     if not isinstance(tensor.op.op, Const) or tensor.op.controls:

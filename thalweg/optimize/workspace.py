@@ -31,18 +31,15 @@ class Workspace(RewrittenGraph, SubGraph):
         """A tensor as it is."""
         return tensor
 
-    def replica(
-        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...] | None = None
-    ) -> Node:
-        """A node like another one over other inputs, under the same name. There are many: names are
-        not looked up, and no scope is open."""
-        after = node.controls if controls is None else controls
+    def replica(self, node: Node) -> Node:
+        """A node like another one, under the same name. There are many: names are not looked up,
+        and no scope is open."""
         made = Node(
             self,
             node.op,
             node.name,
-            inputs,
-            after,
+            node.inputs,
+            node.controls,
             node.device,
             node.annotations,
             node.code,
@@ -58,10 +55,11 @@ class Workspace(RewrittenGraph, SubGraph):
         """What graph code gives, and the nodes it added: they stand for `node`, are named after it
         and ask for its device."""
         self._names.add(node.name)
-        first = len(self.nodes)
-        with self.as_default(), self.at_line(node.made_at), self.name_scope(f"{node.name}/"):
+        first = len(self._order)
+        self._line, self._scope = node.made_at, node.name
+        with self:
             result = make()
-        made = self.nodes[first:]
+        made = self._order[first:]
         for each in made:
             each.device = node.device
             self.attribute(each, node)
