@@ -37,17 +37,19 @@ class RuleIndex:
     """Rules by the op of their root."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
         self.by_root: dict[str, list[_Variant]] = {}
-        self._depth = 0
-        for rule in rules:
-            self._depth = max(self._depth, nesting(rule.pattern) - 1)
+        self._depth = max(nesting(rule.pattern) - 1 for rule in self._rules)
+        for rule in self._rules:
             for pattern in rule.variants:
                 variant = _Variant(rule, pattern, tuple(_same(pattern)))
                 self.by_root.setdefault(pattern.kind.type_name, []).append(variant)
 
     def apply(self, graph: StepGraph) -> None:
         """Apply the rules to a step."""
-        if self.by_root.keys().isdisjoint(graph.types):
+        types = graph.types
+        roots = {each.root for each in self._rules if each.types <= types}
+        if not roots:
             return
 
         def rewrite(node: Node) -> Sequence[Tensor] | None:
@@ -63,7 +65,7 @@ class RuleIndex:
                         return found
             return None
 
-        graph.rewrite(rewrite, self.by_root, self._depth)
+        graph.rewrite(rewrite, roots, self._depth)
 
 
 @memoized(4_096)

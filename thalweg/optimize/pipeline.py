@@ -81,6 +81,12 @@ PASSES: tuple[Pass, ...] = (
         fold_parts,
     ),
     Pass(
+        "merge_duplicates",
+        "what is computed once serves all; rules then know what is the same, and what is shared",
+        "common_subgraph_elimination",
+        merge_duplicates,
+    ),
+    Pass(
         "resolve_branches",
         "folding may have decided conditionals",
         "loop_optimization",
@@ -165,12 +171,6 @@ PASSES: tuple[Pass, ...] = (
         merge_products,
     ),
     Pass(
-        "merge_duplicates",
-        "what is computed once serves all; last, when operands are in their final form",
-        "common_subgraph_elimination",
-        merge_duplicates,
-    ),
-    Pass(
         "optimize_bodies",
         "what a loop does, it does often; after the others, which make its inputs constants",
         "loop_optimization",
@@ -228,10 +228,10 @@ def optimize(
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
-    graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices)
     passes = [each for each in PASSES if switches.is_on(each.switch, each.by_default)]
     passes = _nested([each for each in passes if each.name not in switches.without])
     with gc_paused():
+        graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices)
         reports = tuple(run_passes(graph, passes))
     if not graph.is_changed:
         return OptimizedStep(nodes, fetches, targets, reports)

@@ -1,14 +1,13 @@
 """A step while passes change it: its nodes in an order that runs, its ends, who takes what.
 
-Nodes of the user's graph are immutable. The first time that one of them has to take something else,
-it is copied into the workspace with all that comes after it; copies are the optimiser's own and
-change in place. A rewrite therefore costs what it changes, not what the step is large.
+Nodes of the user's graph are immutable: the step has copies of them, which are the optimiser's own
+and change in place. A rewrite therefore costs what it changes, however large the step is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -43,7 +42,7 @@ class StepGraph:
         nodes: Iterable[Node],
         fetches: Iterable[Tensor],
         targets: Iterable[Node] = (),
-        feeds: Collection[Tensor] = frozenset(),
+        feeds: frozenset[Tensor] = frozenset(),
         devices: Mapping[Node, str] | None = None,
     ) -> None:
         self.workspace = Workspace()
@@ -53,27 +52,40 @@ class StepGraph:
         #: nodes that are new, take something else, or whose values are taken less often
         self.changes: list[Node] = []
         self.mark: int | None = None  # how many of them the pass that runs has seen, if it ran
-        self._nodes = list(nodes)
-        self._is_in_order = True
-        self._alive = set(self._nodes)
-        self._fetches = list(fetches)
-        self._targets = list(targets)
-        self._target_set = set(self._targets)
         self.types: set[str] = set()  # of nodes that are or were there
-        self._copies: dict[Node, Node] = {}  # of nodes of the user's
-        self._moved: dict[Tensor, Tensor] = {}  # what stands for a tensor
-        self._inserted: dict[Node, list[Node]] = {}  # what comes right before a node
-        self._outdated: set[Node] = set()  # nodes of many inputs, some of which moved
         self._uses: dict[Tensor, int] = {}
         self._takers: dict[Tensor, list[Node]] = {}
         self._wait_counts: dict[Node, int] = {}
         self._waiters: dict[Node, list[Node]] = {}
+        self._inserted: dict[Node, list[Node]] = {}  # what comes right before a node
+        self._moved: dict[Tensor, Tensor] = {}  # what stands for a tensor
+        self._outdated: set[Node] = set()  # nodes of many inputs, some of which moved
+        self._is_in_order = True
+        self._nodes, copied, tensors = self._copied(nodes)
+        self._alive = set(self._nodes)
+        self._targets = tuple([copied[node] for node in targets])
+        self._target_set = frozenset(self._targets)
+        self._fetches = [tensors.get(tensor, tensor) for tensor in fetches]
         self._fetched_at: dict[Tensor, list[int]] = {}
-        for node in self._nodes:
-            self._add_edges(node)
         for place, tensor in enumerate(self._fetches):
             self._uses[tensor] = self._uses.get(tensor, 0) + 1
             self._fetched_at.setdefault(tensor, []).append(place)
+
+    def _copied(
+        self, nodes: Iterable[Node]
+    ) -> tuple[list[Node], dict[Node, Node], dict[Tensor, Tensor]]:
+        """Copies of nodes; what stands for each node, and for each tensor that is not fed."""
+        copied: dict[Node, Node] = {}
+        tensors: dict[Tensor, Tensor] = {}
+        for node in nodes:
+            inputs = tuple([tensors.get(tensor, tensor) for tensor in node.inputs])
+            controls = node.controls and tuple([copied.get(n, n) for n in node.controls])
+            made = copied[node] = self.workspace.replica(node, inputs, controls)
+            tensors.update(zip(node.outputs, made.outputs, strict=True))
+            for tensor in self.feeds and self.feeds.intersection(node.outputs):
+                del tensors[tensor]
+            self._add_edges(made)
+        return list(copied.values()), copied, tensors
 
     # What passes ask
 
@@ -94,7 +106,10 @@ class StepGraph:
             self._outdated.clear()
             found: list[Node] = []
             for node in self._nodes:
-                self._emit(node, found)
+                if node in self._alive and node not in self._inserted:
+                    found.append(node)
+                else:
+                    self._emit(node, found)
             self._nodes, self._is_in_order = found, True
             self._inserted.clear()
         return self._nodes
@@ -107,7 +122,7 @@ class StepGraph:
     @property
     def targets(self) -> tuple[Node, ...]:
         """The nodes that are only run."""
-        return tuple([self._copies.get(node, node) for node in self._targets])
+        return self._targets
 
     def uses(self, tensor: Tensor) -> int:
         """How often a tensor is taken or fetched."""
@@ -117,10 +132,8 @@ class StepGraph:
         """The nodes that take a tensor, and perhaps some that did."""
         return self._current(self._takers.get(tensor, ()))
 
-    def current(self, node: Node) -> Node | None:
-        """What a node became; None if it is there no more."""
-        found = self._copies.get(node, node)
-        return found if found in self._alive else None
+    def __contains__(self, node: Node) -> bool:
+        return node in self._alive
 
     def is_waited(self, node: Node) -> bool:
         """Whether a node must run as itself: a target, or one that others wait for."""
@@ -174,16 +187,14 @@ class StepGraph:
         nodes = self._candidates(roots, depth)
         for _ in range(_MAX_REPEATS):
             seen = len(self.changes)
-            for node in nodes:
-                self._settle(node, function, roots)
+            self._ask(function, nodes, roots)
             if len(self.changes) == seen:
                 break
             nodes = self._changed(seen, roots, depth)
 
     def rewrite_once(self, function: Rewrite) -> None:
         """Ask a function about all nodes, in their order."""
-        for node in self.nodes:
-            self._settle(node, function, None)
+        self._ask(function, self.nodes, None)
 
     def build(self, node: Node, make: Callable[[], Any]) -> Any:
         """What graph code gives; its nodes stand for a node and join the step before it."""
@@ -208,8 +219,6 @@ class StepGraph:
         if old is new or old in self.feeds:
             return
         takers = self._move(old, new)
-        self._copy([node for node in takers if node.graph is not self.workspace])
-        takers = self._current(takers)
         for node in takers:
             self._refresh(node)
         self.changes += takers
@@ -224,15 +233,11 @@ class StepGraph:
         annotations: Mapping[str, Any] | None = None,
     ) -> None:
         """Change parts of a node."""
-        if node.graph is not self.workspace:
-            self._copy([node])
-            node = self._copies[node]
         before = (*[tensor.op for tensor in node.inputs], *node.controls)
         self._remove_edges(node)
         node.op = node.op if op is None else op
         node.inputs = node.inputs if inputs is None else tuple(map(self._resolved, inputs))
-        after = node.controls if controls is None else controls
-        node.controls = tuple([self._copies.get(each, each) for each in after])
+        node.controls = node.controls if controls is None else tuple(controls)
         node.annotations = node.annotations if annotations is None else annotations
         self._add_edges(node)
         self._is_in_order = False
@@ -297,8 +302,8 @@ class StepGraph:
             self._wait_counts[control] -= 1
 
     def _current(self, nodes: Iterable[Node]) -> list[Node]:
-        copies, alive = self._copies, self._alive
-        return [n for n in dict.fromkeys([copies.get(n, n) for n in nodes]) if n in alive]
+        alive = self._alive
+        return [node for node in dict.fromkeys(nodes) if node in alive]
 
     def _resolved(self, tensor: Tensor) -> Tensor:
         while tensor in self._moved:
@@ -314,66 +319,27 @@ class StepGraph:
         if old in self._fetched_at:
             self._fetched_at.setdefault(new, []).extend(self._fetched_at.pop(old))
         takers = self._current(self._takers.pop(old, ()))
-        if new in self._takers:
-            self._takers[new] += takers
-        else:
-            self._takers[new] = list(takers)
+        self._takers.setdefault(new, []).extend(takers)
         return takers
 
-    def _copy(self, nodes: Iterable[Node]) -> None:
-        """Copy nodes of the user's, and all that comes after them."""
-        pending = list(nodes)
-        touched: list[Node] = []
-        while pending:
-            node = pending.pop()
-            if node in self._copies:
-                continue
-            made = self._copies[node] = self.workspace.replica(node)
-            self._alive.remove(node)
-            self._alive.add(made)
-            if node in self._target_set:
-                self._target_set.add(made)
-            touched.append(made)
-            after = self._current(self._waiters.pop(node, ()))
-            if after:
-                self._waiters[made] = list(after)
-                self._wait_counts[made] = self._wait_counts.pop(node, 0)
-            for old, new in zip(node.outputs, made.outputs, strict=True):
-                if old not in self.feeds:
-                    after += self._move(old, new)
-            for each in after:
-                (touched if each.graph is self.workspace else pending).append(each)
-        for node in touched:
-            self._refresh(node)
-        self._is_in_order = self._is_in_order and not touched
-
     def _refresh(self, node: Node, is_wanted: bool = False) -> None:
-        """Have a node take and wait for what stands for its inputs by now."""
-        inputs, moved = node.inputs, self._moved
-        if len(inputs) > _MAX_INPUTS and not is_wanted:
+        """Have a node take what stands for its inputs by now."""
+        if len(node.inputs) > _MAX_INPUTS and not is_wanted:
             self._outdated.add(node)
         else:
-            for tensor in inputs:
-                if tensor in moved:
-                    node.inputs = tuple([self._resolved(each) for each in inputs])
-                    break
-        if node.controls:
-            copies = self._copies
-            node.controls = tuple(dict.fromkeys([copies.get(n, n) for n in node.controls]))
+            node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
 
     def _emit(self, node: Node, found: list[Node]) -> None:
         """Append a node, if it is there still, after what was inserted before it."""
-        made = self._copies.get(node, node)
-        for anchor in (node, made) if made is not node else (node,):
-            for each in self._inserted.get(anchor, ()):
-                self._emit(each, found)
-        if made in self._alive:
-            found.append(made)
+        for each in self._inserted.get(node, ()):
+            self._emit(each, found)
+        if node in self._alive:
+            found.append(node)
 
     # The traversal
 
     def _candidates(self, roots: Container[str] | None, depth: int) -> Sequence[Node]:
-        if self.mark is not None and 8 * (len(self.changes) - self.mark) < len(self._alive):
+        if self.mark is not None and 32 * (len(self.changes) - self.mark) < len(self._alive):
             return self._changed(self.mark, roots, depth)
         nodes = self.nodes
         return nodes if roots is None else [n for n in nodes if n.op.type_name in roots]
@@ -388,31 +354,36 @@ class StepGraph:
             found.update(dict.fromkeys(latest))
         return [node for node in found if roots is None or node.op.type_name in roots]
 
-    def _settle(self, node: Node, function: Rewrite, roots: Container[str] | None) -> None:
-        """Replace a node as long as a function applies to what it became."""
-        node = self._copies.get(node, node)
-        if node not in self._alive or node in self._target_set:
-            return
-        if node in self._wait_counts and not any(map(self.uses, node.outputs)):
-            return  # it is only waited for
-        if node in self._outdated:
-            self._refresh(node, is_wanted=True)
-            self._outdated.discard(node)
-        for _ in range(_MAX_REWRITES):
-            first = len(self.workspace.nodes)
-            outputs = function(node)
-            if outputs is None:
-                return
-            made = self.workspace.nodes[first:]
-            for old, new in zip(node.outputs, outputs, strict=True):
-                self.replace(old, new)
-            self.release(node)
-            for each in made:
-                self.release(each)
-            node = outputs[0].op
-            is_new = node in made and node in self._alive
-            if not is_new or len(outputs) > 1 or (roots and node.op.type_name not in roots):
-                return
+    def _ask(
+        self, function: Rewrite, nodes: Iterable[Node], roots: Container[str] | None
+    ) -> None:
+        """Replace those of some nodes that a function gives something for."""
+        alive = self._alive
+        for node in nodes:
+            if node not in alive or node in self._target_set:
+                continue
+            if node in self._outdated:
+                self._refresh(node, is_wanted=True)
+                self._outdated.discard(node)
+            if node in self._wait_counts and not any(map(self.uses, node.outputs)):
+                continue  # it is only waited for
+            for _ in range(_MAX_REWRITES):
+                first = len(self.workspace.nodes)
+                outputs = function(node)
+                if outputs is None:
+                    break
+                made = self.workspace.nodes[first:]
+                self._replace_node(node, outputs, made)
+                node = outputs[0].op
+                is_new = node in made and node in alive and len(outputs) == 1
+                if not is_new or (roots is not None and node.op.type_name not in roots):
+                    break
+
+    def _replace_node(self, node: Node, outputs: Sequence[Tensor], made: Iterable[Node]) -> None:
+        for old, new in zip(node.outputs, outputs, strict=True):
+            self.replace(old, new)
+        for each in (node, *made):
+            self.release(each)
 
     # Text
 

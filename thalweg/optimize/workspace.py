@@ -31,24 +31,32 @@ class Workspace(RewrittenGraph, SubGraph):
         """A tensor as it is."""
         return tensor
 
-    def replica(self, node: Node) -> Node:
-        """A node like another one, under the same name. There are many: names are not looked up,
-        and no scope is open."""
+    def replica(
+        self, node: Node, inputs: tuple[Tensor, ...] = (), controls: tuple[Node, ...] = ()
+    ) -> Node:
+        """A node like another one over other inputs, under the same name. There are many: names are
+        not looked up, and no scope is open."""
         made = Node(
             self,
             node.op,
             node.name,
-            node.inputs,
-            node.controls,
+            inputs,
+            controls,
             node.device,
             node.annotations,
             node.code,
             node.lasti,
             len(self._order),
         )
-        made.outputs = tuple([Tensor(made, t.value_index, t.dtype, t.shape) for t in node.outputs])
+        outputs = node.outputs
+        if len(outputs) == 1:  # most nodes
+            (tensor,) = outputs
+            made.outputs = (Tensor(made, 0, tensor.dtype, tensor.shape),)
+        else:
+            kinds = [(tensor.dtype, tensor.shape) for tensor in outputs]
+            made.outputs = tuple([Tensor(made, n, *kind) for n, kind in enumerate(kinds)])
         self._order.append(made)
-        self._originals[made] = node.original
+        self._originals[made] = node.graph.original(node)
         return made
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:

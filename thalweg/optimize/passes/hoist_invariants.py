@@ -34,9 +34,8 @@ def hoist_invariants(graph: StepGraph) -> None:
     for node in graph.nodes:
         if isinstance(node.op, Trace):
             traced[node.inputs[0].op].update(traced_tensors(node))
-    for loop in loops:
-        node = graph.current(loop)
-        if node is not None and not traced[loop]:  # traces of a new body would have to follow it
+    for node in loops:
+        if not traced[node]:  # the traces of a new body would have to follow it
             _Hoisting(node, graph).run()
 
 

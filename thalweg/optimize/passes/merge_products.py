@@ -34,29 +34,27 @@ def merge_products(graph: StepGraph) -> None:
     if graph.types.isdisjoint(_ROOTS):
         return
     for group in _groups(graph):
-        nodes = [node for each in group if (node := graph.current(each)) is not None]
-        parts = graph.build(nodes[0], partial(_merged, nodes))
-        for node, part in zip(nodes, parts, strict=True):
+        parts = graph.build(group[0], partial(_merged, group))
+        for node, part in zip(group, parts, strict=True):
             graph.replace(node.output, part)
-        graph.fired["products of one input"] += len(nodes)
+        graph.fired["products of one input"] += len(group)
 
 
 def _groups(graph: StepGraph) -> list[list[Node]]:
     """Products that can be merged."""
     found: dict[Any, list[Node]] = defaultdict(list)
-    for node in graph.nodes:
-        if node.type in _ROOTS and is_free(node) and _is_narrow(node, graph):
-            weights = value_of(node.inputs[1])
-            assert weights is not None
+    for node in [node for node in graph.nodes if node.op.type_name in _ROOTS]:
+        weights = value_of(node.inputs[1])
+        if weights is not None and is_free(node) and _is_narrow(node, weights, graph):
             key = node.inputs[0], node.op, weights.shape[:-1], weights.dtype, graph.device(node)
             found[key].append(node)
     return [group for group in found.values() if len(group) > 1]
 
 
-def _is_narrow(node: Node, graph: StepGraph) -> bool:
-    """Whether a product has constant weights with few columns, in the plain layout."""
-    op, weights = node.op, value_of(node.inputs[1])
-    if weights is None or node.inputs[1] in graph.feeds or node.output in graph.feeds:
+def _is_narrow(node: Node, weights: Array, graph: StepGraph) -> bool:
+    """Whether a product of constant weights has few columns, in the plain layout."""
+    op = node.op
+    if node.inputs[1] in graph.feeds or node.output in graph.feeds:
         return False
     if isinstance(op, MatMul):
         return not (op.transpose_a or op.transpose_b) and weights.shape[-1] <= _MAX_COLUMNS

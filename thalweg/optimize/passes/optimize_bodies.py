@@ -39,10 +39,8 @@ def optimize_bodies(graph: StepGraph, inner: Inner) -> None:
     for node in graph.nodes:
         if isinstance(node.op, Trace):
             traces[node.inputs[0].op].append(node)
-    for each in controls:
-        node = graph.current(each)
-        if node is not None:
-            _Bodies(node, traces[each], graph, inner).run()
+    for node in controls:
+        _Bodies(node, traces[node], graph, inner).run()
 
 
 class _Bodies:

@@ -37,9 +37,9 @@ def _forwarded(
     for control in node.controls:
         if _does_nothing(control, graph):
             for earlier in _sources(control, graph, found):
-                if graph.current(earlier) and not _is_value(earlier):
+                if earlier in graph and not _is_value(earlier):
                     controls[earlier] = None
-        elif graph.current(control) and not _is_value(control):
+        elif control in graph and not _is_value(control):
             controls[control] = None
     return list(controls) if len(controls) <= _MAX_CONTROLS else list(node.controls)
 
