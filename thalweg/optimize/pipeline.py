@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -253,40 +253,40 @@ def _nested(passes: Sequence[Pass]) -> list[Pass]:
     return found
 
 
-def run_passes(graph: StepGraph, passes: Iterable[Pass]) -> list[PassReport]:
+def run_passes(graph: StepGraph, passes: Sequence[Pass]) -> list[PassReport]:
     """Run passes over a step, again as long as others changed what they saw; what each did."""
-    reports = {each: PassReport(each.name, each.reason) for each in passes}
-    seen: dict[Pass, int] = {}
+    reports = [PassReport(each.name, each.reason) for each in passes]
+    seen: list[int | None] = [None] * len(passes)
     for _ in range(MAX_ROUNDS):
         before = len(graph.changes)
-        for each, report in reports.items():
-            graph.mark = seen.get(each)
+        for number, each in enumerate(passes):
+            graph.mark = seen[number]
             if graph.mark != len(graph.changes):
-                _run(each, graph, report)
-            seen[each] = len(graph.changes)
+                _run(each, graph, reports[number])
+                seen[number] = len(graph.changes)
         if len(graph.changes) == before:
             break
-    return list(reports.values())
+    return reports
 
 
 def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
     start = time.perf_counter()
     spec = verify.Spec(graph) if verify.ENABLED else None
     count, changes = len(graph), len(graph.changes)
-    graph.fired.clear()
     each.run(graph)
     is_changed = len(graph.changes) > changes
     if is_changed and not graph.types.isdisjoint(CONTROL_TYPES):
         graph.prune()
     report.seconds += time.perf_counter() - start
     if graph.mark is None:
-        report.before = count
-    if graph.mark is None or is_changed:
+        report.before = report.after = count
+    if is_changed:
         report.after = len(graph)
-    for name, number in graph.fired.items():
-        report.fired[name] = report.fired.get(name, 0) + number
-    if spec is not None and is_changed:
-        spec.check(graph, each.name)
+        for name, number in graph.fired.items():
+            report.fired[name] = report.fired.get(name, 0) + number
+        if spec is not None:
+            spec.check(graph, each.name)
+    graph.fired.clear()
 
 
 def _own_fetches(

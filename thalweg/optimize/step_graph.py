@@ -61,6 +61,7 @@ class StepGraph:
         self._moved: dict[Tensor, Tensor] = {}  # what stands for a tensor
         self._outdated: set[Node] = set()  # nodes of many inputs, some of which moved
         self._is_in_order = True
+        self._made: list[Node] = []  # by the rewrite of the node that is looked at
         self._nodes, copied, tensors = self._copied(nodes)
         self._alive = set(self._nodes)
         self._targets = tuple([copied[node] for node in targets])
@@ -101,9 +102,8 @@ class StepGraph:
     def nodes(self) -> list[Node]:
         """The nodes, in an order that runs."""
         if not self._is_in_order:
-            for node in self._outdated:
-                self._refresh(node, is_wanted=True)
-            self._outdated.clear()
+            for node in [*self._outdated]:
+                self._bring_up_to_date(node)
             found: list[Node] = []
             for node in self._nodes:
                 if node in self._alive and node not in self._inserted:
@@ -205,6 +205,7 @@ class StepGraph:
     def insert(self, nodes: Sequence[Node], before: Node) -> None:
         """Have nodes of the workspace join the step right before another one."""
         self._inserted.setdefault(before, []).extend(nodes)
+        self._made += nodes
         self._alive.update(nodes)
         self._is_in_order = False
         self.changes += nodes
@@ -220,7 +221,10 @@ class StepGraph:
             return
         takers = self._move(old, new)
         for node in takers:
-            self._refresh(node)
+            if len(node.inputs) > _MAX_INPUTS:
+                self._outdated.add(node)
+            else:
+                self._bring_up_to_date(node)
         self.changes += takers
         self.release(old.op)
 
@@ -274,8 +278,7 @@ class StepGraph:
         self._alive.remove(node)
         self._is_in_order = False
         if node in self._outdated:
-            self._refresh(node, is_wanted=True)
-            self._outdated.discard(node)
+            self._bring_up_to_date(node)
         self._remove_edges(node)
         self.changes += [tensor.op for tensor in node.inputs]
 
@@ -322,12 +325,10 @@ class StepGraph:
         self._takers.setdefault(new, []).extend(takers)
         return takers
 
-    def _refresh(self, node: Node, is_wanted: bool = False) -> None:
+    def _bring_up_to_date(self, node: Node) -> None:
         """Have a node take what stands for its inputs by now."""
-        if len(node.inputs) > _MAX_INPUTS and not is_wanted:
-            self._outdated.add(node)
-        else:
-            node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
+        node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
+        self._outdated.discard(node)
 
     def _emit(self, node: Node, found: list[Node]) -> None:
         """Append a node, if it is there still, after what was inserted before it."""
@@ -358,26 +359,42 @@ class StepGraph:
         self, function: Rewrite, nodes: Iterable[Node], roots: Container[str] | None
     ) -> None:
         """Replace those of some nodes that a function gives something for."""
-        alive = self._alive
+        alive, targets, outdated = self._alive, self._target_set, self._outdated
+        waited = self._wait_counts
         for node in nodes:
-            if node not in alive or node in self._target_set:
+            if node not in alive or node in targets:
                 continue
-            if node in self._outdated:
-                self._refresh(node, is_wanted=True)
-                self._outdated.discard(node)
-            if node in self._wait_counts and not any(map(self.uses, node.outputs)):
+            if node in outdated:
+                self._bring_up_to_date(node)
+            if node in waited and not any(map(self.uses, node.outputs)):
                 continue  # it is only waited for
-            for _ in range(_MAX_REWRITES):
-                first = len(self.workspace.nodes)
-                outputs = function(node)
-                if outputs is None:
-                    break
-                made = self.workspace.nodes[first:]
-                self._replace_node(node, outputs, made)
-                node = outputs[0].op
-                is_new = node in made and node in alive and len(outputs) == 1
-                if not is_new or (roots is not None and node.op.type_name not in roots):
-                    break
+            self._made.clear()
+            outputs = function(node)
+            if outputs is not None:
+                self._settle(node, outputs, function, roots)
+
+    def _settle(
+        self,
+        node: Node,
+        outputs: Sequence[Tensor],
+        function: Rewrite,
+        roots: Container[str] | None,
+    ) -> None:
+        """Replace a node, and what that makes of it, as long as a function applies."""
+        for _ in range(_MAX_REWRITES):
+            made = list(self._made)
+            self._replace_node(node, outputs, made)
+            node = outputs[0].op
+            is_new = node in made and node in self._alive and len(outputs) == 1
+            if not is_new or (roots is not None and node.op.type_name not in roots):
+                return
+            self._made.clear()
+            found = function(node)
+            if found is None:
+                return
+            outputs = found
+        for each in self._made:  # what the last one made is of no use
+            self.release(each)
 
     def _replace_node(self, node: Node, outputs: Sequence[Tensor], made: Iterable[Node]) -> None:
         for old, new in zip(node.outputs, outputs, strict=True):
