@@ -20,6 +20,9 @@ from thalweg.optimize.step_graph import StepGraph
 from thalweg.platform.caches import memoized
 
 Bindings = dict[str, Any]
+KnownNumbers = dict[
+    tuple[Tensor, str], bool
+]  # whether a tensor is a number everywhere, by its text
 
 _MAX_INPUTS = 6  # whose types are looked at: no pattern has more
 
@@ -31,6 +34,8 @@ class _Variant(NamedTuple):
     pattern: Apply
     #: the inputs that must be one tensor, by place: `x * x`
     same: tuple[tuple[int, int], ...]
+    #: the inputs that must be a number everywhere: `x * 1`. Its text has the sign of zero
+    numbers: tuple[tuple[int, float, str], ...]
 
 
 class RuleIndex:
@@ -42,30 +47,44 @@ class RuleIndex:
         self._depth = max(nesting(rule.pattern) - 1 for rule in self._rules)
         for rule in self._rules:
             for pattern in rule.variants:
-                variant = _Variant(rule, pattern, tuple(_same(pattern)))
+                same, numbers = tuple(_same(pattern)), tuple(_numbers(pattern))
+                variant = _Variant(rule, pattern, same, numbers)
                 self.by_root.setdefault(pattern.kind.type_name, []).append(variant)
 
     def apply(self, graph: StepGraph) -> None:
         """Apply the rules to a step."""
         types = graph.types
         roots = {each.root for each in self._rules if each.types <= types}
-        if not roots:
-            return
+        known: KnownNumbers = {}
+        if roots:
+            graph.rewrite(lambda node: self._replacement(node, graph, known), roots, self._depth)
 
-        def rewrite(node: Node) -> Sequence[Tensor] | None:
-            inputs = node.inputs
-            types = tuple([tensor.op.op.type_name for tensor in inputs[:_MAX_INPUTS]])
-            for rule, pattern, same in _candidates(self, node.op.type_name, types):
-                for one, other in same:
-                    if inputs[one] is not inputs[other]:
-                        break
-                else:
-                    found = _replacement(node, rule, pattern, graph)
-                    if found is not None:
-                        return found
-            return None
+    def _replacement(
+        self, node: Node, graph: StepGraph, known: KnownNumbers
+    ) -> Sequence[Tensor] | None:
+        inputs = node.inputs
+        types = tuple([tensor.op.op.type_name for tensor in inputs[:_MAX_INPUTS]])
+        for rule, pattern, same, numbers in _candidates(self, node.op.type_name, types):
+            if same and any(inputs[one] is not inputs[other] for one, other in same):
+                continue
+            if numbers and not _are_numbers(inputs, numbers, known):
+                continue
+            found = _replacement(node, rule, pattern, graph)
+            if found is not None:
+                return found
+        return None
 
-        graph.rewrite(rewrite, roots, self._depth)
+
+def _are_numbers(
+    inputs: Sequence[Tensor], numbers: Sequence[tuple[int, float, str]], known: KnownNumbers
+) -> bool:
+    for place, number, text in numbers:
+        key = inputs[place], text
+        if key not in known:
+            known[key] = is_filled(inputs[place], number)
+        if not known[key]:
+            return False
+    return True
 
 
 @memoized(4_096)
@@ -93,6 +112,12 @@ def _same(pattern: Apply) -> Iterator[tuple[int, int]]:
         first = pattern.inputs.index(each)
         if isinstance(each, Symbol) and first < place:
             yield first, place
+
+
+def _numbers(pattern: Apply) -> Iterator[tuple[int, float, str]]:
+    for place, each in enumerate(pattern.inputs):
+        if isinstance(each, Literal):
+            yield place, each.number, str(each)
 
 
 def _replacement(
@@ -130,7 +155,9 @@ def _is_shared(node: Node, graph: StepGraph) -> bool:
     return sum(graph.uses(tensor) for tensor in node.outputs) > 1
 
 
-def _matches(pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], graph: StepGraph) -> bool:
+def _matches(
+    pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], graph: StepGraph
+) -> bool:
     op = node.op
     if type(op) is not pattern.kind or len(node.inputs) != len(pattern.inputs):
         return False

@@ -355,9 +355,7 @@ class StepGraph:
             found.update(dict.fromkeys(latest))
         return [node for node in found if roots is None or node.op.type_name in roots]
 
-    def _ask(
-        self, function: Rewrite, nodes: Iterable[Node], roots: Container[str] | None
-    ) -> None:
+    def _ask(self, function: Rewrite, nodes: Iterable[Node], roots: Container[str] | None) -> None:
         """Replace those of some nodes that a function gives something for."""
         alive, targets, outdated = self._alive, self._target_set, self._outdated
         waited = self._wait_counts

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
+from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph
+from thalweg.ops.core.basic import Const
 
 
 class Workspace(RewrittenGraph, SubGraph):
@@ -57,6 +62,16 @@ class Workspace(RewrittenGraph, SubGraph):
             made.outputs = tuple([Tensor(made, n, *kind) for n, kind in enumerate(kinds)])
         self._order.append(made)
         self._originals[made] = node.graph.original(node)
+        return made
+
+    def constant(self, node: Node, value: NDArray[Any], dtype: DType) -> Node:
+        """A constant that stands for a node."""
+        name = self._names.unique(f"{node.name}/folded", mark_as_used=True)
+        op, place = Const(value=value, dtype=dtype), len(self._order)
+        made = Node(self, op, name, (), (), node.device, {}, *node.made_at, place)
+        made.outputs = (Tensor(made, 0, dtype, TensorShape(value.shape)),)
+        self._order.append(made)
+        self.attribute(made, node)
         return made
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:

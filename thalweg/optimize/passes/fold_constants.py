@@ -14,9 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops.core.basic import Const
 from thalweg.optimize.evaluate import flat_arrays, outputs_of
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.pure import is_free, is_pure
@@ -83,7 +81,7 @@ def _folded(node: Node, graph: StepGraph) -> Values | None:
 def _is_small(node: Node, values: Sequence[Array]) -> bool:
     """Whether a node is within the limits, by its static shapes."""
     sizes = [tensor.shape.num_elements() for tensor in node.outputs]
-    if any(size is None for size in sizes):
+    if None in sizes:
         return sum(value.size for value in values) <= 4_096
     made = [cast("int", size) for size in sizes]
     widths = [tensor.dtype.base_dtype.size or 8 for tensor in node.outputs]
@@ -117,5 +115,6 @@ def _checked(arrays: list[Array] | None, node: Node) -> Values | None:
 def _constant(value: Array, tensor: Tensor, node: Node, graph: StepGraph) -> Tensor:
     array = np.array(value)
     array.flags.writeable = False  # what outlives a step is read-only
-    op = Const(value=array, dtype=as_dtype(tensor.dtype.base_dtype))
-    return graph.build(node, lambda: op(name="folded"))
+    made = graph.workspace.constant(node, array, tensor.dtype.base_dtype)
+    graph.insert([made], node)
+    return made.output

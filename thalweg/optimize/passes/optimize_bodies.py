@@ -46,9 +46,7 @@ def optimize_bodies(graph: StepGraph, inner: Inner) -> None:
 class _Bodies:
     """The bodies of one control node."""
 
-    def __init__(
-        self, node: Node, traces: Sequence[Node], graph: StepGraph, inner: Inner
-    ) -> None:
+    def __init__(self, node: Node, traces: Sequence[Node], graph: StepGraph, inner: Inner) -> None:
         self._node, self._traces, self._graph, self._inner = node, traces, graph, inner
         self._moved: dict[Tensor, Tensor] = {}  # traced tensors, and what stands for them
 
@@ -76,9 +74,7 @@ class _Bodies:
     def _step(self, body: Body, traced: Sequence[Tensor]) -> StepGraph:
         ends = (*body.outputs, *traced)
         nodes = [n for n in needed(ends, body.targets, {}) if not isinstance(n.op, Argument)]
-        return StepGraph(
-            nodes, ends, body.targets, frozenset(body.arguments), self._graph.devices
-        )
+        return StepGraph(nodes, ends, body.targets, frozenset(body.arguments), self._graph.devices)
 
     def _place_constants(self, step: StepGraph, body: Body) -> None:
         """Have arguments that are always a constant be one."""

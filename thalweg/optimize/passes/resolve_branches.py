@@ -73,7 +73,9 @@ def _is_ordered(node: Node, graph: StepGraph) -> bool:
     return any(graph.is_guarded(tensor) for tensor in node.inputs)
 
 
-def _unrun(node: Node, op: While, traces: Sequence[Node], graph: StepGraph) -> Sequence[Tensor] | None:
+def _unrun(
+    node: Node, op: While, traces: Sequence[Node], graph: StepGraph
+) -> Sequence[Tensor] | None:
     """The variables of a loop that makes no iteration."""
     if traces or _is_ordered(node, graph):
         return None

@@ -29,9 +29,7 @@ def simplify_controls(graph: StepGraph) -> None:
             graph.edit(node, controls=controls)
 
 
-def _forwarded(
-    node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]
-) -> list[Node]:
+def _forwarded(node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]) -> list[Node]:
     """What a node waits for, through nodes that do nothing."""
     controls: dict[Node, None] = {}
     for control in node.controls:
