@@ -8,18 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from thalweg.control.liveness import CONTROL_TYPES
+from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Identity
 from thalweg.optimize import verify
 from thalweg.optimize.custom import run_custom_passes, run_custom_rules
 from thalweg.optimize.match import RuleIndex
-from thalweg.optimize.options import DEFAULT, OptimizerSwitches
+from thalweg.optimize.options import DEFAULT, OptimizerSwitches, Toggle
 from thalweg.optimize.passes.cancel_transposes import cancel_transposes
 from thalweg.optimize.passes.fold_constants import fold_constants
 from thalweg.optimize.passes.fold_parts import fold_parts
 from thalweg.optimize.passes.hoist_invariants import hoist_invariants
 from thalweg.optimize.passes.merge_duplicates import merge_duplicates
 from thalweg.optimize.passes.merge_products import merge_products
+from thalweg.optimize.passes.mixed_precision import narrowing
 from thalweg.optimize.passes.optimize_bodies import optimize_bodies
 from thalweg.optimize.passes.order_products import order_products
 from thalweg.optimize.passes.resolve_branches import resolve_branches
@@ -42,7 +44,8 @@ class Pass:
     reason: str
     switch: str
     run: Run
-    by_default: bool = True
+    #: the least that the switch must say
+    needs: Toggle = Toggle.DEFAULT
     #: run inside conditionals and loops by the passes that run here
     is_nested: bool = False
 
@@ -135,6 +138,13 @@ PASSES: tuple[Pass, ...] = (
         _rules("arithmetic"),
     ),
     Pass(
+        "relaxed_arithmetic",
+        "what holds of finite numbers alone, where the switch is AGGRESSIVE",
+        "arithmetic_optimization",
+        _rules("relaxed_arithmetic"),
+        Toggle.AGGRESSIVE,
+    ),
+    Pass(
         "push_constants_down",
         "constant meets constant, for folding in the next round",
         "constant_folding",
@@ -169,6 +179,20 @@ PASSES: tuple[Pass, ...] = (
         "narrow products of one input fill the vectors together",
         "remapping",
         merge_products,
+    ),
+    Pass(
+        "half_precision",
+        "products in float16, where the switch is AGGRESSIVE: the loss must be scaled",
+        "auto_mixed_precision",
+        narrowing(dtypes.float16),
+        Toggle.AGGRESSIVE,
+    ),
+    Pass(
+        "mixed_precision",
+        "products in bfloat16, where the switch is ON; last, when products are what they will be",
+        "auto_mixed_precision",
+        narrowing(dtypes.bfloat16),
+        Toggle.ON,
     ),
     Pass(
         "optimize_bodies",
@@ -228,7 +252,7 @@ def optimize(
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
-    passes = [each for each in PASSES if switches.is_on(each.switch, each.by_default)]
+    passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
     passes = _nested([each for each in passes if each.name not in switches.without])
     with gc_paused():
         graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices)

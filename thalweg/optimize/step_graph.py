@@ -103,7 +103,7 @@ class StepGraph:
         """The nodes, in an order that runs."""
         if not self._is_in_order:
             for node in [*self._outdated]:
-                self._bring_up_to_date(node)
+                self.refresh(node)
             found: list[Node] = []
             for node in self._nodes:
                 if node in self._alive and node not in self._inserted:
@@ -224,7 +224,7 @@ class StepGraph:
             if len(node.inputs) > _MAX_INPUTS:
                 self._outdated.add(node)
             else:
-                self._bring_up_to_date(node)
+                self.refresh(node)
         self.changes += takers
         self.release(old.op)
 
@@ -237,6 +237,7 @@ class StepGraph:
         annotations: Mapping[str, Any] | None = None,
     ) -> None:
         """Change parts of a node."""
+        self.refresh(node)
         before = (*[tensor.op for tensor in node.inputs], *node.controls)
         self._remove_edges(node)
         node.op = node.op if op is None else op
@@ -278,7 +279,7 @@ class StepGraph:
         self._alive.remove(node)
         self._is_in_order = False
         if node in self._outdated:
-            self._bring_up_to_date(node)
+            self.refresh(node)
         self._remove_edges(node)
         self.changes += [tensor.op for tensor in node.inputs]
 
@@ -325,8 +326,8 @@ class StepGraph:
         self._takers.setdefault(new, []).extend(takers)
         return takers
 
-    def _bring_up_to_date(self, node: Node) -> None:
-        """Have a node take what stands for its inputs by now."""
+    def refresh(self, node: Node) -> None:
+        """Have a node of many inputs take what stands for them by now; others always do."""
         node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
         self._outdated.discard(node)
 
@@ -363,7 +364,7 @@ class StepGraph:
             if node not in alive or node in targets:
                 continue
             if node in outdated:
-                self._bring_up_to_date(node)
+                self.refresh(node)
             if node in waited and not any(map(self.uses, node.outputs)):
                 continue  # it is only waited for
             self._made.clear()
