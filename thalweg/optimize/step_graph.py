@@ -193,8 +193,13 @@ class StepGraph:
             nodes = self._changed(seen, roots, depth)
 
     def rewrite_once(self, function: Rewrite) -> None:
-        """Ask a function about all nodes, in their order."""
-        self._ask(function, self.nodes, None)
+        """Ask a function about all nodes, in their order; if the pass ran before, about those of
+        the types of what changed."""
+        nodes = self.nodes
+        if self.mark is not None:
+            types = {node.op.type_name for node in self._current(self.changes[self.mark :])}
+            nodes = [node for node in nodes if node.op.type_name in types]
+        self._ask(function, nodes, None)
 
     def build(self, node: Node, make: Callable[[], Any]) -> Any:
         """What graph code gives; its nodes stand for a node and join the step before it."""
@@ -341,8 +346,10 @@ class StepGraph:
     # The traversal
 
     def _candidates(self, roots: Container[str] | None, depth: int) -> Sequence[Node]:
-        if self.mark is not None and 32 * (len(self.changes) - self.mark) < len(self._alive):
-            return self._changed(self.mark, roots, depth)
+        if self.mark is not None:
+            fresh = len(self.changes) - self.mark
+            if fresh * (1 + 8 * depth) < len(self._alive):  # what is near costs more to find
+                return self._changed(self.mark, roots, depth)
         nodes = self.nodes
         return nodes if roots is None else [n for n in nodes if n.op.type_name in roots]
 
@@ -360,6 +367,7 @@ class StepGraph:
         """Replace those of some nodes that a function gives something for."""
         alive, targets, outdated = self._alive, self._target_set, self._outdated
         waited = self._wait_counts
+        self._made.clear()
         for node in nodes:
             if node not in alive or node in targets:
                 continue
@@ -367,10 +375,10 @@ class StepGraph:
                 self.refresh(node)
             if node in waited and not any(map(self.uses, node.outputs)):
                 continue  # it is only waited for
-            self._made.clear()
             outputs = function(node)
             if outputs is not None:
                 self._settle(node, outputs, function, roots)
+                self._made.clear()
 
     def _settle(
         self,
