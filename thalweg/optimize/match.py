@@ -140,7 +140,7 @@ def _replacement(
     if match is None or not rule.when(match):
         return None
     result = graph.build(node, lambda: rule.replaced(match))
-    graph.fired[rule.name] += 1
+    graph.fire(rule.name, node)
     return cast("Sequence[Tensor]", result) if isinstance(result, list | tuple) else [result]
 
 

@@ -220,6 +220,11 @@ class PassReport:
     after: int = 0
     fired: dict[str, int] = field(default_factory=dict[str, int])  # how often, by rule
     seconds: float = 0.0
+    places: list[tuple[str, Node]] = field(default_factory=list[tuple[str, Node]], repr=False)
+
+
+#: Sees a step before the passes, and after each pass that changed it.
+Watch = Callable[[str, StepGraph], None]
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,7 @@ def optimize(
     feeds: tuple[Tensor, ...],
     devices: Mapping[Node, str] | None = None,
     switches: OptimizerSwitches = DEFAULT,
+    watch: Watch | None = None,
 ) -> OptimizedStep:
     """A pruned step, computed with less. Its feeds stay what they are.
 
@@ -249,21 +255,22 @@ def optimize(
         feeds: the tensors whose values are given.
         devices: where the nodes run, if that is not one device.
         switches: which passes run.
+        watch: is told of the step before the passes, and after each that changed it.
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
     passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
-    passes = _nested([each for each in passes if each.name not in switches.without])
+    passes = nested([each for each in passes if each.name not in switches.without])
     with gc_paused():
         graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices)
-        reports = tuple(run_passes(graph, passes))
+        reports = tuple(run_passes(graph, passes, watch))
     if not graph.is_changed:
         return OptimizedStep(nodes, fetches, targets, reports)
     found, added = _own_fetches(graph, fetches)
     return OptimizedStep([*graph.nodes, *added], found, graph.targets, reports)
 
 
-def _nested(passes: Sequence[Pass]) -> list[Pass]:
+def nested(passes: Sequence[Pass]) -> list[Pass]:
     """Passes, of which one runs all of them in the bodies of control nodes."""
     found: list[Pass] = []
 
@@ -277,17 +284,23 @@ def _nested(passes: Sequence[Pass]) -> list[Pass]:
     return found
 
 
-def run_passes(graph: StepGraph, passes: Sequence[Pass]) -> list[PassReport]:
+def run_passes(
+    graph: StepGraph, passes: Sequence[Pass], watch: Watch | None = None
+) -> list[PassReport]:
     """Run passes over a step, again as long as others changed what they saw; what each did."""
+    if watch is not None:
+        watch("", graph)
     reports = [PassReport(each.name, each.reason) for each in passes]
     seen: list[int | None] = [None] * len(passes)
     for _ in range(MAX_ROUNDS):
         before = len(graph.changes)
         for number, each in enumerate(passes):
-            graph.mark = seen[number]
-            if graph.mark != len(graph.changes):
+            graph.mark, count = seen[number], len(graph.changes)
+            if graph.mark != count:
                 _run(each, graph, reports[number])
                 seen[number] = len(graph.changes)
+                if watch is not None and seen[number] != count:
+                    watch(each.name, graph)
         if len(graph.changes) == before:
             break
     return reports
@@ -308,9 +321,11 @@ def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
         report.after = len(graph)
         for name, number in graph.fired.items():
             report.fired[name] = report.fired.get(name, 0) + number
+        report.places += graph.fired_for
         if spec is not None:
             spec.check(graph, each.name)
     graph.fired.clear()
+    graph.fired_for.clear()
 
 
 def _own_fetches(

@@ -48,7 +48,9 @@ class StepGraph:
         self.workspace = Workspace()
         self.feeds = feeds
         self.devices = devices
-        self.fired: Counter[str] = Counter()  # how often each rule did, in the pass that runs
+        #: how often each rule fired, and for which nodes of the user's, in the pass that runs
+        self.fired: Counter[str] = Counter()
+        self.fired_for: list[tuple[str, Node]] = []
         #: nodes that are new, take something else, or whose values are taken less often
         self.changes: list[Node] = []
         self.mark: int | None = None  # how many of them the pass that runs has seen, if it ran
@@ -200,6 +202,11 @@ class StepGraph:
             types = {node.op.type_name for node in self._current(self.changes[self.mark :])}
             nodes = [node for node in nodes if node.op.type_name in types]
         self._ask(function, nodes, None)
+
+    def fire(self, rule: str, node: Node, count: int = 1) -> None:
+        """Note that a rule fired."""
+        self.fired[rule] += count
+        self.fired_for.append((rule, node.original))
 
     def build(self, node: Node, make: Callable[[], Any]) -> Any:
         """What graph code gives; its nodes stand for a node and join the step before it."""

@@ -36,7 +36,7 @@ def merge_duplicates(graph: StepGraph) -> None:
             return None
         for first in seen:
             if _are_same(first, node, graph):
-                graph.fired[f"duplicate {kind.type_name}"] += 1
+                graph.fire(f"duplicate {kind.type_name}", node)
                 return first.outputs
         seen.append(node)
         return None

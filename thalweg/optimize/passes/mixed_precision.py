@@ -45,7 +45,7 @@ def narrowing(dtype: DType) -> Callable[[StepGraph], None]:
         casts = _Casts(graph, dtype)
         for node in _chosen(graph):
             casts.narrow(node)
-            graph.fired[f"narrow {node.type}"] += 1
+            graph.fire(f"narrow {node.type}", node)
 
     return run
 
