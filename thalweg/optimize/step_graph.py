@@ -1,7 +1,8 @@
 """A step while passes change it: its nodes in an order that runs, its ends, who takes what.
 
-Nodes of the user's graph are immutable: the step has copies of them, which are the optimiser's own
-and change in place. A rewrite therefore costs what it changes, however large the step is.
+Nodes of the user's graph are immutable: the step has copies of those that take anything, which are
+the optimiser's own and change in place. A rewrite therefore costs what it changes, however large
+the step is.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ class StepGraph:
         copied: dict[Node, Node] = {}
         tensors: dict[Tensor, Tensor] = {}
         for node in nodes:
+            if not node.inputs and not node.controls:  # a constant, a variable: nothing can change
+                copied[node] = node
+                self.types.add(node.op.type_name)
+                continue
             inputs = tuple([tensors.get(tensor, tensor) for tensor in node.inputs])
             controls = node.controls and tuple([copied.get(n, n) for n in node.controls])
             made = copied[node] = self.workspace.replica(node, inputs, controls)
@@ -103,9 +108,9 @@ class StepGraph:
     @property
     def nodes(self) -> list[Node]:
         """The nodes, in an order that runs."""
+        for node in [*self._outdated]:
+            self.refresh(node)
         if not self._is_in_order:
-            for node in [*self._outdated]:
-                self.refresh(node)
             found: list[Node] = []
             for node in self._nodes:
                 if node in self._alive and node not in self._inserted:
@@ -275,9 +280,11 @@ class StepGraph:
     def prune(self) -> None:
         """Remove what nothing needs. Only conditionals and loops may take what they do not need;
         all else goes when its last use does."""
+        nodes = self.nodes
         alive = Needs(dict.fromkeys(self.feeds)).reached(self._fetches, self.targets)
-        for node in self._alive - alive:
-            self._remove(node)
+        for node in nodes:
+            if node not in alive:
+                self._remove(node)
 
     # Nodes under change
 
