@@ -22,6 +22,9 @@ GROUNDS: Mapping[str, str] = {
     "test": "a test of the tests or of the proto, not of a rewrite",
     "denormals": "kernels keep denormal numbers, folded or not",
     "device": "a placed step is cut with one transfer per value and destination in any case",
+    "rows": "lowering fuses it: a layer norm is two loops (statistics, then the rest), attention two "
+    "products with the scale in the first and a softmax between; there is no fused op to map it to",
+    "copies": "the weights are variables, and joining them would copy them in every step",
     "same": "what is not known to be the same is left alone; the rule's conditions say so",
 }
 
@@ -248,6 +251,18 @@ SHAPES: Mapping[str, str] = {
     "OptimizeShapeRatio": "ground shapes",
 }
 
+LATER: Mapping[str, str] = {
+    "FuseGeluExact (erf)": "ground fused",
+    "FuseGeluApproximate (tanh)": "ground fused",
+    "FuseLayerNorm": "ground rows",
+    "MultiHeadAttention": "ground rows",
+    "EmbeddingSum": "ground fused",
+    "MatMulsOfOneInput, constant weights": "pass merge_products",
+    "MatMulsOfOneInput, variables": "ground copies",
+    "AutoMixedPrecision bfloat16": "pass mixed_precision",
+    "AutoMixedPrecision float16": "pass half_precision",
+}
+
 OPTIMISERS: Mapping[str, Mapping[str, str]] = {
     "constant folding": CONSTANT_FOLDING,
     "arithmetic": ARITHMETIC,
@@ -256,4 +271,5 @@ OPTIMISERS: Mapping[str, Mapping[str, str]] = {
     "loops": LOOPS,
     "layout": LAYOUT,
     "shapes": SHAPES,
+    "later fusions and precision": LATER,
 }
