@@ -22,8 +22,8 @@ GROUNDS: Mapping[str, str] = {
     "test": "a test of the tests or of the proto, not of a rewrite",
     "denormals": "kernels keep denormal numbers, folded or not",
     "device": "a placed step is cut with one transfer per value and destination in any case",
-    "rows": "lowering fuses it: a layer norm is two loops (statistics, then the rest), attention two "
-    "products with the scale in the first and a softmax between; there is no fused op to map it to",
+    "rows": "lowering fuses it, and there is no fused op to map it to: a layer norm is two loops, "
+    "attention two products with the scale in the first and a softmax between",
     "copies": "the weights are variables, and joining them would copy them in every step",
     "same": "what is not known to be the same is left alone; the rule's conditions say so",
 }
