@@ -24,7 +24,7 @@ from thalweg.graph.node import Tensor, as_node
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform.described import described
-from thalweg.public import namespace, public
+from thalweg.public import public, registered
 from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.scope import VariableScope, get_variable, variable_scope
 from thalweg.variables.variable import VariableAggregation, VariableSynchronization
@@ -93,8 +93,7 @@ def resolve_activation(activation: Any) -> Callable[..., Any] | None:
         return activation
     if activation == "linear":
         return None
-    known = namespace()
-    found = known.get(f"nn.{activation}", known.get(activation))
+    found = registered(f"nn.{activation}") or registered(activation)
     if not callable(found):
         raise ValueError(f"Unknown activation function: {activation}")
     return cast("Callable[..., Any]", found)
