@@ -69,7 +69,7 @@ class NestBuilder:
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
         operands = Operands(spec, target.prefers_gathers)
-        self._resolver = Resolver(spec, operands)
+        self._resolver = Resolver(spec, operands, self._store_intermediate)
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
         self._reductions: dict[Any, Buffer] = {}  # those that have nests of their own
@@ -291,6 +291,11 @@ class NestBuilder:
         else:
             variables = _loops(at)
             self._add(node, variables, [Store(buffer, variables, own_place(at), form)])
+
+    def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
+        buffer = Buffer.temporary(value.dtype, math.prod(at.shape), node)
+        self._write(node, buffer, at, value)
+        return buffer
 
     def _scatter(self, node: Node, buffer: Buffer, at: IndexTuple, form: Scatter) -> None:
         """Store the initial values, unless the buffer holds them, then combine the updates."""
