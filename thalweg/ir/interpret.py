@@ -40,10 +40,11 @@ def run_loop(
     shape: Sequence[int],
     output: int = 0,
     gathers: bool = False,
+    channels: int = 1,
 ) -> Array:
     """One output of an op, of this shape, by its loop form. `operands` may nest lists."""
     at = IndexTuple.over(shape, output)
-    form = lowered(op, at, operands, gathers)
+    form = lowered(op, at, operands, gathers, channels)
     if isinstance(form, Scatter):
         return _scattered(form, at, arrays)
     value = _Evaluation([form], at.variables, arrays).value(form)

@@ -264,14 +264,19 @@ def widened(x: Expr, dtype: Any) -> Expr:
 
 
 def lowered(
-    op: Any, at: IndexTuple, operands: Sequence[Any], gathers: bool = False
+    op: Any, at: IndexTuple, operands: Sequence[Any], gathers: bool = False, channels: int = 1
 ) -> Expr | Scatter:
     """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands.
 
-    An op whose `loop` scatters may have a `gather_loop` too, for targets that prefer it.
+    An op whose `loop` scatters may have a `gather_loop` too, for targets that prefer it, and one
+    that reads images a `packed_loop`, for targets that read some `channels` at once.
     """
     if gathers and op.has("gather_loop"):
         return as_expr(op.gather_loop(at, *operands))
+    if channels > 1 and op.has("packed_loop"):
+        form = op.packed_loop(channels, at, *operands)
+        if form is not None:
+            return as_expr(form)
     if op.has("loop"):
         form = op.loop(at, *operands)
         return form if isinstance(form, Scatter) else as_expr(form)

@@ -16,11 +16,12 @@ import numpy as np
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
+from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, expressed, flat
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
-from thalweg.ir.rewrite import Replace, free_variables
+from thalweg.ir.rewrite import Replace, free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -68,7 +69,7 @@ class NestBuilder:
 
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
-        operands = Operands(spec, target.prefers_gathers)
+        operands = Operands(spec, target)
         self._resolver = Resolver(spec, operands, self._store_intermediate)
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
@@ -293,8 +294,16 @@ class NestBuilder:
             self._add(node, variables, [Store(buffer, variables, own_place(at), form)])
 
     def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
+        """The buffer of an intermediate; one that is equal and reads no variables is used again."""
+        key = "intermediate", at.shape, structure([value], at.variables)
+        read = [part.buffer for part in walk([value]) if isinstance(part, Load)]
+        lasts = not any(buffer.is_variable for buffer in read)
+        if lasts and key in self._reductions:
+            return self._reductions[key]
         buffer = Buffer.temporary(value.dtype, math.prod(at.shape), node)
         self._write(node, buffer, at, value)
+        if lasts:
+            self._reductions[key] = buffer
         return buffer
 
     def _scatter(self, node: Node, buffer: Buffer, at: IndexTuple, form: Scatter) -> None:

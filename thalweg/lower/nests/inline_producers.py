@@ -7,6 +7,7 @@ data is clamped into its range, so that no load leaves its buffer, and gets a ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, affine, compared, expressed, flat
 from thalweg.ir.loop import IndexTuple, Intermediate, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import NotCompiled, Specialised
 from thalweg.ops.core import basic
@@ -61,8 +63,8 @@ def results_of(node: Node) -> Sequence[Tensor]:
 class Operands:
     """The operands that stand for tensors in loop forms, and the tensors of operands."""
 
-    def __init__(self, spec: Specialised, gathers: bool) -> None:
-        self._spec, self._gathers = spec, gathers
+    def __init__(self, spec: Specialised, target: Target) -> None:
+        self._spec, self._target = spec, target
         self.tensors: dict[Operand, Tensor] = {}
         self.streams: dict[Operand, Node] = {}
         self._made: dict[Tensor, Operand] = {}
@@ -86,12 +88,20 @@ class Operands:
         if not (node.op.has("loop") or node.op.has("element")):
             raise NotCompiled(node, "it has no loop form")
         try:
-            return lowered(node.op, at, self.of(node), self._gathers)
+            return lowered(node.op, at, self.of(node), *self._forms(node))
         except NotLowered as error:
             raise NotCompiled(node, str(error)) from error
         except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
             # An input that the op does not take: its NumPy kernel raises the error.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
+
+    def _forms(self, node: Node) -> tuple[bool, int]:
+        """Which forms of an op the target takes."""
+        target = self._target
+        if not node.op.has("packed_loop"):
+            return target.prefers_gathers, 1
+        is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
+        return target.prefers_gathers, target.channels_read if is_large else 1
 
     def _operand(self, tensor: Tensor) -> Operand:
         made = self._made.get(tensor)

@@ -13,7 +13,7 @@ from typing import Any
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Cast, OperandLoad, Reduce
 from thalweg.ir.index import Affine, affine, flat
-from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.ir.loop import IndexTuple, Intermediate, Operand
 from thalweg.lower.cost import Form, analysed
 from thalweg.lower.nests.match_contraction import summed_product
 
@@ -62,4 +62,6 @@ def _contracted_axes(raw: Any) -> int:
     """The number of axes that a sum of products contracts; 0 for other forms."""
     while isinstance(raw, Cast):
         raw = raw.value
+    if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
+        return _contracted_axes(raw.operand.element)
     return len(raw.variables) if isinstance(raw, Reduce) and summed_product(raw) else 0

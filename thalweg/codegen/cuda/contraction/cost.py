@@ -60,7 +60,7 @@ class Cost:
             share = ceil(tiles * depth / made.workers) * ceil(made.workers / units)
             parts = 2 * made.workers
             ends = ceil(tiles / made.workers) + 1  # of tiles that a worker has something of
-            time = _PARTS_RISK * (share * block + ends * out + _FILL + self._fixup(parts))
+            time = _PARTS_RISK * (share * block + ends * (out + _FILL) + self._fixup(parts))
         elif made.splits > 1:
             parts = tiles * made.splits
             each = ceil(depth / made.splits) * block + self._part_out() + _FILL / 2
