@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -293,11 +294,20 @@ class NestBuilder:
             variables = _loops(at)
             self._add(node, variables, [Store(buffer, variables, own_place(at), form)])
 
+    @cached_property
+    def _updated(self) -> set[Buffer]:
+        """The variables that the region writes."""
+        return {
+            self.buffers[node.inputs[place]]
+            for node in self._spec.region.nodes
+            for place in node.op.parsed.references
+        }
+
     def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
-        """The buffer of an intermediate; one that is equal and reads no variables is used again."""
+        """The buffer of an intermediate; one that is equal and reads what lasts is used again."""
         key = "intermediate", at.shape, structure([value], at.variables)
-        read = [part.buffer for part in walk([value]) if isinstance(part, Load)]
-        lasts = not any(buffer.is_variable for buffer in read)
+        read = {part.buffer for part in walk([value]) if isinstance(part, Load)}
+        lasts = read.isdisjoint(self._updated)
         if lasts and key in self._reductions:
             return self._reductions[key]
         buffer = Buffer.temporary(value.dtype, math.prod(at.shape), node)

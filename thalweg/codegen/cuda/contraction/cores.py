@@ -16,6 +16,7 @@ from thalweg.codegen.cuda.contraction.output import sum_type, together
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
+from thalweg.codegen.loops.blocks import compensated, restored
 from thalweg.codegen.llvm.builder import FLOAT, I64, Type, Value, constant
 
 PIECE = 4  # rows or columns of a thread that are side by side
@@ -210,16 +211,18 @@ class _Totals:
 
     def _added(self, place: int, sums: Sequence[Value]) -> tuple[Value, Value]:
         """Some totals with sums added, and what was lost by that."""
-        b = self.frame.b
         before, lost = self._get(place), self._get(self.count + place)
-        more = b.binary("fsub", together(self.frame, sums[place : place + PIECE]), lost)
-        total = b.binary("fadd", before, more)
-        return total, b.binary("fsub", b.binary("fsub", total, before), more)
+        return compensated(
+            self.frame.b, before, lost, together(self.frame, sums[place : place + PIECE])
+        )
 
     def with_rest(self, sums: Sequence[Value]) -> list[Value]:
-        """The totals with the last sums."""
-        totals = [self._added(place, sums)[0] for place in range(0, self.count, PIECE)]
-        return [self.frame.b.extract(t, lane) for t in totals for lane in range(PIECE)]
+        """The totals with the last sums, and with what was lost."""
+        b, found = self.frame.b, list[Value]()
+        for place in range(0, self.count, PIECE):
+            total = restored(b, *self._added(place, sums))
+            found += [b.extract(total, lane) for lane in range(PIECE)]
+        return found
 
 
 def _threads_across(n: int, threads: int) -> int:
