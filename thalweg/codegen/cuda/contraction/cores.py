@@ -16,8 +16,8 @@ from thalweg.codegen.cuda.contraction.output import sum_type, together
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
-from thalweg.codegen.loops.blocks import compensated, restored
 from thalweg.codegen.llvm.builder import FLOAT, I64, Type, Value, constant
+from thalweg.codegen.loops.blocks import compensated, restored
 
 PIECE = 4  # rows or columns of a thread that are side by side
 _PAD = 4  # elements that keep the columns of a transposed chunk in different banks
