@@ -65,6 +65,11 @@ class Target:
     min_pretransposed_rows: int = 8
     max_pretransposed_rows: int = 48
 
+    # Large images with fewer channels are packed for convolutions, several pixels to a channel. A
+    # CPU reads one element of an image for a vector of outputs: it gains nothing.
+    channels_read: int = 1
+    min_packed_elements: int = 1 << 20
+
     # Order and memory
     min_hoisted_bytes: int = 1 << 20  # that a consumer reads, from which it runs right away
     hoisted_shrinkage: int = 16  # times fewer bytes that it writes

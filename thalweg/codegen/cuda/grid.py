@@ -41,7 +41,7 @@ class GridModule(Module):
     def __init__(self, target: CudaTarget) -> None:
         real = not target.is_emulated
         recent = real and target.capability >= _AMPERE
-        super().__init__(real, real, native_bf16=recent, nan_extremes=recent)
+        super().__init__(real, real, recent, recent, saturates=True)
         self.target = target
         self._entries: list[tuple[str, Sequence[Type], Builder, int, int]] = []
         self._used = set[str]()
