@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place, packed, values_of
 from thalweg.cluster.wire import FixedFields, Kind, Message
-from thalweg.cluster.worker import Values, Worker
+from thalweg.cluster.worker import Done, Values, Worker
 from thalweg.device.local import local_devices
 from thalweg.partition.rendezvous import Key
 from thalweg.platform.caches import memoized
@@ -75,6 +75,18 @@ class TaskServer(Member):
         self._worker.open_session(session)
         names = [device.name for device in self._worker.devices]
         return TaskInfo(self.task, self.endpoint.address, names, None)
+
+    def start_own(
+        self,
+        session: str,
+        handle: int,
+        number: int,
+        feeds: Mapping[int, Any],
+        done: Done,
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Begin the part of this process in a step of a session whose target it is."""
+        self._worker.start(session, handle, number, feeds, self._soon, done, later)
 
     # As a task
 

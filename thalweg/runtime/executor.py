@@ -81,10 +81,11 @@ def start_partitions(
     cancellation: Cancellation,
     rendezvous: Rendezvous,
     soon: Soon,
+    later: Callable[[Callable[[], None]], None],
     done: Callable[[dict[int, Any], BaseException | None], None],
 ) -> None:
     """Run partitions like `run_partitions`, but never wait: they go on by `soon` when something
-    comes, and on a worker when there are calls that may take long. `done` is called once."""
+    comes. From the first call that may take long, `later` does the rest. `done` is called once."""
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
 
     def ended(results: Sequence[Sequence[Any]], error: BaseException | None) -> None:
@@ -98,7 +99,7 @@ def start_partitions(
         done(found, error)
 
     graphs = _graphs(partitions, feeds, resources, cancellation, rendezvous)
-    start_all(graphs, cancellation, soon, ended)
+    start_all(graphs, cancellation, soon, later, ended)
 
 
 def _graphs(

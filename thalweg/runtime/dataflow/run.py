@@ -62,10 +62,11 @@ def start_all(
     graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]],
     cancellation: Cancellation,
     soon: Soon,
+    later: Callable[[Callable[[], None]], None],
     done: Callable[[list[list[Any]], BaseException | None], None],
 ) -> None:
-    """Run token graphs on a thread that may not wait, as long as all calls are short; `done` is
-    told the fetched values of each, or an error."""
+    """Run token graphs on threads that may not wait, as long as all calls are short; the rest is
+    given to `later`. `done` is told the fetched values of each, or an error."""
     scheduler = Scheduler(cancellation, defers=True)
 
     def ended(error: BaseException | None) -> None:
@@ -77,7 +78,7 @@ def start_all(
             error = failure
         done(results, error)
 
-    events = EventDriven(scheduler, soon, ended)
+    events = EventDriven(scheduler, soon, later, ended)
     runs = _begin(graphs, scheduler)
     events.advance()
 
