@@ -27,6 +27,7 @@ from thalweg.runtime.dataflow.scheduler import (
     Scheduler,
     Soon,
 )
+from thalweg.runtime.dataflow.straight import StraightGraph
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
@@ -38,6 +39,7 @@ class Dataflow:
     def __init__(self, graph: TokenGraph) -> None:
         self.graph = graph
         self.wiring = Wiring(graph)
+        self.straight = StraightGraph.of(graph, self.wiring)
 
     def __call__(self, context: Context, *feeds: Any) -> list[Any]:
         """The fetched values of one run, as the kernel of a whole step."""
