@@ -51,9 +51,7 @@ INSTEAD: dict[str, str] = {
     "contrib.layers.sparse_column_with_keys": _COLUMNS,
     "contrib.layers.summarize_activation": _SLIM,
     "contrib.learn": "estimators are in tf.estimator",
-    "contrib.legacy_seq2seq": _DECODER,
-    "contrib.seq2seq": _DECODER,
-    "contrib.seq2seq.tile_batch": "use tf.tile and tf.reshape",
+
     "contrib.signal": "see tf.signal",
     "contrib.slim": _SLIM,
     "contrib.staging": "use Dataset.prefetch",

@@ -31,12 +31,13 @@ MODULES: Final[dict[str, str]] = {
     "contrib.learn.python.learn": "datasets monitors preprocessing",
     "contrib.learn.python.learn.preprocessing": "text",
     "contrib.learn.python.learn.datasets": "base mnist",
+    "contrib.legacy_seq2seq.python.ops": "seq2seq",
     "contrib.lookup": "lookup_ops",
     "contrib.metrics.python.ops": "metric_ops set_ops",
     "contrib.rnn.python.ops": "core_rnn core_rnn_cell rnn rnn_cell",
     "contrib.rnn": "core_rnn_cell rnn_cell",
     "contrib.seq2seq.python.ops": (
-        "attention_wrapper basic_decoder beam_search_decoder decoder helper loss"
+        "attention_wrapper basic_decoder beam_search_decoder beam_search_ops decoder helper loss"
     ),
     "contrib.tensorboard.plugins": "projector",
     "contrib.training.python.training": "evaluation hparam training",
@@ -168,11 +169,12 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.learn.monitors": ("train",),
     "contrib.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
     "contrib.learn.python.learn.monitors": ("train",),
+    "contrib.legacy_seq2seq": ("contrib.legacy_seq2seq", "thalweg.seq2seq"),
     "contrib.lookup": ("contrib.lookup", *_DEFAULT),
     "contrib.metrics": ("contrib.metrics", "sets", "metrics"),
     "contrib.nn": ("nn",),
     "contrib.rnn": ("contrib.rnn", "nn.rnn_cell", "nn", "thalweg.nn"),
-    "contrib.seq2seq": ("contrib.seq2seq",),
+    "contrib.seq2seq": ("contrib.seq2seq", "thalweg.seq2seq"),
     "contrib.tensorboard.plugins.projector": ("contrib.tensorboard.plugins.projector",),
     "contrib.testing": ("test",),
     "contrib.training": ("contrib.training", "train"),
