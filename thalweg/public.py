@@ -237,7 +237,7 @@ def _child(parent: ModuleType, name: str) -> ModuleType:
 
 def _own_module(parent: ModuleType, name: str) -> ModuleType | None:
     """`parent.name` where that is a module of this package: a stray `import logging` is not."""
-    bound = getattr(parent, name, None)
+    bound = vars(parent).get(name)  # nothing is loaded for this
     if not isinstance(bound, ModuleType):
         return None
     package = parent.__name__.partition(".")[0]

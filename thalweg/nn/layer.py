@@ -7,6 +7,7 @@ live in a variable scope of the layer's own, opened below the scope of the first
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -174,6 +175,15 @@ class Layer:
         if scope:
             with variable_scope(scope) as captured:
                 self._scope = captured
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Layer:
+        """A layer of its own in the same graph and scope, with the same variables so far."""
+        copied = type(self).__new__(type(self))
+        graph_parts = [self._graph, self._scope, *self.weights, *self._losses, *self._updates]
+        memo |= {id(part): part for part in graph_parts} | {id(self): copied}
+        for name, value in vars(self).items():
+            vars(copied)[name] = copy.deepcopy(value, memo)
+        return copied
 
     # What a layer has
 
