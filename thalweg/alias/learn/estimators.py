@@ -366,10 +366,12 @@ def infer_real_valued_columns_from_input_fn(input_fn: Callable[[], Any]) -> list
     """A column for each feature that an input function gives."""
     with tf.Graph().as_default():
         features: Any = input_fn()[0]
-        tensors = _by_name(features)
+        tensors: dict[str, Any] = _by_name(features)
         return [
             columns.real_valued_column(
-                name, int(np.prod(t.shape.as_list()[1:], initial=1)), dtype=t.dtype
+                name,
+                int(np.prod(cast("list[int]", t.shape.as_list()[1:]), initial=1)),
+                dtype=t.dtype,
             )
             for name, t in sorted(tensors.items())
         ]

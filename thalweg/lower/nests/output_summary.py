@@ -65,7 +65,9 @@ def _contracted_axes(raw: Any) -> int:
         raw = raw.value
     if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
         return _contracted_axes(raw.operand.element)
-    product = summed_product(raw) if isinstance(raw, Reduce) else None
+    if not isinstance(raw, Reduce):
+        return 0
+    product = summed_product(raw)
     if product is None or any(isinstance(part, Reduce) for part in walk([product])):
         return 0  # a factor that is a reduction itself is no operand: nothing is contracted
     return len(raw.variables)

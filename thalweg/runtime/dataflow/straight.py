@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -178,8 +178,9 @@ class StraightRun:
         if len(outputs) == 1 and not isinstance(result, _SEVERAL):
             self._send(outputs[0], result)
         elif outputs or result:
-            flat: Sequence[Any] = result
-            if not isinstance(vertex.call.function, Executable):  # which gives no lists in lists
+            if isinstance(vertex.call.function, Executable):  # which gives no lists in lists
+                flat = cast("Sequence[Any]", result)
+            else:
                 flat = outputs_of(result, len(outputs), vertex.call.node)
             for edges, value in zip(outputs, flat, strict=True):
                 if edges:
