@@ -236,6 +236,27 @@ def test_a_plan_lists_kernels_and_a_profile_times_them() -> None:
         assert all(row.best > 0 for row in profile.rows)
 
 
+def test_a_layer_norm_is_one_kernel() -> None:
+    x = tf.placeholder(tf.float32, [40, 96])
+    scale = tf.placeholder(tf.bfloat16, [96])
+    mean, variance = tf.nn.moments(x, [1], keep_dims=True)
+    y = (x - mean) * tf.rsqrt(variance + 1e-5) * tf.cast(scale, tf.float32)
+    given = np.random.RandomState(1).randn(40, 96).astype(np.float32)
+    feeds = {x: given, scale: np.arange(96) / 64}
+    with tf.Session() as session:
+        found = session.run(y, feeds)
+        assert len(session.plan(y, feeds).kernels) == 1
+        assert len(session.plan([y, mean], feeds).kernels) == 1
+        again, means = session.run([y, mean], feeds)
+    wide = given.astype(np.float64)
+    means_wanted = wide.mean(1, keepdims=True)
+    wanted = (wide - means_wanted) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    wanted *= np.asarray(np.arange(96) / 64, scale.dtype.as_numpy_dtype).astype(np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found, again)
+    np.testing.assert_allclose(means, means_wanted, rtol=1e-4, atol=1e-6)
+
+
 # Errors
 
 
