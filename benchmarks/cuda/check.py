@@ -77,15 +77,20 @@ def special(x: Any) -> list[Any]:
     return [*(tf.cast(wide, kind) for kind in kinds), shifted, tf.math.nextafter(x, x + 1)]
 
 
+def layer(stride: int, padding: str, *shapes: tuple[int, ...]) -> Case:
+    """A convolution with a ReLU."""
+    return Case(convolution(stride, padding), shapes, limit=ROUNDED)
+
+
 CASES = {
     "long sums in parts": Case(products, [(192, 16384), (16384, 256)]),
     "few rows, as layers have": Case(products, [(128, 4096), (4096, 1024)]),
-    "windows 3x3": Case(convolution(1, "SAME"), [(32, 14, 14, 64), (3, 3, 64, 128)], limit=ROUNDED),
-    "windows 5x5": Case(convolution(1, "SAME"), [(16, 27, 27, 64), (5, 5, 64, 192)], limit=ROUNDED),
-    "windows with steps": Case(convolution(2, "SAME"), [(16, 28, 28, 64), (3, 3, 64, 128)], limit=ROUNDED),
-    "first layer 11x11": Case(convolution(4, "VALID"), [(32, 115, 115, 3), (11, 11, 3, 64)], limit=ROUNDED),
-    "first layer 7x7": Case(convolution(2, "SAME"), [(32, 112, 112, 3), (7, 7, 3, 64)], limit=ROUNDED),
-    "first layer 3x3": Case(convolution(1, "SAME"), [(32, 112, 112, 3), (3, 3, 3, 64)], limit=ROUNDED),
+    "windows 3x3": layer(1, "SAME", (32, 14, 14, 64), (3, 3, 64, 128)),
+    "windows 5x5": layer(1, "SAME", (16, 27, 27, 64), (5, 5, 64, 192)),
+    "windows with steps": layer(2, "SAME", (16, 28, 28, 64), (3, 3, 64, 128)),
+    "first layer 11x11": layer(4, "VALID", (32, 115, 115, 3), (11, 11, 3, 64)),
+    "first layer 7x7": layer(2, "SAME", (32, 112, 112, 3), (7, 7, 3, 64)),
+    "first layer 3x3": layer(1, "SAME", (32, 112, 112, 3), (3, 3, 3, 64)),
     "pooling 3x3": Case(pooling(3, 2, "VALID"), [(16, 55, 55, 64)]),
     "pooling 3x3, all places": Case(pooling(3, 1, "SAME"), [(16, 28, 28, 192)]),
     "pooling 2x2": Case(pooling(2, 2, "VALID"), [(16, 56, 56, 64)]),
