@@ -257,6 +257,18 @@ def test_a_layer_norm_is_one_kernel() -> None:
     np.testing.assert_allclose(means, means_wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_tuning_measures_contractions_and_keeps_the_best() -> None:
+    x = tf.placeholder(tf.bfloat16, [24, 136])
+    y = tf.matmul(x, x, transpose_b=True)
+    given = {x: np.ones((24, 136))}
+    with tf.Session() as session:
+        report = tf.tune(session, y, given, budget_seconds=20.0)
+        (found,) = report.kernels
+        assert found.tried > 1 and 0 < found.best <= found.likely
+        assert "stages" in str(report)
+        np.testing.assert_array_equal(session.run(y, given), np.full((24, 24), 136.0))
+
+
 # Errors
 
 
