@@ -28,20 +28,30 @@ MODULES: Final[dict[str, str]] = {
     "contrib.layers.python.layers": (
         "encoders initializers layers normalization optimizers regularizers summaries utils"
     ),
-    "contrib.learn.python.learn": "datasets monitors preprocessing",
+    "contrib.learn.python.learn": (
+        "datasets estimators experiment learn_runner metric_spec monitors preprocessing utils"
+    ),
+    "contrib.learn.python.learn.estimators": (
+        "constants estimator model_fn prediction_key run_config tensor_signature"
+    ),
     "contrib.learn.python.learn.preprocessing": "text",
     "contrib.learn.python.learn.datasets": "base mnist",
+    "contrib.legacy_seq2seq.python.ops": "seq2seq",
     "contrib.lookup": "lookup_ops",
     "contrib.metrics.python.ops": "metric_ops set_ops",
     "contrib.rnn.python.ops": "core_rnn core_rnn_cell rnn rnn_cell",
-    "contrib.rnn": "core_rnn_cell rnn_cell",
+    "contrib.rnn": "core_rnn_cell ops rnn_cell",
+    "contrib.rnn.ops": "rnn_cell",
     "contrib.seq2seq.python.ops": (
-        "attention_wrapper basic_decoder beam_search_decoder decoder helper loss"
+        "attention_wrapper basic_decoder beam_search_decoder beam_search_ops decoder helper loss"
     ),
     "contrib.tensorboard.plugins": "projector",
     "contrib.training.python.training": "evaluation hparam training",
+    "contrib.tpu.python": "tpu",
+    "contrib.tpu.python.tpu": "tpu_config tpu_estimator tpu_optimizer",
     "contrib": "learn nn testing",
-    "contrib.learn": "datasets monitors preprocessing",
+    "contrib.learn": "datasets estimators learn_runner metric_spec monitors preprocessing utils",
+    "contrib.learn.estimators": "constants model_fn prediction_key run_config",
     "core.example": "example_pb2 feature_pb2",
     "core.framework": (
         "allocation_description_pb2 attr_value_pb2 cost_graph_pb2 device_attributes_pb2 "
@@ -168,13 +178,15 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.learn.monitors": ("train",),
     "contrib.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
     "contrib.learn.python.learn.monitors": ("train",),
+    "contrib.legacy_seq2seq": ("contrib.legacy_seq2seq", "thalweg.seq2seq"),
     "contrib.lookup": ("contrib.lookup", *_DEFAULT),
     "contrib.metrics": ("contrib.metrics", "sets", "metrics"),
-    "contrib.nn": ("nn",),
+    "contrib.nn": ("nn", "thalweg.alias.contrib.small"),
     "contrib.rnn": ("contrib.rnn", "nn.rnn_cell", "nn", "thalweg.nn"),
-    "contrib.seq2seq": ("contrib.seq2seq",),
+    "contrib.seq2seq": ("contrib.seq2seq", "thalweg.seq2seq"),
     "contrib.tensorboard.plugins.projector": ("contrib.tensorboard.plugins.projector",),
     "contrib.testing": ("test",),
+    "contrib.tpu": ("contrib.tpu",),
     "contrib.training": ("contrib.training", "train"),
     "core": ("", MESSAGES, *_DEFAULT),
     "core.lib.core.error_codes_pb2": ("errors", "thalweg.errors"),

@@ -174,8 +174,14 @@ _VALUE = Struct("<BBB5xQQQ")
 _STAMP_OFFSET = 8
 _ALIGNMENT = 16
 _IS_ANSWER = 1
+_ARRAYS: Any = (np.ndarray, np.generic)
+_PADDING = [bytes(-size % _ALIGNMENT) for size in range(_ALIGNMENT)]
 _LENGTH = np.dtype("<u8")
 _STORAGE: dict[int, Dtype] = {row.enum: row.storage for row in TABLE if row.dtype_class != "opaque"}
+#: Of types whose arrays travel as they are.
+_PLAIN_CODES: dict[Dtype, int] = {
+    storage: code for code, storage in _STORAGE.items() if code != _STRING and not storage.hasobject
+}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 _MAX_KEPT, _MAX_KEPT_BYTES = 4096, 512  # fields that were read, and bytes of each
@@ -269,11 +275,48 @@ def write(
     return frame
 
 
+def write_inline(message: Message, is_answer: bool, limit: int) -> bytearray | None:
+    """The frame of a message whose values are plain arrays of a few bytes, as most are; None for
+    any other."""
+    kind, step, fields, values, request = message
+    told = fields.encoded if isinstance(fields, FixedFields) else None
+    if told is None or len(values) > MAX_VALUES:
+        return None
+    flags = _IS_ANSWER if is_answer else 0
+    frame = bytearray(
+        _HEAD.pack(MAGIC, VERSION, kind, 0, 0, step, request, flags, len(values), len(told))
+    )
+    frame += told
+    contents = list[bytes]()
+    for given in values:
+        if not isinstance(given, _ARRAYS):
+            return None
+        value: np.ndarray[Any, Dtype] = given
+        code, nbytes = _PLAIN_CODES.get(value.dtype), value.nbytes
+        if code is None or nbytes > limit:
+            return None
+        limit -= nbytes
+        shape = value.shape
+        frame += _VALUE.pack(0, code, len(shape), nbytes, 0, 0)
+        if shape:
+            frame += _shape_struct(len(shape)).pack(*shape)
+        contents.append(value.tobytes())
+    for content in contents:
+        frame += _PADDING[len(frame) % _ALIGNMENT]
+        frame += content
+    return frame
+
+
+@memoized(MAX_RANK + 1)
+def _shape_struct(rank: int) -> Struct:
+    return Struct(f"<{rank}Q")
+
+
 def _write_header(frame: bytearray, header: ValueHeader) -> None:
     place, code, shape, nbytes, number, offset = header
     frame += _VALUE.pack(place, code, len(shape), nbytes, number, offset)
     if shape:
-        frame += np.array(shape, _LENGTH).tobytes()
+        frame += _shape_struct(len(shape)).pack(*shape)
 
 
 def stamp(frame: bytearray, session: int, sequence: int) -> None:
@@ -342,7 +385,7 @@ def _read_header(frame: bytes, start: int) -> tuple[ValueHeader, int]:
     after = end + rank * _LENGTH.itemsize
     if place not in _PLACES or rank > MAX_RANK or after > len(frame):
         raise WireError(f"a value of rank {rank} in place {place}")
-    shape = tuple(np.frombuffer(frame, _LENGTH, rank, end).tolist()) if rank else ()
+    shape = _shape_struct(rank).unpack_from(frame, end) if rank else ()
     header = ValueHeader(_PLACES[place], code, shape, nbytes, number, offset)
     _check_size(header)
     return header, after

@@ -98,26 +98,6 @@ class Worker:
 
     # Steps
 
-    def run(self, session: str, handle: int, number: int, feeds: Mapping[int, Any]) -> Values:
-        """Run this task's partitions of a step; fetched values by their places."""
-        opened = self.session(session)
-        step = self._step(number, session)
-        try:
-            with np.errstate(all="ignore"):
-                return run_partitions(
-                    opened.partitions(handle),
-                    feeds,
-                    opened.resources,
-                    step.cancellation,
-                    step.rendezvous,
-                )
-        except BaseException as error:
-            step.rendezvous.abort(error)
-            raise
-        finally:
-            self._end(number)
-            self.traffic.ran_step()
-
     def start(
         self,
         session: str,
@@ -126,13 +106,12 @@ class Worker:
         feeds: Mapping[int, Any],
         soon: Soon,
         done: Done,
+        later: Callable[[Callable[[], None]], None] = WORKERS.start,
     ) -> None:
-        """Run this task's partitions of a step on a thread that may not wait, as long as all calls
-        are short; `done` is told the fetched values by their places, or an error."""
+        """Run this task's partitions of a step on threads that may not wait, as long as all calls
+        are short, and by `later` from then on; `done` is told the fetched values by their places,
+        or an error."""
         opened = self.session(session)
-        if opened.calls_others(handle):  # and waits for their answers, which that thread reads
-            WORKERS.start(lambda: self._run_and_tell(session, handle, number, feeds, done))
-            return
         step = self._step(number, session)
 
         def ended(found: Values, error: BaseException | None) -> None:
@@ -142,25 +121,12 @@ class Worker:
             self.traffic.ran_step()
             done(found, error)
 
-        start_partitions(
-            opened.partitions(handle),
-            feeds,
-            opened.resources,
-            step.cancellation,
-            step.rendezvous,
-            soon,
-            ended,
-        )
-
-    def _run_and_tell(
-        self, session: str, handle: int, number: int, feeds: Mapping[int, Any], done: Done
-    ) -> None:
-        try:
-            found = self.run(session, handle, number, feeds)
-        except BaseException as error:
-            done({}, error)
+        parts = opened.partitions(handle)
+        about = opened.resources, step.cancellation, step.rendezvous
+        if opened.calls_others(handle):  # and waits for their answers, which the thread reads
+            later(lambda: _run(parts, feeds, *about, ended))
         else:
-            done(found, None)
+            start_partitions(parts, feeds, *about, soon, later, ended)
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""
@@ -276,6 +242,24 @@ class TaskRendezvous(Rendezvous):
             raise self.error
         else:
             self._push(self._number, key, value)
+
+
+def _run(
+    parts: Sequence[PartitionPlan],
+    feeds: Mapping[int, Any],
+    resources: Resources,
+    cancellation: Cancellation,
+    rendezvous: TaskRendezvous,
+    ended: Done,
+) -> None:
+    """Run partitions on this thread, which may wait."""
+    try:
+        with np.errstate(all="ignore"):
+            found = run_partitions(parts, feeds, resources, cancellation, rendezvous)
+    except BaseException as error:
+        ended({}, error)
+    else:
+        ended(found, None)
 
 
 def _reset(task: str) -> errors.AbortedError:

@@ -88,6 +88,11 @@ class Rule:
         found = {name for name in _tensor_symbols(self.pattern) if name not in self.arguments}
         return frozenset(found)
 
+    @property
+    def root(self) -> str:
+        """The op that a match starts at."""
+        return self.pattern.kind.type_name
+
     @cached_property
     def types(self) -> frozenset[str]:
         """The ops that have to be in a graph for the rule to match."""

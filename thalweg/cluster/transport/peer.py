@@ -23,7 +23,7 @@ from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.courier import Courier
 from thalweg.cluster.transport.local import MAX_LOCAL, LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded
-from thalweg.cluster.transport.parcels import Packer, Unpacker, bytes_of, is_large
+from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Unpacker, bytes_of, is_large
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
 from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
@@ -114,13 +114,15 @@ class Peer(ABC):
         number = next(self._numbers)
         self._requests[number] = done
         try:
-            self._send(message._replace(request=number), False)
+            kind, step, fields, values, _ = message
+            self._send(Message(kind, step, fields, values, number), False)
         except Exception as error:
             self._answer(number, None, error)
 
     def reply(self, request: Message, answer: Message) -> None:
         """Answer a request of this peer's."""
-        self._send(answer._replace(request=request.request), True)
+        kind, step, fields, values, _ = answer
+        self._send(Message(kind, step, fields, values, request.request), True)
 
     # Sending
 
@@ -133,9 +135,12 @@ class Peer(ABC):
         """Give up the connection; what was sent may still leave for a time."""
 
     def _send(self, message: Message, is_answer: bool) -> None:
-        if not (message.values or self._held is not None or self._courier.is_busy):
-            frame = wire.write(message, is_answer=is_answer)
-            if self._attempt(self._channel(frame), frame):  # as nearly always
+        if self._held is None and not self._courier.is_busy:
+            if message.values:
+                frame = wire.write_inline(message, is_answer, MAX_INLINE)
+            else:
+                frame = wire.write(message, is_answer=is_answer)
+            if frame is not None and self._attempt(self._channel(frame), frame):  # as nearly always
                 return
         if self._error is not None:
             raise _again(self._error)
@@ -252,12 +257,12 @@ class Peer(ABC):
         if is_answer:
             self._answer(request, message, None)
         else:
-            guarded(self._surroundings.handler.received, self, message)
+            self._surroundings.handler.received(self, message)
 
     def _answer(self, number: int, answer: Message | None, error: Exception | None) -> None:
         done = self._requests.pop(number, None)
         if done is not None:
-            guarded(done, answer, error)
+            done(answer, error)
 
     def _take_chunk(self, number: int, data: Any) -> None:
         chunk = bytes_of(data)
@@ -347,7 +352,7 @@ class Peer(ABC):
             self._local_socket.close()
         self._surroundings.forget(self)
         for number in list(self._requests):
-            self._answer(number, None, _again(error))
+            guarded(self._answer, number, None, _again(error))
 
 
 def unavailable(address: str, reason: str) -> errors.UnavailableError:

@@ -14,6 +14,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Cast, OperandLoad, Reduce
 from thalweg.ir.index import Affine, affine, flat
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand
+from thalweg.ir.rewrite import walk
 from thalweg.lower.cost import Form, analysed
 from thalweg.lower.nests.match_contraction import summed_product
 
@@ -64,4 +65,7 @@ def _contracted_axes(raw: Any) -> int:
         raw = raw.value
     if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
         return _contracted_axes(raw.operand.element)
-    return len(raw.variables) if isinstance(raw, Reduce) and summed_product(raw) else 0
+    product = summed_product(raw) if isinstance(raw, Reduce) else None
+    if product is None or any(isinstance(part, Reduce) for part in walk([product])):
+        return 0  # a factor that is a reduction itself is no operand: nothing is contracted
+    return len(raw.variables)
