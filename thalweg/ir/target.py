@@ -53,6 +53,8 @@ class Target:
     min_shared_results: int = 512  # from which threads share the results, a vector of them each
     min_shared_rows: int = 64  # the same where each result is that of a row
     min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
+    fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
+    widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
 
     # Contractions

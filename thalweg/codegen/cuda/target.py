@@ -55,6 +55,8 @@ class CudaTarget(Target):
     min_shared_results: int = 1
     min_shared_rows: int = 1
     prefers_gathers: bool = True
+    fuses_rows: bool = True
+    widens_freely: bool = True
     channels_read: int = 8
 
     @property

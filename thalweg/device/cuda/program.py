@@ -116,6 +116,11 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         except errors.ResourceExhaustedError as error:
             raise self._exhausted(error) from None
 
+    @property
+    def memory(self) -> Memory:
+        """The memory of its device."""
+        return self._shared.memory
+
     def timed(self) -> TimedCudaProgram:
         """The same program, keeping the times of its kernels when it runs."""
         return TimedCudaProgram(self)

@@ -22,6 +22,7 @@ from thalweg.codegen.loops.blocks import compensated, restored
 PIECE = 4  # rows or columns of a thread that are side by side
 _PAD = 4  # elements that keep the columns of a transposed chunk in different banks
 _UNROLL = 8
+_RESIDENT_THREADS = 512  # of a multiprocessor, with up to 128 registers each
 _SUMMED_TERMS = 128  # that are summed before they are added to a total
 
 
@@ -30,6 +31,12 @@ def shared_bytes(work: Work) -> int:
     size = sum_type(work.problem).bits // 8
     made = work.schedule
     return 2 * made.k * (made.m + made.n + 2 * _PAD) * size
+
+
+def resident_blocks(work: Work) -> int:
+    """How many blocks a multiprocessor is to have: they hide each other's waits, and registers are
+    to be used so that it has room for them."""
+    return max(1, _RESIDENT_THREADS // work.schedule.threads)
 
 
 def emit_cores(work: Work, frame: GridFrame) -> None:
@@ -189,11 +196,14 @@ class _Totals:
     def _at(self, place: int) -> Value:
         return self.frame.at_byte(self.memory, 4 * place)
 
+    # Volatile: LLVM would keep them in registers, of which half the threads would have no more.
+
     def _put(self, place: int, value: Value) -> None:
-        self.frame.store_aligned(value, self._at(place), 16)
+        self.frame.b.line(f"store volatile {value}, {self._at(place)}, align 16")
 
     def _get(self, place: int) -> Value:
-        return self.frame.load_aligned(FLOAT.of(PIECE), self._at(place), 16)
+        kind = FLOAT.of(PIECE)
+        return self.frame.b.emit(kind, f"load volatile {kind}, {self._at(place)}, align 16")
 
     def kept(self, sums: Sequence[Value], number: Value) -> list[Value]:
         """The sums after a block of terms: zero where they went into the totals."""
@@ -205,6 +215,7 @@ class _Totals:
                 total, lost = self._added(place, sums)
                 self._put(place, total)
                 self._put(self.count + place, lost)
+                self.frame.grid.warp_barrier()  # or all are loaded first, to registers there are not
             return [constant(FLOAT, 0)] * self.count
 
         return b.choose_all(is_last, add, lambda: sums)

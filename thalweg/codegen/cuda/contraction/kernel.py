@@ -39,6 +39,8 @@ def emit_contraction(
     """
     work = _work(kernel, target, aligned, schedule)
     module = GridModule(target)
+    if work.schedule.unit == "cores":
+        module.min_blocks = cores.resident_blocks(work)
     maps = wgmma.Plan(work).tensor_maps if work.schedule.unit == "wgmma" else ()
     frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
     _write(frame, guarded, lambda: _multiply(work, frame))
