@@ -59,6 +59,7 @@ class Target:
 
     # Contractions
     min_contraction_work: int = 2048  # multiplications from which it pays to pack operands
+    min_contraction_rows: int = 1  # a sum of products with fewer is a reduction like any other
     min_narrow_rows: int = 4  # for which it pays to widen narrow floats first
     min_merged_contractions: int = 4  # reductions of one form, run as one
     # Measured with weights of 256 by 1024: transposing them once takes as long as some ten products

@@ -215,7 +215,7 @@ class _Totals:
                 total, lost = self._added(place, sums)
                 self._put(place, total)
                 self._put(self.count + place, lost)
-                self.frame.grid.warp_barrier()  # or all are loaded first, to registers there are not
+                self.frame.grid.warp_barrier()  # or all would be loaded first
             return [constant(FLOAT, 0)] * self.count
 
         return b.choose_all(is_last, add, lambda: sums)
