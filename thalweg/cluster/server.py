@@ -60,6 +60,7 @@ class TaskServer(Member):
             "keys of sent values", _MAX_KEPT
         )
         super().__init__(bindable(self._by_task[self.task]))
+        self._worker.lender = self.endpoint.lender
         self._job, self._index = job, index
         self.update(cluster)
         _servers[self.endpoint.address] = self

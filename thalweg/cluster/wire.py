@@ -20,13 +20,13 @@ frame, little-endian throughout:
 
 The header of a value:
 
-    0       1      place: 0 inline, 1 in shared memory, 2 in a stream of chunks
+    0       1      place: 0 inline, 1 in shared memory, 2 in a stream of chunks, 3 lent
     1       1      0 for bytes, else the element type as numbered in TensorFlow's types.proto
     2       1      rank
     3       5      zero
     8       8      bytes of content
     16      8      the number of the segment of shared memory, or of the stream
-    24      8      offset in the segment
+    24      8      offset in the segment; of what is lent, the byte of its first page to clear
     32      8·rank shape
 
 The content of a tensor is its elements in row-major order. That of a tensor of strings is the
@@ -54,7 +54,7 @@ from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
 
 MAGIC = b"THLW"
-VERSION = 1
+VERSION = 2
 MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection on which a larger one is announced
 MAX_FIELDS = 4 << 20  # bytes
 MAX_VALUES = 4096
@@ -134,6 +134,7 @@ class Place(IntEnum):
     INLINE = 0
     SHARED = 1
     STREAM = 2
+    LENT = 3
 
 
 class ValueHeader(NamedTuple):
