@@ -49,7 +49,6 @@ INSTEAD: dict[str, str] = {
     "estimator": _ESTIMATOR,
     "get_logger": "use tf.logging",
     "keras": _KERAS,
-    "linalg.LinearOperator": "use matrices: tf.matmul, tf.linalg.solve, tf.matrix_diag",
     "lite": "save with tf.saved_model and run it here",
     "lookup.experimental": "use tf.contrib.lookup",
     "losses.BinaryCrossentropy": "use tf.losses.sigmoid_cross_entropy",

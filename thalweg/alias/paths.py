@@ -124,8 +124,13 @@ MODULES: Final[dict[str, str]] = {
         "gamma kullback_leibler laplace multinomial normal student_t uniform util"
     ),
     "python.ops.linalg": (
-        "linalg linalg_impl linear_operator linear_operator_diag linear_operator_full_matrix "
-        "linear_operator_lower_triangular"
+        "linalg linalg_impl linear_operator linear_operator_addition linear_operator_adjoint "
+        "linear_operator_algebra linear_operator_block_diag linear_operator_circulant "
+        "linear_operator_composition linear_operator_diag linear_operator_full_matrix "
+        "linear_operator_householder linear_operator_identity linear_operator_inversion "
+        "linear_operator_kronecker linear_operator_low_rank_update "
+        "linear_operator_lower_triangular linear_operator_test_util linear_operator_toeplitz "
+        "linear_operator_util linear_operator_zeros"
     ),
     "python.ops.losses": "losses losses_impl util",
     "python.ops.signal": "fft_ops signal",
@@ -254,7 +259,8 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.gradient_checker": ("test", "thalweg.testing"),
     "python.ops.image_ops": ("image", *_DEFAULT),
     "python.ops.image_ops_impl": ("image", *_DEFAULT),
-    "python.ops.linalg": ("linalg", "thalweg.ops"),
+    "python.ops.linalg": ("linalg", "thalweg.linear_operators", "thalweg.ops"),
+    "python.ops.linalg.linear_operator_util": ("thalweg.linear_operators.matrices",),
     "python.ops.linalg_ops": ("linalg", *_DEFAULT),
     "python.ops.lookup_ops": ("lookup", "contrib.lookup", *_DEFAULT),
     "python.ops.losses": ("losses", "thalweg.losses"),
