@@ -222,6 +222,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.op_def_registry": ("thalweg.graph",),
     "python.framework.ops": (
         "",
+        "thalweg.saved.collection_protos",
         f"{_HELPERS}.framework",
         "thalweg.graph",
         "thalweg.ops",
@@ -252,6 +253,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.layers": (f"{_HELPERS}.layers", "layers", "thalweg.layers", "layers.experimental"),
     "python.lib.io.file_io": (f"{_HELPERS}.file_io",),
     "python.lib.io": ("python_io",),
+    "python.ops": _DEFAULT,
     "python.ops.clustering_ops": (f"{_HELPERS}.clustering_ops",),
     "python.ops.control_flow_ops": ("", "control", "thalweg.control", *_DEFAULT),
     "python.ops.control_flow_util": (f"{_HELPERS}.control_flow_util", "", "thalweg.control"),
@@ -371,7 +373,11 @@ RENAMED: Final[dict[str, str]] = {
     "python.data.ops.dataset_ops.DatasetV2": "data.Dataset",
     "python.framework.device_spec.DeviceSpecV1": "DeviceSpec",
     "python.ops.array_ops.boolean_mask_v2": "boolean_mask",
+    "python.ops.array_ops.shape_internal": "thalweg.alias.inside.framework:shape_internal",
     "python.ops.gradients_impl.gradients_v2": "gradients",
+    "python.ops.metrics_impl._streaming_sparse_average_precision_at_top_k": (
+        "thalweg.metrics.top_k:average_precision_at_top_k"
+    ),
     "python.ops.init_ops.Zeros": "zeros_initializer",
     "python.ops.lookup_ops.LookupInterface": "thalweg.data.lookup:LookupInterface",
     "python.training.basic_session_run_hooks._MultiStepStopAtStepHook": "train.StopAtStepHook",

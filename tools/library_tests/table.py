@@ -36,6 +36,7 @@ BROKEN = (
     ),
     (r"scipy' has no attribute 'misc'", "needs an older SciPy"),
     (r"exceptions must be derived from Warning", "needs an older pytest"),
+    (r"'dict' object has no attribute 'iteritems'", "needs Python 2"),
     (
         r"only 0-dimensional arrays|'tostring'|value of an empty array|setting an array element",
         "needs NumPy 1",
