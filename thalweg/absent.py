@@ -81,7 +81,6 @@ INSTEAD: dict[str, str] = {
     "tpu": "there is no TPU here; leave it out",
     "train.Checkpoint": "use tf.train.Saver",
     "train.warm_start": "use tf.train.init_from_checkpoint",
-    "variable_creator_scope": "pass custom_getter to tf.variable_scope",
     "vectorized_map": "use tf.map_fn",
     "wrap_function": "use tf.function",
 }

@@ -14,6 +14,7 @@ class Library(NamedTuple):
     tests: tuple[str, ...]
     root: str = ""  # what is put on the path, below the folder
     left_out: tuple[tuple[str, str], ...] = ()
+    package: str = ""  # imported first: pytest would import it without its patches
 
 
 _DOWNLOADS = "downloads data"
@@ -53,7 +54,7 @@ LIBRARIES = (
         root="research/slim",
         left_out=(("quantization", "needs contrib.quantize"),),
     ),
-    Library("sonnet-1.36", ("sonnet/**/*_test.py",)),
+    Library("sonnet-1.36", ("sonnet/**/*_test.py",), package="sonnet"),
     Library("bert", ("*_test.py",)),
     Library("gpt-2", ("smoke_test.py",), root="src"),
 )

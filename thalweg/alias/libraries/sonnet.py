@@ -24,11 +24,11 @@ LIBRARY = Library(
         Patch(
             "sonnet.protos.module_pb2",
             r"(?s)DESCRIPTOR = _descriptor\.FileDescriptor\(.*?serialized_pb=(_b\(.*?'\))\n\).*",
-            "from google.protobuf import descriptor_pool\n"
-            "from google.protobuf.internal import builder\n"
-            r"DESCRIPTOR = descriptor_pool.Default().AddSerializedFile(\1)"
-            "\nbuilder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())\n"
-            "builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, __name__, globals())\n",
+            "from google.protobuf import descriptor_pool; "
+            "from google.protobuf.internal import builder; "
+            r"DESCRIPTOR = descriptor_pool.Default().AddSerializedFile(\1); "
+            "builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals()); "
+            "builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, __name__, globals())",
             "protobuf 4 makes messages of the description alone",
         ),
     ],
