@@ -358,6 +358,13 @@ RENAMED: Final[dict[str, str]] = {
         f"python.training.monitored_session._{name}": f"thalweg.train.wrapped_sessions:{name}"
         for name in ("WrappedSession", "CoordinatedSession", "RecoverableSession", "HookedSession")
     },
+    **{
+        f"contrib.eager.python.tfe.{name}": f"thalweg.alias.inside.test_util:{new}"
+        for name, new in (
+            ("run_all_tests_in_graph_and_eager_modes", "run_all_in_graph_and_eager_modes"),
+            ("run_test_in_graph_and_eager_modes", "run_in_graph_and_eager_modes"),
+        )
+    },
     "contrib.learn.RunConfig": "estimator.RunConfig",
     "python.framework.device.merge_device": "thalweg.graph.device:device_function",
     **{
@@ -381,6 +388,7 @@ RENAMED: Final[dict[str, str]] = {
     "python.ops.init_ops.Zeros": "zeros_initializer",
     "python.ops.lookup_ops.LookupInterface": "thalweg.data.lookup:LookupInterface",
     "python.training.basic_session_run_hooks._MultiStepStopAtStepHook": "train.StopAtStepHook",
+    "python.ops.rnn_cell_impl._zero_state_tensors": "thalweg.nn.rnn_cell:zero_states",
     "python.ops.variable_scope.variable": "Variable",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
