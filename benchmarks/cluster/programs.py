@@ -199,6 +199,7 @@ def _synchronous(
         place.is_chief,
         hooks=[optimizer.make_session_run_hook(place.is_chief)],
         config=options(tf, place),
+        stop_grace_period_secs=1,  # TensorFlow's chief waits for its own thread, which waits for us
     )
     return Program(lambda: session.run(updates, feeds), session.close, is_synchronous=True)
 

@@ -119,7 +119,7 @@ def requests(how: str, array: Array) -> Iterator[Work]:
         peer, answers = own.peer(address), SimpleQueue[Exception | None]()
 
         def ask() -> None:
-            message = Message(Kind.CALL, 1, {"handle": 1}, [array])
+            message = Message(Kind.RUN, 1, {"handle": 1}, [array])
             peer.request(message, lambda _, error: answers.put(error))
             if (error := answers.get()) is not None:
                 raise error

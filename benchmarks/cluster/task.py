@@ -35,6 +35,7 @@ class Task:
         self.tf.reset_default_graph()
         place = Place(self.server.target, self.index, workers, len(self.cluster["ps"]))
         self.made: Program = PROGRAMS[program](self.tf, place, **options)
+        self.updates = 0  # that all workers of a synchronous program were asked for
         if not self.made.is_synchronous:
             self.made.step()
         return {}
@@ -46,9 +47,10 @@ class Task:
         found = list[Any]()
         start = time.perf_counter()
         if self.made.is_synchronous:
-            first = last = self.made.step()
-            while last < first + steps:
-                last = self.made.step()
+            # An update takes a gradient of every worker: all must stop at the same one.
+            self.updates += steps
+            while self.made.step() < self.updates:
+                pass
         else:
             found = [self.made.step() for _ in range(steps)]
         seconds = time.perf_counter() - start

@@ -29,6 +29,14 @@ def test_fixed_values():
         value(tf.constant_initializer([1, 2], verify_shape=True), [2, 2])
 
 
+def test_a_large_constant_of_one_value_is_no_part_of_the_graph():
+    made = tf.constant_initializer(0.5)([1 << 10, 1 << 10], tf.float16)
+    assert made.op.type == "Fill"
+    assert made.dtype is tf.float16
+    assert made.shape == [1 << 10, 1 << 10]
+    assert (tf.Session().run(made) == 0.5).all()
+
+
 @pytest.mark.parametrize(
     ("initializer", "variance"),
     [

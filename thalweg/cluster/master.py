@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from queue import SimpleQueue
@@ -34,6 +34,8 @@ from thalweg.device.local import local_devices
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node
+from thalweg.ops.core.basic import NoOp
 from thalweg.optimize.pipeline import PassReport
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
@@ -41,6 +43,7 @@ from thalweg.platform import spans
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.dataflow.unfold import has_primitives
+from thalweg.runtime.dataflow.workers import WORKERS
 from thalweg.runtime.engine import COMPILES, Engine
 from thalweg.runtime.executor import execute
 from thalweg.runtime.plan import Plan, Step, optimized, plan, plan_partition, prune
@@ -116,6 +119,8 @@ class Master(Engine):
                 next(node for node in nodes if has_primitives([node])),
                 f"A step with Switch and Merge nodes cannot be cut between tasks: {sorted(used)}",
             )
+        step = step._replace(targets=_without_groups(step.targets))
+        nodes = prune(step.fetches, step.targets, step.feeds)
         passes: tuple[PassReport, ...] = ()
         if COMPILES and self._switches.enabled:
             step, nodes, placement, passes = optimized(step, nodes, placement, self._switches)
@@ -242,29 +247,40 @@ class RunningStep:
     ) -> None:
         self._number, self._plan = number, planned
         self._member, self._session, self._graph = member, session, graph
-        self._answers = SimpleQueue[None]()
+        self._work = SimpleQueue[Callable[[], None] | None]()  # of the own part; None at the end
+        self._missing = len(planned.tasks)
         self._lock = threading.Lock()
         self._error: errors.OpError | None = None
+        self._interrupt: BaseException | None = None
         self._found: dict[int, Any] = {}
         self._started = time.perf_counter_ns()
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
-        """Start all tasks, run the own part, and collect what is fetched."""
-        remote = [part for part in self._plan.tasks if part.peer is not None]
-        own = [part for part in self._plan.tasks if part.peer is None]
+        """Start all tasks, the own one last, and collect what is fetched. Of the own part, this
+        thread does what takes long; the rest is done as messages come."""
         try:
-            for part in remote:
-                self._start(part, feeds)
-            for part in own:
-                self._run_own(part, feeds)
-            for _ in remote:
-                self._answers.get()
+            for part in self._plan.tasks:
+                if part.peer is not None:
+                    self._start(part, feeds)
+            for part in self._plan.tasks:
+                if part.peer is None:
+                    self._start_own(part, feeds)
+            while (work := self._work.get()) is not None:
+                work()
         except BaseException as error:  # an interrupt, say
             self.fail(errors.CancelledError(None, None, f"The step was stopped: {error!r}"))
+            WORKERS.start(self._finish)
             raise
+        if self._interrupt is not None:
+            raise self._interrupt
         if self._error is not None:
             raise self._error
         return [self._found[place] for place in range(len(self._found))]
+
+    def _finish(self) -> None:
+        """Do what is left of a step that its own thread has left."""
+        while (work := self._work.get()) is not None:
+            work()
 
     def _start(self, part: TaskPart, feeds: Sequence[Any]) -> None:
         values = [feeds[place] for place in part.feeds]
@@ -286,16 +302,38 @@ class RunningStep:
         except errors.OpError as failure:
             self.fail(failure)
         finally:
-            self._answers.put(None)
+            self._count_down()
 
-    def _run_own(self, part: TaskPart, feeds: Sequence[Any]) -> None:
-        worker = self._member.worker
+    def _count_down(self) -> None:
+        """A task has done its part."""
+        with self._lock:
+            self._missing -= 1
+            is_last = not self._missing
+        if is_last:
+            self._work.put(None)
+
+    def _start_own(self, part: TaskPart, feeds: Sequence[Any]) -> None:
         given = {place: feeds[place] for place in part.feeds}
         try:
-            found = worker.run(self._session, self._plan.handle, self._number, given)  # pyright: ignore[reportOptionalMemberAccess] - there is a part for it
-            self._found.update(found)
+            self._member.start_own(
+                self._session,
+                self._plan.handle,
+                self._number,
+                given,
+                self._own_done,
+                self._work.put,
+            )
         except errors.OpError as error:
+            self._own_done({}, error)
+
+    def _own_done(self, found: Mapping[int, Any], error: BaseException | None) -> None:
+        self._found.update(found)
+        if isinstance(error, errors.OpError):
             self.fail(error)
+        elif error is not None:
+            self._interrupt = error
+            self.fail(errors.CancelledError(None, None, f"The step was stopped: {error!r}"))
+        self._count_down()
 
     def uses(self, address: str) -> bool:
         """Whether the task at an address has a part in the step."""
@@ -322,6 +360,20 @@ def _stand_in(device: str) -> Device:
 
 def _used(placement: Placement) -> set[str]:
     return {task_of(device) for node, device in placement.items() if not is_replicated(node)}
+
+
+def _without_groups(targets: Sequence[Node]) -> tuple[Node, ...]:
+    """What has to be run for some targets: for a group, its parts, so that no task waits for the
+    parts on others only to say that all are done. The master hears of each anyway."""
+    found = dict[Node, None]()
+    left = [*reversed(targets)]
+    while left:
+        node = left.pop()
+        if isinstance(node.op, NoOp) and node.control_inputs:
+            left += reversed(node.control_inputs)
+        else:
+            found[node] = None
+    return tuple(found)
 
 
 def _registration(session: str, handle: int, part: TaskPart) -> Message:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from thalweg.cluster.spec import ClusterSpec
 from thalweg.cluster.tasks import TaskInfo, all_tasks, passes
 from thalweg.cluster.transport.endpoint import Endpoint, Peer
 from thalweg.cluster.wire import Kind, Message
-from thalweg.cluster.worker import Worker
+from thalweg.cluster.worker import Done, Worker
 from thalweg.platform import tf_logging
 from thalweg.runtime.config import SessionOptions
 
@@ -85,6 +85,18 @@ class Member:
         raise NotImplementedError
 
     def _open_own(self, session: str) -> TaskInfo:
+        raise NotImplementedError
+
+    def start_own(
+        self,
+        session: str,
+        handle: int,
+        number: int,
+        feeds: Mapping[int, Any],
+        done: Done,
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Begin the part of this process in a step, as `Worker.start` does."""
         raise NotImplementedError
 
     def close(self, session: str, tasks: Iterable[TaskInfo]) -> None:

@@ -6,25 +6,27 @@ session of this process whose target it is calls it without messages.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from thalweg import errors, protos
 from thalweg.cluster import failures
-from thalweg.cluster.addresses import bindable, numeric
+from thalweg.cluster.addresses import bindable, numeric, parsed
 from thalweg.cluster.member import Member
 from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place, packed, values_of
 from thalweg.cluster.wire import FixedFields, Kind, Message
-from thalweg.cluster.worker import Values, Worker
+from thalweg.cluster.worker import Done, Values, Worker
+from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
 from thalweg.partition.rendezvous import Key
-from thalweg.platform.caches import memoized
+from thalweg.platform.caches import Bounded, memoized
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.config import SessionOptions, session_options
@@ -32,6 +34,8 @@ from thalweg.runtime.dataflow.workers import WORKERS
 
 SCHEME = "thalweg://"
 _MAX_KEPT = 4096  # fields of messages that are sent in every step
+_NO_PLACES = FixedFields(places=())
+_NO_ROUTE: tuple[Peer | None, FixedFields] = None, FixedFields()
 
 _servers: weakref.WeakValueDictionary[str, TaskServer] = weakref.WeakValueDictionary()
 
@@ -47,11 +51,16 @@ class TaskServer(Member):
     def __init__(self, cluster: ClusterSpec, job: str, index: int, config: Any) -> None:
         options = session_options(config)
         self.task = task_name(job, index)
-        devices = local_devices(options.device_count, options.threads, self.task)
+        threads = options.threads or _threads(cluster, job, index)
+        devices = local_devices(options.device_count, threads, self.task)
         self._worker = self.worker = Worker(self.task, devices, self._push, self._peer)
         self._by_task = dict(all_tasks(cluster))
         self._sessions: dict[Peer, set[str]] = {}
+        self._routes = Bounded[Key, tuple[Peer | None, FixedFields]](
+            "keys of sent values", _MAX_KEPT
+        )
         super().__init__(bindable(self._by_task[self.task]))
+        self._worker.lender = self.endpoint.lender
         self._job, self._index = job, index
         self.update(cluster)
         _servers[self.endpoint.address] = self
@@ -60,6 +69,7 @@ class TaskServer(Member):
         """Take over where the tasks are now; this one stays where it listens."""
         self._spec = _with_address(cluster, self._job, self._index, self.endpoint.address)
         self._by_task = dict(all_tasks(self._spec))
+        self._routes.clear()
 
     def stop(self) -> None:
         """Answer nobody any more."""
@@ -75,6 +85,18 @@ class TaskServer(Member):
         self._worker.open_session(session)
         names = [device.name for device in self._worker.devices]
         return TaskInfo(self.task, self.endpoint.address, names, None)
+
+    def start_own(
+        self,
+        session: str,
+        handle: int,
+        number: int,
+        feeds: Mapping[int, Any],
+        done: Done,
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Begin the part of this process in a step of a session whose target it is."""
+        self._worker.start(session, handle, number, feeds, self._soon, done, later)
 
     # As a task
 
@@ -118,7 +140,11 @@ class TaskServer(Member):
         self._worker.traffic.received(message.values)
 
         def done(found: Values, error: BaseException | None) -> None:
-            self._answer(peer, message, lambda request: self._ran(request, found, error))
+            if found or error is not None:
+                self._answer(peer, message, lambda request: self._ran(request, found, error))
+            else:
+                with suppress(errors.OpError):  # who asked may be gone
+                    peer.reply(message, Message(Kind.DONE, message.step, _NO_PLACES))
 
         try:
             feeds = by_place(fields["feeds"], message)
@@ -185,21 +211,32 @@ class TaskServer(Member):
         return self.endpoint.peer(self._by_task[task])
 
     def _push(self, step: int, key: Key, value: Any) -> None:
-        peer = self._peer(task_of(key.destination))
-        values = [] if isinstance(value, tuple) else [value]
-        message = packed(Message(Kind.TENSOR, step, _key_fields(key), values))
+        peer, fields = self._routes.get(key, _NO_ROUTE)
+        if peer is None or not peer.is_alive:
+            peer, fields = self._peer(task_of(key.destination)), FixedFields(key=key)
+            self._routes[key] = peer, fields
+        values = () if isinstance(value, tuple) else (value,)
+        message = Message(Kind.TENSOR, step, fields, values)
+        if value is None:
+            message = packed(message)
         self._worker.traffic.sent(message.values)
         peer.send(message)
 
 
 @memoized(_MAX_KEPT)
-def _key_fields(key: Key) -> FixedFields:
-    return FixedFields(key=key)
-
-
-@memoized(_MAX_KEPT)
 def _place_fields(places: tuple[int, ...]) -> FixedFields:
     return FixedFields(places=places)
+
+
+def _threads(cluster: ClusterSpec, job: str, index: int) -> int:
+    """How many threads a step of a task uses; 0 for as many as one of any process. Tasks of a job
+    work at the same time, so those of one host share its cores: their threads meet at barriers,
+    where one that has lost its core keeps the others waiting."""
+    hosts = [parsed(cluster.task_address(job, i))[0] for i in cluster.task_indices(job)]
+    sharing = hosts.count(parsed(cluster.task_address(job, index))[0])
+    if sharing == 1 or "THALWEG_THREADS" in os.environ:
+        return 0
+    return max(1, default_threads() // sharing)
 
 
 def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> ClusterSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -32,18 +32,16 @@ class Traffic:
         with self._lock:
             self._steps += 1
 
-    def sent(self, values: Iterable[Any]) -> None:
+    def sent(self, values: Sequence[Any]) -> None:
         """Count values that leave this process."""
-        size = _size(values)
-        with self._lock:
-            self._sent += size
+        if values:
+            size = sum([getattr(value, "nbytes", 0) for value in values])
+            with self._lock:
+                self._sent += size
 
-    def received(self, values: Iterable[Any]) -> None:
+    def received(self, values: Sequence[Any]) -> None:
         """Count values that came from another process."""
-        size = _size(values)
-        with self._lock:
-            self._received += size
-
-
-def _size(values: Iterable[Any]) -> int:
-    return sum(getattr(value, "nbytes", 0) for value in values)
+        if values:
+            size = sum([getattr(value, "nbytes", 0) for value in values])
+            with self._lock:
+                self._received += size

@@ -20,6 +20,7 @@ from thalweg.cluster.partition_def import Fields, decode
 from thalweg.cluster.remote_calls import RemoteCalls, stays_here
 from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.transport.lending import Lender
 from thalweg.device.device import Device
 from thalweg.graph.node import Node
 from thalweg.partition.cut import Partition
@@ -50,6 +51,7 @@ class Worker:
         self.devices = devices
         self._objects = [Objects() for _ in devices]
         self.traffic = Traffic()
+        self.lender: Lender | None = None  # for variables that other tasks of the host can map
         self._push = push
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep] = {}
@@ -62,7 +64,7 @@ class Worker:
         """A master begins; what it registers is forgotten when it ends."""
         with self._lock:
             calls = RemoteCalls(session, self._peer)
-            made = TaskSession(self.devices, self._objects, calls)
+            made = TaskSession(self.devices, self._objects, calls, self.lender)
             return self._sessions.setdefault(session, made)
 
     def session(self, name: str) -> TaskSession:
@@ -98,26 +100,6 @@ class Worker:
 
     # Steps
 
-    def run(self, session: str, handle: int, number: int, feeds: Mapping[int, Any]) -> Values:
-        """Run this task's partitions of a step; fetched values by their places."""
-        opened = self.session(session)
-        step = self._step(number, session)
-        try:
-            with np.errstate(all="ignore"):
-                return run_partitions(
-                    opened.partitions(handle),
-                    feeds,
-                    opened.resources,
-                    step.cancellation,
-                    step.rendezvous,
-                )
-        except BaseException as error:
-            step.rendezvous.abort(error)
-            raise
-        finally:
-            self._end(number)
-            self.traffic.ran_step()
-
     def start(
         self,
         session: str,
@@ -126,13 +108,12 @@ class Worker:
         feeds: Mapping[int, Any],
         soon: Soon,
         done: Done,
+        later: Callable[[Callable[[], None]], None] = WORKERS.start,
     ) -> None:
-        """Run this task's partitions of a step on a thread that may not wait, as long as all calls
-        are short; `done` is told the fetched values by their places, or an error."""
+        """Run this task's partitions of a step on threads that may not wait, as long as all calls
+        are short, and by `later` from then on; `done` is told the fetched values by their places,
+        or an error."""
         opened = self.session(session)
-        if opened.calls_others(handle):  # and waits for their answers, which that thread reads
-            WORKERS.start(lambda: self._run_and_tell(session, handle, number, feeds, done))
-            return
         step = self._step(number, session)
 
         def ended(found: Values, error: BaseException | None) -> None:
@@ -142,25 +123,12 @@ class Worker:
             self.traffic.ran_step()
             done(found, error)
 
-        start_partitions(
-            opened.partitions(handle),
-            feeds,
-            opened.resources,
-            step.cancellation,
-            step.rendezvous,
-            soon,
-            ended,
-        )
-
-    def _run_and_tell(
-        self, session: str, handle: int, number: int, feeds: Mapping[int, Any], done: Done
-    ) -> None:
-        try:
-            found = self.run(session, handle, number, feeds)
-        except BaseException as error:
-            done({}, error)
+        parts = opened.partitions(handle)
+        about = opened.resources, step.cancellation, step.rendezvous
+        if opened.calls_others(handle):  # and waits for their answers, which the thread reads
+            later(lambda: _run(parts, feeds, *about, ended))
         else:
-            done(found, None)
+            start_partitions(parts, feeds, *about, soon, later, ended)
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""
@@ -207,10 +175,18 @@ class TaskSession:
     """What one master has registered with a task."""
 
     def __init__(
-        self, devices: Sequence[Device], objects: Sequence[Objects], calls: RemoteCalls
+        self,
+        devices: Sequence[Device],
+        objects: Sequence[Objects],
+        calls: RemoteCalls,
+        lender: Lender | None = None,
     ) -> None:
         self._devices, self._calls = devices, calls
-        self.resources, *self._others = Resources.of_devices(devices, objects)
+        every = Resources.of_devices(devices, objects)
+        self.resources, *self._others = every
+        for device, each in zip(devices, every, strict=True):
+            if lender is not None and device.is_host:
+                each.allocate = partial(lender.allocate, device=device.name)
         self._originals: dict[str, Node] = {}
         self._plans: dict[int, Sequence[PartitionPlan]] = {}
         self._calling: set[int] = set()  # handles of steps with control nodes that span tasks
@@ -276,6 +252,24 @@ class TaskRendezvous(Rendezvous):
             raise self.error
         else:
             self._push(self._number, key, value)
+
+
+def _run(
+    parts: Sequence[PartitionPlan],
+    feeds: Mapping[int, Any],
+    resources: Resources,
+    cancellation: Cancellation,
+    rendezvous: TaskRendezvous,
+    ended: Done,
+) -> None:
+    """Run partitions on this thread, which may wait."""
+    try:
+        with np.errstate(all="ignore"):
+            found = run_partitions(parts, feeds, resources, cancellation, rendezvous)
+    except BaseException as error:
+        ended({}, error)
+    else:
+        ended(found, None)
 
 
 def _reset(task: str) -> errors.AbortedError:

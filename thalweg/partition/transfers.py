@@ -50,9 +50,14 @@ class Sending(Transfer, abstract=True):
         return []
 
     def kernel(self, context: Any, tensor: Any = ()) -> list[Any]:
-        is_away = isinstance(tensor, Buffer) and tensor.device != self.recv_device
-        self.rendezvous(context).send(self.key, tensor.lease() if is_away else tensor)
+        send(self.rendezvous(context), self.key, tensor)
         return []
+
+
+def send(rendezvous: Rendezvous, key: Key, tensor: Any) -> None:
+    """Send what a device has to another one."""
+    is_away = isinstance(tensor, Buffer) and tensor.device != key.destination
+    rendezvous.send(key, tensor.lease() if is_away else tensor)
 
 
 class Send(Sending, name="_Send"):

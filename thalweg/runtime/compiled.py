@@ -112,6 +112,9 @@ class Executable:
         self._cache = ProgramCache(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
         self._lock = freed_after_fork(threading.Lock())
+        self.holds_gil = (
+            False  # whether every run is shorter than the interpreter's switch interval
+        )
 
     def __call__(self, context: Any, *values: Any) -> Any:
         count = len(self.region.inputs)
@@ -146,9 +149,7 @@ class Executable:
         """The device it runs on."""
         return self._device
 
-    @property
-    def holds_gil(self) -> bool:
-        """Whether every run is shorter than the interpreter's switch interval."""
+    def _are_short(self) -> bool:
         programs = list(self.programs.values())
         return bool(programs) and not self._partly_compiled and all(p.holds_gil for p in programs)
 
@@ -163,18 +164,24 @@ class Executable:
             found = self.programs.get(shapes)
             if found is not None or shapes in self._partly_compiled:
                 return found
-            if self._is_hopeless():
-                (self._partly_compiled[shapes],) = self._fallbacks.values()
-                return None
             try:
-                with deep_calls():
-                    found = self._compiled(shapes, cells)
-            except NotCompiled as failure:
-                self._partly_compiled[shapes] = self._without(failure.node)
-                return None
-            self.programs[shapes] = found
-            self._release_memory()
-            return found
+                return self._compile_new(shapes, cells)
+            finally:
+                self.holds_gil = self._are_short()
+
+    def _compile_new(self, shapes: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram | None:
+        if self._is_hopeless():
+            (self._partly_compiled[shapes],) = self._fallbacks.values()
+            return None
+        try:
+            with deep_calls():
+                found = self._compiled(shapes, cells)
+        except NotCompiled as failure:
+            self._partly_compiled[shapes] = self._without(failure.node)
+            return None
+        self.programs[shapes] = found
+        self._release_memory()
+        return found
 
     def _is_hopeless(self) -> bool:
         """Whether one and the same node could never be compiled: to try again takes long, and sizes

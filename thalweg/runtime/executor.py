@@ -19,6 +19,7 @@ from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.run import Dataflow, run_all, start_all
 from thalweg.runtime.dataflow.scheduler import Soon
+from thalweg.runtime.dataflow.straight import StraightRun
 from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
@@ -81,10 +82,11 @@ def start_partitions(
     cancellation: Cancellation,
     rendezvous: Rendezvous,
     soon: Soon,
+    later: Callable[[Callable[[], None]], None],
     done: Callable[[dict[int, Any], BaseException | None], None],
 ) -> None:
     """Run partitions like `run_partitions`, but never wait: they go on by `soon` when something
-    comes, and on a worker when there are calls that may take long. `done` is called once."""
+    comes. From the first call that may take long, `later` does the rest. `done` is called once."""
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
 
     def ended(results: Sequence[Sequence[Any]], error: BaseException | None) -> None:
@@ -98,7 +100,12 @@ def start_partitions(
         done(found, error)
 
     graphs = _graphs(partitions, feeds, resources, cancellation, rendezvous)
-    start_all(graphs, cancellation, soon, ended)
+    straight = graphs[0][0].straight if len(graphs) == 1 else None
+    if straight is None or not straight.is_short:
+        start_all(graphs, cancellation, soon, later, ended)
+        return
+    ((_, given, context),) = graphs
+    StraightRun(straight, given, context, soon, ended).go_on()
 
 
 def _graphs(

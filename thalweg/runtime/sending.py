@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
-from thalweg.partition.transfers import Send
+from thalweg.partition.rendezvous import Key, Rendezvous
+from thalweg.partition.transfers import Send, send
 from thalweg.runtime.compiled import Executable
 
 Unit = TypeVar("Unit")
@@ -88,11 +89,12 @@ class SendingExecutable(Executable):
     region: SendingRegion
 
     @cached_property
-    def _sends(self) -> Mapping[int, Sequence[Node]]:
-        """The Sends of each output that has some, by its number."""
-        outputs, found = self.region.outputs, dict[int, list[Node]]()
-        for send in self.region.sends:
-            found.setdefault(outputs.index(send.inputs[0]), []).append(send)
+    def _keys(self) -> Mapping[int, Sequence[Key]]:
+        """What each output that is sent is known by, by its number."""
+        outputs, found = self.region.outputs, dict[int, list[Key]]()
+        for node in self.region.sends:
+            op = cast("Send", node.op)
+            found.setdefault(outputs.index(node.inputs[0]), []).append(op.key)
         return found
 
     def run(
@@ -103,26 +105,26 @@ class SendingExecutable(Executable):
         deliver: Any = None,
     ) -> Any:
         """The region's outputs, after all Sends."""
-        delivery = _Delivery(self._sends, context)
+        delivery = _Delivery(self._keys, context.rendezvous)
         results = super().run(context, arrays, cells, delivery)
         delivery.complete(results)
         return results
 
     def send(self, context: Any, results: Sequence[Any]) -> None:
         """Send what a run gave that sent nothing itself."""
-        _Delivery(self._sends, context).complete(results)
+        _Delivery(self._keys, context.rendezvous).complete(results)
 
 
 class _Delivery:
     """The Sends of one run: each value goes once."""
 
-    def __init__(self, sends: Mapping[int, Sequence[Node]], context: Any) -> None:
-        self._left, self._context = dict(sends), context
+    def __init__(self, keys: Mapping[int, Sequence[Key]], rendezvous: Rendezvous) -> None:
+        self._left, self._rendezvous = dict(keys), rendezvous
 
     def __call__(self, number: int, value: Any) -> None:
         """Send an output."""
-        for send in self._left.pop(number):
-            send.op.kernel(self._context.at(send), value)
+        for key in self._left.pop(number):
+            send(self._rendezvous, key, value)
 
     def complete(self, results: Sequence[Any]) -> None:
         """Send what was not sent while the region ran."""

@@ -121,6 +121,7 @@ class Ones(Initializer):
 
 
 _VALUES = (list, tuple, np.ndarray)
+_MAX_CONSTANT = 1 << 16  # elements of one value that are part of the graph; more are a Fill
 
 
 @public("constant_initializer", "initializers.constant")
@@ -161,7 +162,10 @@ class Constant(Initializer):
     ) -> Tensor:
         """The value; a short list is filled up with its last element."""
         verify = self._verify_shape if verify_shape is None else verify_shape
-        return basic.constant(self.value, self._kind(dtype), shape, verify_shape=verify)
+        kind, elements = self._kind(dtype), as_shape(shape).num_elements() or 0
+        if elements > _MAX_CONSTANT and np.isscalar(self.value) and not verify:
+            return filling.fill(shape, basic.constant(self.value, kind))
+        return basic.constant(self.value, kind, shape, verify_shape=verify)
 
 
 @public("random_uniform_initializer", "initializers.random_uniform")

@@ -42,6 +42,24 @@ def test_round_trip(name: str) -> None:
     assert read.tolist() == array.tolist()
 
 
+@pytest.mark.parametrize("name", [name for name in VALUES if name not in ("text", "nothing")])
+def test_a_large_array_of_one_value_is_written_as_one_element(name: str) -> None:
+    values, dtype = VALUES[name]
+    one = make_ndarray(make_tensor_proto(values, dtype)).reshape(-1)[:1]
+    uniform = np.repeat(one, 1 << 14).reshape(2, -1)
+    proto = make_tensor_proto(uniform)
+    np.testing.assert_array_equal(make_ndarray(proto), uniform)
+    assert proto.ByteSize() < 100 or "float8" in name  # whose elements are bytes
+    uniform[1, -1] = np.zeros(1, one.dtype)[0]
+    np.testing.assert_array_equal(make_ndarray(make_tensor_proto(uniform)), uniform)
+
+
+def test_zeros_of_both_signs_are_not_the_same() -> None:
+    zeros = np.zeros(1 << 14, np.float32)
+    zeros[-1] = -0.0
+    assert np.signbit(make_ndarray(make_tensor_proto(zeros))[-1])
+
+
 def test_last_element_is_repeated() -> None:
     proto = make_tensor_proto([1, 2], shape=[2, 2])
     assert make_ndarray(proto).tolist() == [[1, 2], [2, 2]]

@@ -19,7 +19,7 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
-from thalweg.cluster.transport.loop import Loop, guarded
+from thalweg.cluster.transport.loop import Loop
 
 MAX_LOCAL = 160 << 10  # bytes of a message; the system takes little more at once
 _BUFFER = 4 << 20  # bytes that may wait to be read, where the system allows it
@@ -74,7 +74,7 @@ class LocalSocket:
         except OSError:
             count = 0
         if count and self._received is not None:
-            guarded(self._received, bytes(memoryview(self._buffer)[:count]))
+            self._received(bytes(memoryview(self._buffer)[:count]))
         else:
             self._ended()
 

@@ -21,9 +21,10 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.courier import Courier
+from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.local import MAX_LOCAL, LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded
-from thalweg.cluster.transport.parcels import Packer, Unpacker, bytes_of, is_large
+from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Unpacker, bytes_of, is_large
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
 from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
@@ -55,6 +56,7 @@ class Surroundings(Protocol):
     loop: Loop
     handler: Handler
     recycler: Recycler
+    lender: Lender | None
 
     def forget(self, peer: Peer) -> None:
         """Have no more to do with a lost peer."""
@@ -91,7 +93,8 @@ class Peer(ABC):
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._requests: dict[int, Done] = {}
-        self._packer, self._unpacker = Packer(), Unpacker(surroundings.recycler)
+        self._packer = Packer(surroundings.lender)
+        self._unpacker = Unpacker(surroundings.recycler)
         self._window, self._taken = Window(), 0
         self._courier = Courier(f"thalweg-cluster-courier {address}")
 
@@ -114,13 +117,15 @@ class Peer(ABC):
         number = next(self._numbers)
         self._requests[number] = done
         try:
-            self._send(message._replace(request=number), False)
+            kind, step, fields, values, _ = message
+            self._send(Message(kind, step, fields, values, number), False)
         except Exception as error:
             self._answer(number, None, error)
 
     def reply(self, request: Message, answer: Message) -> None:
         """Answer a request of this peer's."""
-        self._send(answer._replace(request=request.request), True)
+        kind, step, fields, values, _ = answer
+        self._send(Message(kind, step, fields, values, request.request), True)
 
     # Sending
 
@@ -133,9 +138,12 @@ class Peer(ABC):
         """Give up the connection; what was sent may still leave for a time."""
 
     def _send(self, message: Message, is_answer: bool) -> None:
-        if not (message.values or self._held is not None or self._courier.is_busy):
-            frame = wire.write(message, is_answer=is_answer)
-            if self._attempt(self._channel(frame), frame):  # as nearly always
+        if self._held is None and not self._courier.is_busy:
+            if message.values:
+                frame = wire.write_inline(message, is_answer, MAX_INLINE)
+            else:
+                frame = wire.write(message, is_answer=is_answer)
+            if frame is not None and self._attempt(self._channel(frame), frame):  # as nearly always
                 return
         if self._error is not None:
             raise _again(self._error)
@@ -174,7 +182,8 @@ class Peer(ABC):
 
     def _dispatch(self, errand: _Errand) -> None:
         """Send from the I/O thread, which never waits: its courier does."""
-        if self._courier.is_busy or is_large(errand.contents):
+        is_slow = is_large(errand.contents) and not self._packer.lends(errand.contents)
+        if self._courier.is_busy or is_slow:
             self._give(lambda: self._transmit(errand))
         else:
             self._post(self._packer.pack(*errand).frame)
@@ -252,12 +261,12 @@ class Peer(ABC):
         if is_answer:
             self._answer(request, message, None)
         else:
-            guarded(self._surroundings.handler.received, self, message)
+            self._surroundings.handler.received(self, message)
 
     def _answer(self, number: int, answer: Message | None, error: Exception | None) -> None:
         done = self._requests.pop(number, None)
         if done is not None:
-            guarded(done, answer, error)
+            done(answer, error)
 
     def _take_chunk(self, number: int, data: Any) -> None:
         chunk = bytes_of(data)
@@ -303,9 +312,9 @@ class Peer(ABC):
             self._held = None
             return None
 
-    def trim(self) -> None:
+    def trim(self, forgotten: Sequence[int] = ()) -> None:
         """Give back shared memory that was not used for a while."""
-        if self._packer.pool and (segments := self._packer.pool.trim()):
+        if self._packer.pool and (segments := [*self._packer.pool.trim(), *forgotten]):
             self._post(wire.write(Message(Kind.FORGET, 0, {"segments": segments})))
 
     def lose(self, error: errors.OpError) -> None:
@@ -347,7 +356,7 @@ class Peer(ABC):
             self._local_socket.close()
         self._surroundings.forget(self)
         for number in list(self._requests):
-            self._answer(number, None, _again(error))
+            guarded(self._answer, number, None, _again(error))
 
 
 def unavailable(address: str, reason: str) -> errors.UnavailableError:

@@ -17,6 +17,7 @@ from thalweg.public import public
 Array = NDArray[Any]
 
 _LARGEST = 1 << 31  # bytes, what a protocol buffer can hold
+_MIN_UNIFORM = 4096  # bytes of an array that is written as one element, where all are the same
 
 
 @public("make_tensor_proto", "contrib.util.make_tensor_proto")
@@ -61,13 +62,28 @@ def _written(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
     for size in sizes:
         proto.tensor_shape.dim.add(size=size)
     field = dtype.traits.proto_field
+    is_packed = isinstance(getattr(proto, field), bytes)
+    if not is_packed and _is_uniform(array):
+        array = array.ravel()[:1]  # as many as are missing are like the last
     if dtype.traits.bulk and array.size > 1 and array.size == np.prod(sizes):
         proto.tensor_content = array.tobytes()
-    elif isinstance(getattr(proto, field), bytes):
+    elif is_packed:
         setattr(proto, field, array.tobytes())
     else:
         getattr(proto, field).extend(_elements(array.ravel(), dtype))
     return proto
+
+
+def _is_uniform(array: Array) -> bool:
+    """Whether a large array has the same element everywhere, bit by bit."""
+    if array.nbytes < _MIN_UNIFORM or array.dtype.hasobject or not array.flags.c_contiguous:
+        return False
+    content = array.reshape(-1).view(np.uint8)
+    size = array.itemsize  # all bytes are as those of the element before, the first ones soon
+    few = content[: _MIN_UNIFORM // 2]
+    return bool(np.array_equal(few[size:], few[:-size])) and bool(
+        np.array_equal(content[size:], content[:-size])
+    )
 
 
 def _elements(flat: Array, dtype: DType) -> list[Any]:
@@ -118,7 +134,7 @@ def make_ndarray(tensor: protos.TensorProto) -> Array:
     missing = math.prod(sizes) - flat.size
     if missing > 0:
         last = flat[-1:] if flat.size else _default(dtype, kind)
-        flat = np.concatenate([flat, np.repeat(last, missing)])
+        flat = np.concatenate([flat[:-1], np.repeat(last, missing + min(flat.size, 1))])
     return _reshaped(flat, sizes)
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
+from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, expressed, flat
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
@@ -68,8 +70,8 @@ class NestBuilder:
 
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
-        operands = Operands(spec, target.prefers_gathers)
-        self._resolver = Resolver(spec, operands)
+        operands = Operands(spec, target)
+        self._resolver = Resolver(spec, operands, self._store_intermediate)
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
         self._reductions: dict[Any, Buffer] = {}  # those that have nests of their own
@@ -291,6 +293,28 @@ class NestBuilder:
         else:
             variables = _loops(at)
             self._add(node, variables, [Store(buffer, variables, own_place(at), form)])
+
+    @cached_property
+    def _updated(self) -> set[Buffer]:
+        """The variables that the region writes."""
+        return {
+            self.buffers[node.inputs[place]]
+            for node in self._spec.region.nodes
+            for place in node.op.parsed.references
+        }
+
+    def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
+        """The buffer of an intermediate; one that is equal and reads what lasts is used again."""
+        key = "intermediate", at.shape, structure([value], at.variables)
+        read = {part.buffer for part in walk([value]) if isinstance(part, Load)}
+        lasts = read.isdisjoint(self._updated)
+        if lasts and key in self._reductions:
+            return self._reductions[key]
+        buffer = Buffer.temporary(value.dtype, math.prod(at.shape), node)
+        self._write(node, buffer, at, value)
+        if lasts:
+            self._reductions[key] = buffer
+        return buffer
 
     def _scatter(self, node: Node, buffer: Buffer, at: IndexTuple, form: Scatter) -> None:
         """Store the initial values, unless the buffer holds them, then combine the updates."""

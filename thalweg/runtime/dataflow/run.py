@@ -27,6 +27,7 @@ from thalweg.runtime.dataflow.scheduler import (
     Scheduler,
     Soon,
 )
+from thalweg.runtime.dataflow.straight import StraightGraph
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
@@ -38,6 +39,7 @@ class Dataflow:
     def __init__(self, graph: TokenGraph) -> None:
         self.graph = graph
         self.wiring = Wiring(graph)
+        self.straight = StraightGraph.of(graph, self.wiring)
 
     def __call__(self, context: Context, *feeds: Any) -> list[Any]:
         """The fetched values of one run, as the kernel of a whole step."""
@@ -62,10 +64,11 @@ def start_all(
     graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]],
     cancellation: Cancellation,
     soon: Soon,
+    later: Callable[[Callable[[], None]], None],
     done: Callable[[list[list[Any]], BaseException | None], None],
 ) -> None:
-    """Run token graphs on a thread that may not wait, as long as all calls are short; `done` is
-    told the fetched values of each, or an error."""
+    """Run token graphs on threads that may not wait, as long as all calls are short; the rest is
+    given to `later`. `done` is told the fetched values of each, or an error."""
     scheduler = Scheduler(cancellation, defers=True)
 
     def ended(error: BaseException | None) -> None:
@@ -77,7 +80,7 @@ def start_all(
             error = failure
         done(results, error)
 
-    events = EventDriven(scheduler, soon, ended)
+    events = EventDriven(scheduler, soon, later, ended)
     runs = _begin(graphs, scheduler)
     events.advance()
 

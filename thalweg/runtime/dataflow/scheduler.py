@@ -1,8 +1,8 @@
 """What one thread has to do in the token graphs that it runs: what is ready, deferred, under way.
 
 Calls are deferred until nothing else is ready: several then run on workers, a single one on the
-caller's thread, unless it sends values that others wait for while it runs. A thread that may not
-wait does what is short, whenever something came back, and leaves the rest to a worker.
+caller's thread, unless it sends values that others wait for while it runs. Threads that may not
+wait do what is short, whenever something came back, and leave the rest to one that may.
 """
 
 from __future__ import annotations
@@ -223,40 +223,43 @@ class Scheduler:
 
 
 class EventDriven:
-    """Has a scheduler work on a thread that may not wait: whenever a call came back, it goes on.
-    Once calls are deferred, the rest is done by a worker."""
+    """Has a scheduler work on threads that may not wait: whenever a call came back, it goes on.
+    Once calls are deferred, the rest is done by who may wait."""
 
     def __init__(
-        self, scheduler: Scheduler, soon: Soon, ended: Callable[[BaseException | None], None]
+        self,
+        scheduler: Scheduler,
+        soon: Soon,
+        later: Callable[[Callable[[], None]], None],
+        ended: Callable[[BaseException | None], None],
     ) -> None:
-        self._scheduler, self._soon, self._ended = scheduler, soon, ended
-        self._is_advancing = True  # until it is told to: what comes back before that waits
+        self._scheduler, self._soon, self._later, self._ended = scheduler, soon, later, ended
+        self._turn = Lock()  # held by who advances, and for good once nobody may
         scheduler.notify = self._notify
 
     def advance(self) -> None:
-        """Do all that can be done now, on the thread of `soon`."""
+        """Do all that can be done now, unless another thread does: that sees what came back."""
         scheduler = self._scheduler
-        self._is_advancing = True
-        try:
-            with np.errstate(all="ignore"):
-                is_over = scheduler.advance()
-        except BaseException as error:
-            self._end(error)
-            return
-        if is_over:
-            self._end(None)
-        elif scheduler.deferred:
-            scheduler.notify = None
-            WORKERS.start(self._work)
-        else:
-            self._is_advancing = False
+        while self._turn.acquire(blocking=False):
+            try:
+                with np.errstate(all="ignore"):
+                    is_over = scheduler.advance()
+            except BaseException as error:
+                self._end(error)
+                return
+            if is_over:
+                self._end(None)
+                return
+            if scheduler.deferred:
+                scheduler.notify = None
+                self._later(self._work)
+                return
+            self._turn.release()
+            if scheduler.done.empty():
+                return
 
     def _notify(self) -> None:
-        self._soon(self._go_on)
-
-    def _go_on(self) -> None:
-        if not self._is_advancing:
-            self.advance()
+        self._soon(self.advance)
 
     def _work(self) -> None:
         error: BaseException | None = None

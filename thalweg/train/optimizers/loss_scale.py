@@ -71,7 +71,7 @@ class MixedPrecisionLossScaleOptimizer(Optimizer):
         if get_default_graph().is_eager:
             raise RuntimeError("Mixed precision is a rewrite of graphs: eager code is not scaled")
         value = convert_to_tensor(loss() if callable(loss) else loss)
-        scale = casting.cast(self._scale, value.dtype)
+        scale: Tensor = casting.cast(self._scale, value.dtype)
         pairs = self._optimizer.compute_gradients(value * scale, *arguments, **options)
         return [(None if g is None else _divided(g, self._scale), v) for g, v in pairs]
 

@@ -123,11 +123,11 @@ class Optimizer:
         """
         pairs = self.compute_gradients(
             loss,
-            var_list,
-            gate_gradients,
-            aggregation_method,
-            colocate_gradients_with_ops,
-            grad_loss,
+            var_list=var_list,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
         )
         if all(gradient is None for gradient, _ in pairs):
             names = [str(variable) for _, variable in pairs]
@@ -135,7 +135,7 @@ class Optimizer:
                 "No gradients provided for any variable, check your graph for ops that do not "
                 f"support gradients, between variables {names} and loss {loss}."
             )
-        return self.apply_gradients(pairs, global_step, name)
+        return self.apply_gradients(pairs, global_step=global_step, name=name)
 
     def compute_gradients(
         self,

@@ -1,0 +1,245 @@
+"""Token graphs without frames whose calls are all short: they run on the threads that bring values.
+
+What most tasks of a cluster do in a step: take values, run a few short kernels, send values. There
+is no loop, no branch, nothing to defer; a run is a list of slots, a list of counts and a stack of
+what is ready. Everything else is for the dataflow executor (`run.py`), which means the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from thalweg.ops.state.state import VariableV2
+from thalweg.partition.rendezvous import Key
+from thalweg.partition.transfers import Receiving, Transfer
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
+from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
+from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
+from thalweg.runtime.resources import Objects
+
+#: (the fetched values of the one graph, an error)
+Ended = Callable[[list[list[Any]], BaseException | None], None]
+Soon = Callable[[Callable[[], None]], None]
+_SEVERAL = (list, tuple)
+
+
+class _Vertex(NamedTuple):
+    """A call, and where what it gives goes."""
+
+    call: Call
+    key: Key | None  # of what it receives
+    first: int  # the slots of its inputs: from here
+    last: int  # to before this one
+    empty: list[None]
+    outputs: tuple[tuple[tuple[int, int], ...], ...]  # (follower, slot), by output
+    controls: tuple[int, ...]
+
+
+class _Start(NamedTuple):
+    """What runs begin with: the variables are found already."""
+
+    values: list[Any]
+    pending: list[int]
+    ready: list[int]
+    left: int  # calls
+    objects: Objects  # where the variables were found
+    version: int
+
+
+class StraightGraph:
+    """A token graph without frames, ready to run; any number of threads may do so at once."""
+
+    def __init__(self, graph: TokenGraph, wiring: Wiring) -> None:
+        (frame,) = wiring.frames
+        self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
+        self._values, self._pending = frame.values, frame.pending
+        self.vertices = [_vertex(each) for each in frame.vertices]
+        calls = [each.call for each in frame.vertices if each.call is not None]
+        self.fetches = wiring.fetches
+        self._start: _Start | None = None
+        self._executables = [c.function for c in calls if isinstance(c.function, Executable)]
+
+    @staticmethod
+    def of(graph: TokenGraph, wiring: Wiring) -> StraightGraph | None:
+        """A token graph, if it is one of these."""
+        is_flat = len(wiring.frames) == 1 and not graph.may_be_dead
+        is_straight = is_flat and all(map(_is_straight, wiring.frames[0].vertices))
+        return StraightGraph(graph, wiring) if is_straight else None
+
+    def start(self, context: Context) -> _Start:
+        """What a run begins with."""
+        known, objects = self._start, context.resources.objects
+        if known is None or known.objects is not objects or known.version != objects.version:
+            known = self._start = self._found(context, objects)
+        return known
+
+    def _found(self, context: Context, objects: Objects) -> _Start:
+        """Look up the variables, which are the same until some are forgotten."""
+        version, values, pending = objects.version, self._values[:], self._pending[:]
+        places = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
+        variables = [at for at in places if _is_variable(self.vertices[at])]
+        ready = [at for at in reversed(places) if at not in variables]
+        for vertex in [self.vertices[at] for at in variables]:
+            cell = vertex.call.function(context.at(vertex.call.node))
+            put(vertex.outputs[0], cell, values, pending, ready)
+        left = sum(map(bool, self.vertices)) - len(variables)
+        return _Start(values, pending, ready, left, objects, version)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether all compiled calls are known to be short by now."""
+        return all(each.holds_gil for each in self._executables)
+
+
+def _is_straight(vertex: WiredVertex) -> bool:
+    call = vertex.call
+    if call is None:
+        return vertex.kind == VertexKind.PASS
+    if call.is_async or vertex.triggers or any(edges.merges for edges in vertex.edges):
+        return False
+    if isinstance(call.node.op, Receiving):
+        return True
+    if vertex.spec.blocks or vertex.spec.is_async:
+        return False
+    is_transfer = isinstance(call.node.op, Transfer)
+    return isinstance(call.function, Executable) or is_transfer or not call.node.inputs
+
+
+def _is_variable(vertex: _Vertex) -> bool:
+    return isinstance(vertex.call.node.op, VariableV2) and not vertex.controls
+
+
+def put(
+    edges: tuple[tuple[int, int], ...],
+    value: Any,
+    values: list[Any],
+    pending: list[int],
+    ready: list[int],
+) -> None:
+    """Put a value into the slots of those who take it."""
+    for place, slot in edges:
+        values[slot] = value
+        left = pending[place] = pending[place] - 1
+        if not left:
+            ready.append(place)
+
+
+def _vertex(wired: WiredVertex) -> Any:
+    if wired.call is None:
+        return None  # what is fed is sent at the beginning
+    op = wired.call.node.op
+    return _Vertex(
+        wired.call,
+        op.key if isinstance(op, Receiving) else None,
+        wired.first,
+        wired.last,
+        wired.empty,
+        tuple(edges.plain for edges in wired.edges),
+        wired.controls,
+    )
+
+
+class StraightRun:
+    """One run of a graph. Whoever brings a value goes on with it, one thread at a time."""
+
+    def __init__(
+        self, graph: StraightGraph, feeds: Sequence[Any], context: Context, soon: Soon, ended: Ended
+    ) -> None:
+        self._graph, self._context, self._soon, self._ended = graph, context, soon, ended
+        values, pending, ready, left, _, _ = graph.start(context)
+        self._values, self._pending, self._ready = values[:], pending[:], ready[:]
+        self._left = left  # calls that are not done
+        self._arrived = deque[tuple[_Vertex, Any, BaseException | None]]()
+        self._turn = threading.Lock()  # held by who goes on, and for good once the run is over
+        for edges, value in zip(graph.fed, feeds, strict=True):
+            self._send(edges, value)
+
+    def go_on(self) -> None:
+        """Call all that is ready, unless another thread does: that sees what came."""
+        while self._turn.acquire(blocking=False):
+            try:
+                with np.errstate(all="ignore"):
+                    self._call_ready()
+                if self._left:
+                    self._turn.release()
+                    if not self._arrived:
+                        return
+                    continue
+                found = [self._values[slot] for slot in self._graph.fetches]
+            except BaseException as error:
+                self._ended([], error)
+            else:
+                self._ended([found], None)
+            return
+
+    def _call_ready(self) -> None:
+        ready, arrived, vertices = self._ready, self._arrived, self._graph.vertices
+        cancellation = self._context.cancellation
+        while True:
+            while arrived:
+                vertex, value, error = arrived.popleft()
+                if error is not None:
+                    raise error
+                self._give(vertex, value)
+            if not ready:
+                return
+            if cancellation.error is not None:
+                raise cancellation.error
+            vertex = vertices[ready.pop()]
+            if vertex.key is not None:
+                self._receive(vertex, vertex.key)
+            else:
+                self._give(vertex, self._result(vertex))
+
+    def _receive(self, vertex: _Vertex, key: Key) -> None:
+        def received(value: Any, error: BaseException | None) -> None:
+            self._arrived.append((vertex, value, error))
+            self._soon(self.go_on)
+
+        rendezvous: Any = self._context.rendezvous  # there is one where something is received
+        rendezvous.receive(key, received)
+
+    def _result(self, vertex: _Vertex) -> Any:
+        call, values = vertex.call, self._values
+        inputs = values[vertex.first : vertex.last]
+        values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
+        try:
+            for position in call.references:
+                inputs[position] = inputs[position].read()
+            if not call.takes_context:
+                return call.function(*inputs)
+            context = self._context
+            if not isinstance(call.function, Executable):
+                context = context.at(call.node, call.device)
+            return call.function(context, *inputs)
+        except Exception as error:
+            raise_at(error, call.node)
+
+    def _give(self, vertex: _Vertex, result: Any) -> None:
+        self._left -= 1
+        outputs = vertex.outputs
+        if len(outputs) == 1 and not isinstance(result, _SEVERAL):
+            self._send(outputs[0], result)
+        elif outputs or result:
+            flat = cast("Sequence[Any]", result)
+            if not isinstance(vertex.call.function, Executable):  # which gives no lists in lists
+                flat = outputs_of(result, len(outputs), vertex.call.node)
+            for edges, value in zip(outputs, flat, strict=True):
+                if edges:
+                    self._send(edges, value)
+        for place in vertex.controls:
+            self._count_down(place)
+
+    def _send(self, edges: tuple[tuple[int, int], ...], value: Any) -> None:
+        put(edges, value, self._values, self._pending, self._ready)
+
+    def _count_down(self, place: int) -> None:
+        left = self._pending[place] = self._pending[place] - 1
+        if not left:
+            self._ready.append(place)
