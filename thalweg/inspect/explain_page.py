@@ -53,6 +53,7 @@ class _Step:
         self._nodes: dict[Node, int] = {}
         self._table: list[list[Any]] = []  # of each node: name, type, line, device, kernel
         self._lines: dict[str, int] = {}
+        self._devices = {n.original.name: each for n, each in plan.plan.placement.items()}
         self._kernel_of = {
             name: number for number, kernel in enumerate(plan.kernels) for name in kernel.ops
         }
@@ -102,7 +103,7 @@ class _Step:
         if node not in self._nodes:
             self._nodes[node] = len(self._nodes)
             kernel = self._kernel_of.get(node.name, -1)
-            placed = self._plan.plan.placement.get(node.original, "") or node.device
+            placed = self._devices.get(node.original.name, self._plan.plan.device)
             self._table.append([node.name, node.type, self._line(node), placed, kernel])
         return self._nodes[node]
 
