@@ -63,8 +63,11 @@ def _contracted_axes(raw: Any) -> int:
     """The number of axes that a sum of products contracts; 0 for other forms."""
     while isinstance(raw, Cast):
         raw = raw.value
-    if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
-        return _contracted_axes(raw.operand.element)
+    match raw:
+        case OperandLoad(operand=Intermediate(element=element)):
+            return _contracted_axes(element)
+        case _:
+            pass
     product = summed_product(raw) if isinstance(raw, Reduce) else None
     if product is None or any(isinstance(part, Reduce) for part in walk([product])):
         return 0  # a factor that is a reduction itself is no operand: nothing is contracted
