@@ -49,7 +49,6 @@ INSTEAD: dict[str, str] = {
     "estimator": _ESTIMATOR,
     "get_logger": "use tf.logging",
     "keras": _KERAS,
-    "linalg.LinearOperator": "use matrices: tf.matmul, tf.linalg.solve, tf.matrix_diag",
     "lite": "save with tf.saved_model and run it here",
     "lookup.experimental": "use tf.contrib.lookup",
     "losses.BinaryCrossentropy": "use tf.losses.sigmoid_cross_entropy",
@@ -82,7 +81,6 @@ INSTEAD: dict[str, str] = {
     "tpu": "there is no TPU here; leave it out",
     "train.Checkpoint": "use tf.train.Saver",
     "train.warm_start": "use tf.train.init_from_checkpoint",
-    "variable_creator_scope": "pass custom_getter to tf.variable_scope",
     "vectorized_map": "use tf.map_fn",
     "wrap_function": "use tf.function",
 }

@@ -260,3 +260,18 @@ def test_tasks_forget_plans_that_their_session_forgot(target: str) -> None:
             assert session.run(y) == 1 + number
         gc.collect()
         assert len(session._engine._own._plans) <= 3
+
+
+def test_folded_outputs_of_one_node_are_told_apart(target: str) -> None:
+    """What the optimiser makes of them has the node's name, each."""
+    x = tf.placeholder(tf.float32, [3])
+    with tf.device(PS0):
+        parts = tf.split(tf.ones_like(x) * [1.0, 2.0, 3.0], [1, 0, 2])
+    with tf.device(PS1):
+        moved = [tf.identity(part) for part in parts]
+    with tf.Session(target) as session:
+        for fetches in (parts, moved, parts[::-1], parts[1:2]):
+            found = session.run(fetches, {x: [0.0, 0.0, 0.0]})
+            assert [v.tolist() for v in found] == [
+                {1: [1.0], 0: [], 2: [2.0, 3.0]}[int(t.shape[0])] for t in fetches
+            ]

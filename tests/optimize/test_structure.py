@@ -149,3 +149,31 @@ def test_a_shape_that_is_known_does_not_hide_what_fails() -> None:
             session.run(tf.shape(guarded))
         session.run(v.initializer)
         assert session.run(tf.rank(v)) == 2
+
+
+def test_a_merged_node_that_is_gone_stands_for_nothing() -> None:
+    """Of three equal chains, what the second one takes goes with it."""
+    a = x(2)
+    ends = [tf.exp(tf.sin(a)) for _ in range(3)]
+    y = tf.subtract(tf.add_n(ends), tf.sin(a), name="y")
+    lines = after(merge_duplicates, step([y], feeds=[a])).splitlines()
+    assert [line.partition(" = ")[2].partition("(")[0] for line in lines[:-1]] == [
+        "Sin",
+        "Exp",
+        "AddN",
+        "Sub",
+    ]
+
+
+def test_a_node_of_many_inputs_follows_them() -> None:
+    a = x(2)
+    y = tf.add_n([tf.identity(tf.sin(a + float(n))) for n in range(40)], name="y")
+    graph = step([y, tf.identity(y)], feeds=[a])
+    assert "Identity" not in after(strip_identities, graph).replace("Identity_40", "")
+
+
+def test_variables_and_what_eager_code_computed_stay_the_nodes_they_are() -> None:
+    v = tf.Variable([1.0, 2.0])
+    graph = step([(v.read_value() + 0.0) * 1])
+    before = {node for node in graph.nodes if not node.inputs}
+    assert all(node.graph is v.graph for node in before)

@@ -41,7 +41,9 @@ def _graph_def(part: Partition) -> Any:
         return proto
 
     proto = protos.GraphDef()
-    for node in part.graph.nodes:
+    kept = {*part.nodes}
+    nodes = [n for n in part.graph.nodes if n in kept or isinstance(n.op, Argument)]
+    for node in nodes:
         written = write(node)
         known = {*written.input}
         before = sorted(f"^{earlier.name}" for earlier in part.order.get(node, ()))
@@ -49,7 +51,7 @@ def _graph_def(part: Partition) -> Any:
         after = {f"^{each.name}" for each in fed} | known
         written.input.extend(name for name in before if name not in after)
         proto.node.append(written)
-    proto.library.function.extend(function_library(part.graph.nodes, write).values())
+    proto.library.function.extend(function_library(nodes, write).values())
     return proto
 
 

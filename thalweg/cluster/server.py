@@ -6,6 +6,7 @@ session of this process whose target it is calls it without messages.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from thalweg import errors, protos
 from thalweg.cluster import failures
-from thalweg.cluster.addresses import bindable, numeric
+from thalweg.cluster.addresses import bindable, numeric, parsed
 from thalweg.cluster.member import Member
 from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
@@ -22,6 +23,7 @@ from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place, packed, values_of
 from thalweg.cluster.wire import FixedFields, Kind, Message
 from thalweg.cluster.worker import Done, Values, Worker
+from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
 from thalweg.partition.rendezvous import Key
 from thalweg.platform.caches import Bounded, memoized
@@ -49,7 +51,8 @@ class TaskServer(Member):
     def __init__(self, cluster: ClusterSpec, job: str, index: int, config: Any) -> None:
         options = session_options(config)
         self.task = task_name(job, index)
-        devices = local_devices(options.device_count, options.threads, self.task)
+        threads = options.threads or _threads(cluster, job, index)
+        devices = local_devices(options.device_count, threads, self.task)
         self._worker = self.worker = Worker(self.task, devices, self._push, self._peer)
         self._by_task = dict(all_tasks(cluster))
         self._sessions: dict[Peer, set[str]] = {}
@@ -57,6 +60,7 @@ class TaskServer(Member):
             "keys of sent values", _MAX_KEPT
         )
         super().__init__(bindable(self._by_task[self.task]))
+        self._worker.lender = self.endpoint.lender
         self._job, self._index = job, index
         self.update(cluster)
         _servers[self.endpoint.address] = self
@@ -222,6 +226,17 @@ class TaskServer(Member):
 @memoized(_MAX_KEPT)
 def _place_fields(places: tuple[int, ...]) -> FixedFields:
     return FixedFields(places=places)
+
+
+def _threads(cluster: ClusterSpec, job: str, index: int) -> int:
+    """How many threads a step of a task uses; 0 for as many as one of any process. Tasks of a job
+    work at the same time, so those of one host share its cores: their threads meet at barriers,
+    where one that has lost its core keeps the others waiting."""
+    hosts = [parsed(cluster.task_address(job, i))[0] for i in cluster.task_indices(job)]
+    sharing = hosts.count(parsed(cluster.task_address(job, index))[0])
+    if sharing == 1 or "THALWEG_THREADS" in os.environ:
+        return 0
+    return max(1, default_threads() // sharing)
 
 
 def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> ClusterSpec:

@@ -20,13 +20,13 @@ frame, little-endian throughout:
 
 The header of a value:
 
-    0       1      place: 0 inline, 1 in shared memory, 2 in a stream of chunks
+    0       1      place: 0 inline, 1 in shared memory, 2 in a stream of chunks, 3 lent
     1       1      0 for bytes, else the element type as numbered in TensorFlow's types.proto
     2       1      rank
     3       5      zero
     8       8      bytes of content
     16      8      the number of the segment of shared memory, or of the stream
-    24      8      offset in the segment
+    24      8      offset in the segment; of what is lent, the byte of its first page to clear
     32      8·rank shape
 
 The content of a tensor is its elements in row-major order. That of a tensor of strings is the
@@ -54,7 +54,7 @@ from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
 
 MAGIC = b"THLW"
-VERSION = 1
+VERSION = 2
 MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection on which a larger one is announced
 MAX_FIELDS = 4 << 20  # bytes
 MAX_VALUES = 4096
@@ -101,6 +101,22 @@ class FixedFields(dict[str, Any]):
         """As they travel."""
         return _encode(self).encode()
 
+    def prefix(self, kind: Kind, step: int, request: int, flags: int, values: int) -> bytearray:
+        """The start of a message with these fields: its head and them."""
+        known = self._prefixes.get((kind, flags, values))
+        if known is None:
+            if len(self.encoded) > MAX_FIELDS:
+                raise ValueError(f"{kind.name}: {len(self.encoded)} bytes of fields")
+            head = _HEAD.pack(MAGIC, VERSION, kind, 0, 0, 0, 0, flags, values, len(self.encoded))
+            known = self._prefixes[kind, flags, values] = head + self.encoded
+        frame = bytearray(known)
+        _STEP.pack_into(frame, _STEP_OFFSET, step, request)
+        return frame
+
+    @cached_property
+    def _prefixes(self) -> dict[tuple[Kind, int, int], bytes]:
+        return {}
+
 
 class Message(NamedTuple):
     """What one process tells another."""
@@ -118,6 +134,7 @@ class Place(IntEnum):
     INLINE = 0
     SHARED = 1
     STREAM = 2
+    LENT = 3
 
 
 class ValueHeader(NamedTuple):
@@ -171,7 +188,8 @@ _STRING = 7
 _HEAD = Struct("<4sHHQQQQHHI")
 _STAMP = Struct("<QQ")
 _VALUE = Struct("<BBB5xQQQ")
-_STAMP_OFFSET = 8
+_STEP = Struct("<QQ")  # and the request
+_STAMP_OFFSET, _STEP_OFFSET = 8, 24
 _ALIGNMENT = 16
 _IS_ANSWER = 1
 _ARRAYS: Any = (np.ndarray, np.generic)
@@ -257,6 +275,8 @@ def write(
     """The frame of a message, to be stamped; `contents` are those of the inline values."""
     kind, step, fields, _, request = message
     if isinstance(fields, FixedFields):
+        if not headers:
+            return fields.prefix(kind, step, request, _IS_ANSWER if is_answer else 0, 0)
         told = fields.encoded
     else:
         told = _encode(dict(fields)).encode() if fields else b""
@@ -279,14 +299,9 @@ def write_inline(message: Message, is_answer: bool, limit: int) -> bytearray | N
     """The frame of a message whose values are plain arrays of a few bytes, as most are; None for
     any other."""
     kind, step, fields, values, request = message
-    told = fields.encoded if isinstance(fields, FixedFields) else None
-    if told is None or len(values) > MAX_VALUES:
+    if not isinstance(fields, FixedFields) or len(values) > MAX_VALUES:
         return None
-    flags = _IS_ANSWER if is_answer else 0
-    frame = bytearray(
-        _HEAD.pack(MAGIC, VERSION, kind, 0, 0, step, request, flags, len(values), len(told))
-    )
-    frame += told
+    frame = fields.prefix(kind, step, request, _IS_ANSWER if is_answer else 0, len(values))
     contents = list[bytes]()
     for given in values:
         if not isinstance(given, _ARRAYS):

@@ -20,6 +20,7 @@ from thalweg.cluster.partition_def import Fields, decode
 from thalweg.cluster.remote_calls import RemoteCalls, stays_here
 from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.transport.lending import Lender
 from thalweg.device.device import Device
 from thalweg.graph.node import Node
 from thalweg.partition.cut import Partition
@@ -50,6 +51,7 @@ class Worker:
         self.devices = devices
         self._objects = [Objects() for _ in devices]
         self.traffic = Traffic()
+        self.lender: Lender | None = None  # for variables that other tasks of the host can map
         self._push = push
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep] = {}
@@ -62,7 +64,7 @@ class Worker:
         """A master begins; what it registers is forgotten when it ends."""
         with self._lock:
             calls = RemoteCalls(session, self._peer)
-            made = TaskSession(self.devices, self._objects, calls)
+            made = TaskSession(self.devices, self._objects, calls, self.lender)
             return self._sessions.setdefault(session, made)
 
     def session(self, name: str) -> TaskSession:
@@ -173,10 +175,18 @@ class TaskSession:
     """What one master has registered with a task."""
 
     def __init__(
-        self, devices: Sequence[Device], objects: Sequence[Objects], calls: RemoteCalls
+        self,
+        devices: Sequence[Device],
+        objects: Sequence[Objects],
+        calls: RemoteCalls,
+        lender: Lender | None = None,
     ) -> None:
         self._devices, self._calls = devices, calls
-        self.resources, *self._others = Resources.of_devices(devices, objects)
+        every = Resources.of_devices(devices, objects)
+        self.resources, *self._others = every
+        for device, each in zip(devices, every, strict=True):
+            if lender is not None and device.is_host:
+                each.allocate = partial(lender.allocate, device=device.name)
         self._originals: dict[str, Node] = {}
         self._plans: dict[int, Sequence[PartitionPlan]] = {}
         self._calling: set[int] = set()  # handles of steps with control nodes that span tasks

@@ -232,7 +232,8 @@ def _agree(found: Array, wanted: Array, rule: Rule) -> bool:
         same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
         signs = np.signbit(np.real(found)) == np.signbit(np.real(wanted))
         return bool(np.all(same & (signs | np.isnan(wanted))))
-    judged = np.isfinite(wanted) if rule.stabilises else np.ones(wanted.shape, bool)
+    is_partial = rule.stabilises or rule.exactness is Exactness.FINITE
+    judged = np.isfinite(wanted) if is_partial else np.ones(wanted.shape, bool)
     room = 200 * np.finfo(wanted.dtype).eps
     return bool(np.allclose(found[judged], wanted[judged], room, room, equal_nan=True))
 

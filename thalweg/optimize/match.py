@@ -20,6 +20,7 @@ from thalweg.optimize.step_graph import StepGraph
 from thalweg.platform.caches import memoized
 
 Bindings = dict[str, Any]
+Path = tuple[int, ...]
 KnownNumbers = dict[
     tuple[Tensor, str], bool
 ]  # whether a tensor is a number everywhere, by its text
@@ -32,8 +33,8 @@ class _Variant(NamedTuple):
 
     rule: Rule
     pattern: Apply
-    #: the inputs that must be one tensor, by place: `x * x`
-    same: tuple[tuple[int, int], ...]
+    #: the inputs, and inputs of inputs, that must be one tensor: `x * x`, `x * y + x * z`
+    same: tuple[tuple[Path, Path], ...]
     #: the inputs that must be a number everywhere: `x * 1`. Its text has the sign of zero
     numbers: tuple[tuple[int, float, str], ...]
 
@@ -65,7 +66,7 @@ class RuleIndex:
         inputs = node.inputs
         types = tuple([tensor.op.op.type_name for tensor in inputs[:_MAX_INPUTS]])
         for rule, pattern, same, numbers in _candidates(self, node.op.type_name, types):
-            if same and any(inputs[one] is not inputs[other] for one, other in same):
+            if same and any(_at(inputs, one) is not _at(inputs, other) for one, other in same):
                 continue
             if numbers and not _are_numbers(inputs, numbers, known):
                 continue
@@ -107,11 +108,23 @@ def _may_be(pattern: Expression, kind: str) -> bool:
     return kind == "Const" or not isinstance(pattern, Constant)
 
 
-def _same(pattern: Apply) -> Iterator[tuple[int, int]]:
+def _same(pattern: Apply) -> Iterator[tuple[Path, Path]]:
+    """Where a symbol is, for each place after the first that it is at."""
+    first: dict[Symbol, Path] = {}
     for place, each in enumerate(pattern.inputs):
-        first = pattern.inputs.index(each)
-        if isinstance(each, Symbol) and first < place:
-            yield first, place
+        inner = each.inputs if isinstance(each, Apply) else (each,)
+        for number, symbol in enumerate(inner):
+            path = (place, number) if isinstance(each, Apply) else (place,)
+            if isinstance(symbol, Symbol) and first.setdefault(symbol, path) is not path:
+                yield first[symbol], path
+
+
+def _at(inputs: Sequence[Tensor], path: Path) -> Tensor | None:
+    tensor = inputs[path[0]]
+    if len(path) == 1:
+        return tensor
+    inner = tensor.op.inputs
+    return inner[path[1]] if path[1] < len(inner) else None
 
 
 def _numbers(pattern: Apply) -> Iterator[tuple[int, float, str]]:
@@ -127,7 +140,7 @@ def _replacement(
     if match is None or not rule.when(match):
         return None
     result = graph.build(node, lambda: rule.replaced(match))
-    graph.fired[rule.name] += 1
+    graph.fire(rule.name, node)
     return cast("Sequence[Tensor]", result) if isinstance(result, list | tuple) else [result]
 
 

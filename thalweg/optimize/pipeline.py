@@ -8,18 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from thalweg.control.liveness import CONTROL_TYPES
+from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Identity
 from thalweg.optimize import verify
 from thalweg.optimize.custom import run_custom_passes, run_custom_rules
 from thalweg.optimize.match import RuleIndex
-from thalweg.optimize.options import DEFAULT, OptimizerSwitches
+from thalweg.optimize.options import DEFAULT, OptimizerSwitches, Toggle
 from thalweg.optimize.passes.cancel_transposes import cancel_transposes
 from thalweg.optimize.passes.fold_constants import fold_constants
 from thalweg.optimize.passes.fold_parts import fold_parts
 from thalweg.optimize.passes.hoist_invariants import hoist_invariants
 from thalweg.optimize.passes.merge_duplicates import merge_duplicates
 from thalweg.optimize.passes.merge_products import merge_products
+from thalweg.optimize.passes.mixed_precision import narrowing
 from thalweg.optimize.passes.optimize_bodies import optimize_bodies
 from thalweg.optimize.passes.order_products import order_products
 from thalweg.optimize.passes.resolve_branches import resolve_branches
@@ -42,7 +44,8 @@ class Pass:
     reason: str
     switch: str
     run: Run
-    by_default: bool = True
+    #: the least that the switch must say
+    needs: Toggle = Toggle.DEFAULT
     #: run inside conditionals and loops by the passes that run here
     is_nested: bool = False
 
@@ -135,6 +138,13 @@ PASSES: tuple[Pass, ...] = (
         _rules("arithmetic"),
     ),
     Pass(
+        "relaxed_arithmetic",
+        "what holds of finite numbers alone, where the switch is AGGRESSIVE",
+        "arithmetic_optimization",
+        _rules("relaxed_arithmetic"),
+        Toggle.AGGRESSIVE,
+    ),
+    Pass(
         "push_constants_down",
         "constant meets constant, for folding in the next round",
         "constant_folding",
@@ -171,6 +181,20 @@ PASSES: tuple[Pass, ...] = (
         merge_products,
     ),
     Pass(
+        "half_precision",
+        "products in float16, where the switch is AGGRESSIVE: the loss must be scaled",
+        "auto_mixed_precision",
+        narrowing(dtypes.float16),
+        Toggle.AGGRESSIVE,
+    ),
+    Pass(
+        "mixed_precision",
+        "products in bfloat16, where the switch is ON; last, when products are what they will be",
+        "auto_mixed_precision",
+        narrowing(dtypes.bfloat16),
+        Toggle.ON,
+    ),
+    Pass(
         "optimize_bodies",
         "what a loop does, it does often; after the others, which make its inputs constants",
         "loop_optimization",
@@ -196,6 +220,11 @@ class PassReport:
     after: int = 0
     fired: dict[str, int] = field(default_factory=dict[str, int])  # how often, by rule
     seconds: float = 0.0
+    places: list[tuple[str, Node]] = field(default_factory=list[tuple[str, Node]], repr=False)
+
+
+#: Sees a step before the passes, and after each pass that changed it.
+Watch = Callable[[str, StepGraph], None]
 
 
 @dataclass(frozen=True)
@@ -215,6 +244,7 @@ def optimize(
     feeds: tuple[Tensor, ...],
     devices: Mapping[Node, str] | None = None,
     switches: OptimizerSwitches = DEFAULT,
+    watch: Watch | None = None,
 ) -> OptimizedStep:
     """A pruned step, computed with less. Its feeds stay what they are.
 
@@ -225,21 +255,22 @@ def optimize(
         feeds: the tensors whose values are given.
         devices: where the nodes run, if that is not one device.
         switches: which passes run.
+        watch: is told of the step before the passes, and after each that changed it.
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
-    passes = [each for each in PASSES if switches.is_on(each.switch, each.by_default)]
-    passes = _nested([each for each in passes if each.name not in switches.without])
+    passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
+    passes = nested([each for each in passes if each.name not in switches.without])
     with gc_paused():
         graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices)
-        reports = tuple(run_passes(graph, passes))
+        reports = tuple(run_passes(graph, passes, watch))
     if not graph.is_changed:
         return OptimizedStep(nodes, fetches, targets, reports)
     found, added = _own_fetches(graph, fetches)
     return OptimizedStep([*graph.nodes, *added], found, graph.targets, reports)
 
 
-def _nested(passes: Sequence[Pass]) -> list[Pass]:
+def nested(passes: Sequence[Pass]) -> list[Pass]:
     """Passes, of which one runs all of them in the bodies of control nodes."""
     found: list[Pass] = []
 
@@ -253,17 +284,23 @@ def _nested(passes: Sequence[Pass]) -> list[Pass]:
     return found
 
 
-def run_passes(graph: StepGraph, passes: Sequence[Pass]) -> list[PassReport]:
+def run_passes(
+    graph: StepGraph, passes: Sequence[Pass], watch: Watch | None = None
+) -> list[PassReport]:
     """Run passes over a step, again as long as others changed what they saw; what each did."""
+    if watch is not None:
+        watch("", graph)
     reports = [PassReport(each.name, each.reason) for each in passes]
     seen: list[int | None] = [None] * len(passes)
     for _ in range(MAX_ROUNDS):
         before = len(graph.changes)
         for number, each in enumerate(passes):
-            graph.mark = seen[number]
-            if graph.mark != len(graph.changes):
+            graph.mark, count = seen[number], len(graph.changes)
+            if graph.mark != count:
                 _run(each, graph, reports[number])
                 seen[number] = len(graph.changes)
+                if watch is not None and seen[number] != count:
+                    watch(each.name, graph)
         if len(graph.changes) == before:
             break
     return reports
@@ -284,9 +321,11 @@ def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
         report.after = len(graph)
         for name, number in graph.fired.items():
             report.fired[name] = report.fired.get(name, 0) + number
+        report.places += graph.fired_for
         if spec is not None:
             spec.check(graph, each.name)
     graph.fired.clear()
+    graph.fired_for.clear()
 
 
 def _own_fetches(

@@ -37,6 +37,7 @@ class Exactness(Enum):
 
     EXACT = "exact"  # the same values; NaN stays NaN, infinities and signs of zero stay
     ROUNDING = "rounding"  # the same up to rounding, or more exact
+    FINITE = "finite"  # the same up to rounding where no number is NaN or infinite
 
 
 class Match(NamedTuple):

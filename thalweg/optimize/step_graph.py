@@ -1,7 +1,8 @@
 """A step while passes change it: its nodes in an order that runs, its ends, who takes what.
 
-Nodes of the user's graph are immutable: the step has copies of them, which are the optimiser's own
-and change in place. A rewrite therefore costs what it changes, however large the step is.
+Nodes of the user's graph are immutable: the step has copies of those that take anything, which are
+the optimiser's own and change in place. A rewrite therefore costs what it changes, however large
+the step is.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class StepGraph:
         self.workspace = Workspace()
         self.feeds = feeds
         self.devices = devices
-        self.fired: Counter[str] = Counter()  # how often each rule did, in the pass that runs
+        #: how often each rule fired, and for which nodes of the user's, in the pass that runs
+        self.fired: Counter[str] = Counter()
+        self.fired_for: list[tuple[str, Node]] = []
         #: nodes that are new, take something else, or whose values are taken less often
         self.changes: list[Node] = []
         self.mark: int | None = None  # how many of them the pass that runs has seen, if it ran
@@ -79,6 +82,10 @@ class StepGraph:
         copied: dict[Node, Node] = {}
         tensors: dict[Tensor, Tensor] = {}
         for node in nodes:
+            if not node.inputs and not node.controls:  # a constant, a variable: nothing can change
+                copied[node] = node
+                self.types.add(node.op.type_name)
+                continue
             inputs = tuple([tensors.get(tensor, tensor) for tensor in node.inputs])
             controls = node.controls and tuple([copied.get(n, n) for n in node.controls])
             made = copied[node] = self.workspace.replica(node, inputs, controls)
@@ -101,9 +108,9 @@ class StepGraph:
     @property
     def nodes(self) -> list[Node]:
         """The nodes, in an order that runs."""
+        for node in [*self._outdated]:
+            self.refresh(node)
         if not self._is_in_order:
-            for node in [*self._outdated]:
-                self._bring_up_to_date(node)
             found: list[Node] = []
             for node in self._nodes:
                 if node in self._alive and node not in self._inserted:
@@ -193,8 +200,18 @@ class StepGraph:
             nodes = self._changed(seen, roots, depth)
 
     def rewrite_once(self, function: Rewrite) -> None:
-        """Ask a function about all nodes, in their order."""
-        self._ask(function, self.nodes, None)
+        """Ask a function about all nodes, in their order; if the pass ran before, about those of
+        the types of what changed."""
+        nodes = self.nodes
+        if self.mark is not None:
+            types = {node.op.type_name for node in self._current(self.changes[self.mark :])}
+            nodes = [node for node in nodes if node.op.type_name in types]
+        self._ask(function, nodes, None)
+
+    def fire(self, rule: str, node: Node, count: int = 1) -> None:
+        """Note that a rule fired."""
+        self.fired[rule] += count
+        self.fired_for.append((rule, node.original))
 
     def build(self, node: Node, make: Callable[[], Any]) -> Any:
         """What graph code gives; its nodes stand for a node and join the step before it."""
@@ -224,7 +241,7 @@ class StepGraph:
             if len(node.inputs) > _MAX_INPUTS:
                 self._outdated.add(node)
             else:
-                self._bring_up_to_date(node)
+                self.refresh(node)
         self.changes += takers
         self.release(old.op)
 
@@ -237,6 +254,7 @@ class StepGraph:
         annotations: Mapping[str, Any] | None = None,
     ) -> None:
         """Change parts of a node."""
+        self.refresh(node)
         before = (*[tensor.op for tensor in node.inputs], *node.controls)
         self._remove_edges(node)
         node.op = node.op if op is None else op
@@ -262,9 +280,11 @@ class StepGraph:
     def prune(self) -> None:
         """Remove what nothing needs. Only conditionals and loops may take what they do not need;
         all else goes when its last use does."""
+        nodes = self.nodes
         alive = Needs(dict.fromkeys(self.feeds)).reached(self._fetches, self.targets)
-        for node in self._alive - alive:
-            self._remove(node)
+        for node in nodes:
+            if node not in alive:
+                self._remove(node)
 
     # Nodes under change
 
@@ -278,7 +298,7 @@ class StepGraph:
         self._alive.remove(node)
         self._is_in_order = False
         if node in self._outdated:
-            self._bring_up_to_date(node)
+            self.refresh(node)
         self._remove_edges(node)
         self.changes += [tensor.op for tensor in node.inputs]
 
@@ -325,8 +345,8 @@ class StepGraph:
         self._takers.setdefault(new, []).extend(takers)
         return takers
 
-    def _bring_up_to_date(self, node: Node) -> None:
-        """Have a node take what stands for its inputs by now."""
+    def refresh(self, node: Node) -> None:
+        """Have a node of many inputs take what stands for them by now; others always do."""
         node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
         self._outdated.discard(node)
 
@@ -340,8 +360,10 @@ class StepGraph:
     # The traversal
 
     def _candidates(self, roots: Container[str] | None, depth: int) -> Sequence[Node]:
-        if self.mark is not None and 32 * (len(self.changes) - self.mark) < len(self._alive):
-            return self._changed(self.mark, roots, depth)
+        if self.mark is not None:
+            fresh = len(self.changes) - self.mark
+            if fresh * (1 + 8 * depth) < len(self._alive):  # what is near costs more to find
+                return self._changed(self.mark, roots, depth)
         nodes = self.nodes
         return nodes if roots is None else [n for n in nodes if n.op.type_name in roots]
 
@@ -359,17 +381,18 @@ class StepGraph:
         """Replace those of some nodes that a function gives something for."""
         alive, targets, outdated = self._alive, self._target_set, self._outdated
         waited = self._wait_counts
+        self._made.clear()
         for node in nodes:
             if node not in alive or node in targets:
                 continue
             if node in outdated:
-                self._bring_up_to_date(node)
+                self.refresh(node)
             if node in waited and not any(map(self.uses, node.outputs)):
                 continue  # it is only waited for
-            self._made.clear()
             outputs = function(node)
             if outputs is not None:
                 self._settle(node, outputs, function, roots)
+                self._made.clear()
 
     def _settle(
         self,

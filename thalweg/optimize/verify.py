@@ -69,8 +69,9 @@ def _flow_faults(after: StepGraph) -> Iterator[str]:
     """Whether each node comes after what it takes and waits for, and nothing is left over."""
     fed = dict.fromkeys(after.feeds)
     seen: set[Node] = set()
+    nodes = after.nodes
     alive = Needs(fed).reached(after.fetches, after.targets)
-    for node in after.nodes:
+    for node in nodes:
         if node in seen:
             yield f"{node.name} is there twice"
         taken: tuple[Tensor, ...] = () if node.op.bodies else node.inputs

@@ -21,6 +21,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument
+from thalweg.ops.core.basic import Identity
 from thalweg.partition.transfers import (
     Recv,
     RecvToken,
@@ -31,6 +32,8 @@ from thalweg.partition.transfers import (
 )
 from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_replicated, with_inner
+
+_MIN_UNCOPIED = 1 << 20  # bytes of a variable that is not copied where it is read to be sent
 
 
 class Slot(NamedTuple):
@@ -107,6 +110,8 @@ class _Part:
         self.feeds: dict[int, Tensor] = {}
         self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and the nodes for them
         self.elsewhere: dict[Node, str] = {}  # the devices of these variables
+        self.sent: dict[Node, set[Node]] = {}  # reads of variables, and the Sends that read instead
+        self.dropped: set[Node] = set()
 
     def add(
         self, op: Op, like: Node, after: Collection[Node], inputs: Sequence[Tensor] = ()
@@ -119,6 +124,25 @@ class _Part:
         self.graph.attribute(made, like)
         self.order[made] = {*after, *(tensor.op for tensor in inputs)}
         return made
+
+    def is_first(self, read: Node) -> bool:
+        """Whether a read of a variable comes after nothing but its variable."""
+        return self.order.get(read) == {tensor.op for tensor in read.inputs}
+
+    def send_read(self, op: Op, like: Node, read: Node) -> None:
+        """Send a variable in the place of a read of it: the read would be a copy."""
+        send = self.add(op, like, (), read.inputs)
+        self.sent.setdefault(read, set()).add(send)
+
+    def drop_reads(self, needed: Collection[Node]) -> None:
+        """Have what came after reads come after their Sends; reads that nobody needs go."""
+        used = {tensor.op for node in self.graph.nodes for tensor in node.inputs} | {*needed}
+        for read, sends in self.sent.items():
+            for before in self.order.values():
+                if read in before:
+                    before |= sends
+            if read not in used:
+                self.dropped.add(read)
 
     def argument(self, tensor: Tensor) -> Tensor:
         """A tensor that stands for one that comes from outside of the step."""
@@ -142,6 +166,8 @@ class _Cut:
         self._fed = {tensor: place for place, tensor in enumerate(feeds)}
         self._placement, self._order = placement, order
         self._parts: dict[str, _Part] = {}
+        self._names: dict[Node, str] = {}
+        self._counts: dict[str, int] = {}
         #: by a node and another device: what is done there when the node is
         self._received: dict[tuple[Node, str], Node] = {}
 
@@ -166,9 +192,19 @@ class _Cut:
         taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
         after = self._after(set(self._order[node]) - taken, part)
         arrivals = [each for each in after if isinstance(each.op, Recv | RecvToken)]
-        made = part.rewriter.copy(node, controls=arrivals)
+        made = part.rewriter.copy(node, f"{self._name(node)}/", arrivals)
         part.order[made] = after | {tensor.op for tensor in made.inputs}
         self._forget(node, part, unused | borrowed)
+
+    def _name(self, node: Node) -> str:
+        """A name that no other node of the step has: of what the optimiser makes of a node, each
+        stands for one of its outputs, under its name."""
+        known = self._names.get(node)
+        if known is None:
+            number = self._counts.get(node.name, 0)
+            self._counts[node.name] = number + 1
+            known = self._names[node] = f"{node.name}/_{number}" if number else node.name
+        return known
 
     def _unused(self, node: Node) -> set[Tensor]:
         """The inputs of a control node that nothing wanted of it depends on: they are not sent."""
@@ -217,18 +253,22 @@ class _Cut:
     def _transfer(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
         """Send a tensor to a partition; what stands for it there."""
         source = self.part(self._placement[tensor.op])
-        op, dtype, name = Send, tensor.dtype.base_dtype, tensor.name
+        name = f"{self._name(tensor.op)}:{tensor.value_index}"
+        op, dtype = Send, tensor.dtype.base_dtype
         before: set[Node] = set()
         if tensor.dtype.is_ref_dtype and reader.op.bodies and _are_apart(source, part):
             return self._borrow(tensor, part)
         if tensor.dtype.is_ref_dtype and reader.op.bodies:
             op, dtype = SendReference, tensor.dtype
         elif tensor.dtype.is_ref_dtype:  # read for this node: after all that it comes after
-            name = f"{name}>{reader.name}"
+            name = f"{name}>{self._name(reader)}"
             before = set(self._order[reader]) - {t.op for t in reader.inputs}
         ends = {"tensor_name": name, "send_device": source.device, "recv_device": part.device}
         local = source.rewriter.tensors[tensor]
-        source.add(op(**ends), tensor.op, self._after(before, source), [local])
+        if _is_large_read(tensor) and source.is_first(local.op):
+            source.send_read(op(**ends), tensor.op, local.op)
+        else:
+            source.add(op(**ends), tensor.op, self._after(before, source), [local])
         made = part.add(Recv(**ends, tensor_type=dtype, given_shape=tensor.shape), tensor.op, ())
         if not tensor.dtype.is_ref_dtype:
             self._received[tensor.op, part.device] = made
@@ -260,7 +300,7 @@ class _Cut:
         if found is None:
             source = self.part(self._placement[node])
             ends = {
-                "tensor_name": f"^{node.name}",
+                "tensor_name": f"^{self._name(node)}",
                 "send_device": source.device,
                 "recv_device": part.device,
             }
@@ -291,7 +331,13 @@ class _Cut:
         return self._placement[tensor.op]
 
     def _finished(self, part: _Part, fetches: Sequence[Slot], targets: Sequence[Node]) -> Partition:
-        nodes = [node for node in part.graph.nodes if not isinstance(node.op, Argument)]
+        mapped = part.rewriter.mapped(targets)
+        part.drop_reads({*mapped, *(slot.tensor.op for slot in fetches)})
+        nodes = [
+            node
+            for node in part.graph.nodes
+            if not isinstance(node.op, Argument) and node not in part.dropped
+        ]
         inside = set(nodes)
         placement = dict.fromkeys(nodes, part.device) | part.elsewhere
         for node in part.rewriter.nodes:
@@ -304,9 +350,16 @@ class _Cut:
             {node: part.order[node] & inside for node in nodes},
             tuple(Slot(place, tensor) for place, tensor in part.feeds.items()),
             tuple(fetches),
-            tuple(part.rewriter.mapped(targets)),
+            tuple(mapped),
             placement,
         )
+
+
+def _is_large_read(tensor: Tensor) -> bool:
+    """Whether a tensor is the value of a variable, and large."""
+    node, elements = tensor.op, tensor.shape.num_elements() or 0
+    is_read = isinstance(node.op, Identity) and node.inputs[0].dtype.is_ref_dtype
+    return is_read and elements * tensor.dtype.size >= _MIN_UNCOPIED
 
 
 def _are_apart(one: _Part, other: _Part) -> bool:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from thalweg.alias import names
+from thalweg.alias.inside.keras_utils import constant_value, smart_cond
 from thalweg.graph import nest
 
 tf = names.root()
+
+__all__ = ["smart_cond"]  # found by name, as all others
 
 
 def timestamp(name: str | None = None) -> Any:
@@ -54,6 +57,11 @@ def experimental_jit_scope(
 
 
 jit_scope = experimental_jit_scope
+
+
+def smart_constant_value(pred: Any) -> bool | None:
+    """The value of a condition if it is known before the step, else None."""
+    return constant_value(pred)
 
 
 def list_devices() -> list[str]:

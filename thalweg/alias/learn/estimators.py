@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -367,9 +368,8 @@ def infer_real_valued_columns_from_input_fn(input_fn: Callable[[], Any]) -> list
     with tf.Graph().as_default():
         features: Any = input_fn()[0]
         tensors = _by_name(features)
-        return [
-            columns.real_valued_column(
-                name, int(np.prod(t.shape.as_list()[1:], initial=1)), dtype=t.dtype
-            )
-            for name, t in sorted(tensors.items())
-        ]
+        found: list[Any] = []
+        for name, tensor in sorted(tensors.items()):
+            sizes: list[int] = tensor.shape.as_list()[1:]
+            found.append(columns.real_valued_column(name, math.prod(sizes), dtype=tensor.dtype))
+        return found

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from thalweg.cluster.transport.handshake import Identity
+from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.outbound import Outbound
@@ -70,6 +71,7 @@ class Endpoint:
         if shares_memory is None:
             shares_memory = os.environ.get("THALWEG_SHARED_MEMORY") != "0"
         self._probe = Probe() if shares_memory else None
+        self.lender = Lender() if shares_memory and bind is not None else None
         self._listener: Listener | None = None
         self.loop.start()
         try:
@@ -157,8 +159,9 @@ class Endpoint:
         return socket
 
     def _trim(self) -> None:
+        forgotten = self.lender.forgotten() if self.lender else ()
         for peer in self._all_peers():
-            peer.trim()
+            peer.trim(forgotten)
         self.loop.later(_TRIM_EVERY, self._trim)
 
     def _all_peers(self) -> list[Peer]:
@@ -173,6 +176,8 @@ class Endpoint:
         self._context.destroy(_LINGER_MS)
         if self._probe:
             self._probe.close()
+        if self.lender:
+            self.lender.close()
 
     def _part(self, ended: threading.Event) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from mmap import mmap
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thalweg.cluster import wire
+from thalweg.cluster.transport.lending import Lender, Lent
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import Bytes, Recycler, Streams
 from thalweg.cluster.wire import Content, Letter, Message, Place, ValueHeader, WireError
@@ -35,8 +37,10 @@ class Parcel(NamedTuple):
 class Packer:
     """Makes parcels for a peer; on any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, lender: Lender | None) -> None:
         self.pool: Pool | None = None  # where the peer can map memory of this process
+        self._lender = lender
+        self._lent = deque[Lent]()
         self._numbers = count(1)
 
     def pack(self, message: Message, contents: Sequence[Content], is_answer: bool) -> Parcel:
@@ -57,16 +61,36 @@ class Packer:
                 headers.append(ValueHeader(Place.STREAM, *content[:3], streams[-1].number))
         return Parcel(wire.write(message, headers, inline, is_answer), streams)
 
+    def lends(self, contents: Sequence[Content]) -> bool:
+        """Whether no large value needs to be copied."""
+        if self.pool is None or self._lender is None:
+            return False
+        find = self._lender.find
+        return all(c.nbytes <= MAX_INLINE or find(c.source) is not None for c in contents)
+
     def _shared(self, content: Content) -> ValueHeader | None:
-        """Copy a value to shared memory, where there is some."""
+        """Lend a value, or copy it to shared memory, where there is some."""
+        if self.pool is not None and (lent := self._lend(content)) is not None:
+            return ValueHeader(Place.LENT, *content[:3], lent.segment.number, lent.place)
         slot = self.pool.take(content.nbytes) if self.pool and content.nbytes else None
         if slot is None:
             return None
         content.copy_to(slot.memory[: content.nbytes])
         return ValueHeader(Place.SHARED, *content[:3], slot.segment, slot.offset)
 
+    def _lend(self, content: Content) -> Lent | None:
+        lent = self._lender.lend(content.source) if self._lender else None
+        if lent is not None:
+            while self._lent and self._lent[0].is_over:
+                self._lent.popleft()
+            self._lent.append(lent)
+        return lent
+
     def close(self) -> None:
         """Let go of shared memory."""
+        while self._lent:
+            lent = self._lent.popleft()
+            lent.segment.forfeit(lent.place)
         if self.pool is not None:
             self.pool.close()
 
@@ -110,6 +134,10 @@ class Unpacker:
         if self.mappings is None:
             raise WireError("a value in shared memory of another host")
         mapping = self.mappings.find(header.number)
+        if header.place is Place.LENT:
+            value = wire.value_of(header, mapping.memory(0, header.nbytes))
+            mapping.clear_with(value, header.offset)
+            return value
         value = wire.value_of(header, mapping.memory(header.offset, header.nbytes))
         if header.is_view:
             mapping.release_with(value, header.offset)

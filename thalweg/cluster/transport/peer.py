@@ -21,6 +21,7 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.courier import Courier
+from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.local import MAX_LOCAL, LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded
 from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Unpacker, bytes_of, is_large
@@ -55,6 +56,7 @@ class Surroundings(Protocol):
     loop: Loop
     handler: Handler
     recycler: Recycler
+    lender: Lender | None
 
     def forget(self, peer: Peer) -> None:
         """Have no more to do with a lost peer."""
@@ -91,7 +93,8 @@ class Peer(ABC):
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._requests: dict[int, Done] = {}
-        self._packer, self._unpacker = Packer(), Unpacker(surroundings.recycler)
+        self._packer = Packer(surroundings.lender)
+        self._unpacker = Unpacker(surroundings.recycler)
         self._window, self._taken = Window(), 0
         self._courier = Courier(f"thalweg-cluster-courier {address}")
 
@@ -179,7 +182,8 @@ class Peer(ABC):
 
     def _dispatch(self, errand: _Errand) -> None:
         """Send from the I/O thread, which never waits: its courier does."""
-        if self._courier.is_busy or is_large(errand.contents):
+        is_slow = is_large(errand.contents) and not self._packer.lends(errand.contents)
+        if self._courier.is_busy or is_slow:
             self._give(lambda: self._transmit(errand))
         else:
             self._post(self._packer.pack(*errand).frame)
@@ -308,9 +312,9 @@ class Peer(ABC):
             self._held = None
             return None
 
-    def trim(self) -> None:
+    def trim(self, forgotten: Sequence[int] = ()) -> None:
         """Give back shared memory that was not used for a while."""
-        if self._packer.pool and (segments := self._packer.pool.trim()):
+        if self._packer.pool and (segments := [*self._packer.pool.trim(), *forgotten]):
             self._post(wire.write(Message(Kind.FORGET, 0, {"segments": segments})))
 
     def lose(self, error: errors.OpError) -> None:

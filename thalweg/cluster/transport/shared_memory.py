@@ -29,12 +29,12 @@ from thalweg.cluster.wire import WireError
 from thalweg.platform.forks import renewed_after_fork
 
 _PAGE = mmap.PAGESIZE
-_STATES = 64  # where in its first page a segment has a byte for each slot: 1 while it is lent
+FIRST_LEASE = 64  # where in its first page a segment has a byte for each slot: 1 while it is lent
 _MAX_SLOTS = 64
 _SEGMENT_BYTES = 4 << 20  # of a segment with several slots
 _MIN_SLOT = 64 << 10
 _SLOT_STEPS = 8  # sizes of slots between two powers of two
-_IDLE = 10.0  # seconds after which an unused segment is given back
+IDLE = 10.0  # seconds after which an unused segment is given back
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # with these, mapped memory stays mapped
 _SLOT_SIZE = struct.Struct("<Q")
 _SECRET_BYTES = 16
@@ -50,40 +50,55 @@ class Slot(NamedTuple):
     memory: memoryview
 
 
-class Segment:
+class SharedMemory:
+    """A segment of this process: a page that tells what is in use, and content."""
+
+    def __init__(self, nbytes: int, order: int, is_populated: bool = True) -> None:
+        self.capacity = nbytes
+        self._file = _sealed_memory(_PAGE + nbytes)
+        self.number = order << _FILE_BITS | self._file
+        flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_populated else 0)
+        self.memory = mmap.mmap(self._file, _PAGE + nbytes, flags)
+        self.memory[: _SLOT_SIZE.size] = _SLOT_SIZE.pack(nbytes)
+        self._closing = weakref.finalize(self, os.close, self._file)
+
+    @property
+    def content(self) -> memoryview:
+        """All but the first page."""
+        return memoryview(self.memory)[_PAGE:]
+
+    def close(self) -> None:
+        """Let go of the memory; who has it mapped still sees it."""
+        self._closing()
+        with suppress(BufferError):  # a thread copies to it: it goes with that thread's view
+            self.memory.close()
+
+
+class Segment(SharedMemory):
     """Shared memory of this process, cut into slots."""
 
     def __init__(self, slot_bytes: int, order: int) -> None:
         self.slot_bytes = slot_bytes
         self.slots = max(1, min(_MAX_SLOTS, _SEGMENT_BYTES // slot_bytes))
-        self.nbytes = _PAGE + self.slots * slot_bytes
-        self._file = _sealed_memory(self.nbytes)
-        self.number = order << _FILE_BITS | self._file
-        self._memory = mmap.mmap(self._file, self.nbytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self._memory[: _SLOT_SIZE.size] = _SLOT_SIZE.pack(slot_bytes)
+        super().__init__(self.slots * slot_bytes, order)
+        self.nbytes = _PAGE + self.capacity
+        self.memory[: _SLOT_SIZE.size] = _SLOT_SIZE.pack(slot_bytes)
         self.used = time.monotonic()
 
     def take(self) -> Slot | None:
         """A slot that is free now, which then is not."""
-        place = self._memory.find(b"\0", _STATES, _STATES + self.slots)
+        place = self.memory.find(b"\0", FIRST_LEASE, FIRST_LEASE + self.slots)
         if place < 0:
             return None
-        self._memory[place] = 1
+        self.memory[place] = 1
         self.used = time.monotonic()
-        offset = (place - _STATES) * self.slot_bytes
-        start = _PAGE + offset
-        return Slot(self.number, offset, memoryview(self._memory)[start : start + self.slot_bytes])
+        offset = (place - FIRST_LEASE) * self.slot_bytes
+        return Slot(self.number, offset, self.content[offset : offset + self.slot_bytes])
 
     @property
     def is_free(self) -> bool:
         """Whether nobody reads any slot."""
-        return self._memory.find(b"\1", _STATES, _STATES + self.slots) < 0
-
-    def close(self) -> None:
-        """Let go of the memory; who has it mapped still sees it."""
-        os.close(self._file)
-        with suppress(BufferError):  # a thread copies to it: it goes with that thread's view
-            self._memory.close()
+        return self.memory.find(b"\1", FIRST_LEASE, FIRST_LEASE + self.slots) < 0
 
 
 class Pool:
@@ -127,7 +142,7 @@ class Pool:
         self._nbytes += segment.nbytes
         return segment.take()
 
-    def trim(self, idle: float = _IDLE) -> list[int]:
+    def trim(self, idle: float = IDLE) -> list[int]:
         """Give back segments that were not used for a while; returns those that peers may unmap."""
         with self._lock:
             self._drop_idle(idle)
@@ -207,12 +222,17 @@ class Mapping:
 
     def release_with(self, owner: Any, offset: int) -> None:
         """Free a slot once an object is gone: the array in it, which all its views refer to."""
-        place = _STATES + offset // self._slot_bytes
+        self.clear_with(owner, FIRST_LEASE + offset // self._slot_bytes)
+
+    def clear_with(self, owner: Any, place: int) -> None:
+        """Clear a byte of the first page once an object is gone."""
+        if not FIRST_LEASE <= place < _PAGE:
+            raise WireError(f"byte {place} tells of no lease")
         self._leases[place] = weakref.ref(owner, lambda _: self._release(place))
 
     def release(self, offset: int) -> None:
         """Free a slot now."""
-        self._release(_STATES + offset // self._slot_bytes)
+        self._release(FIRST_LEASE + offset // self._slot_bytes)
 
     def _release(self, place: int) -> None:
         """Anywhere: the collector of garbage calls it, so it takes no lock."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -338,8 +338,22 @@ class NestBuilder:
         # A variable that is one of the indices writes elements of its own.
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
         offset = flat(form.index, at.shape)
-        write = Store(buffer, variables, offset, form.value, form.combine, condition, distinct)
+        value = form.value
+        read = {part.offset for part in walk([value]) if _reads(part, buffer)}
+        if read and (read != {offset} or distinct != frozenset(variables)):
+            value = self._computed_before(node, value, variables, buffer)
+        write = Store(buffer, variables, offset, value, form.combine, condition, distinct)
         self._add(node, variables, [write])
+
+    def _computed_before(
+        self, node: Node, value: Expr, variables: tuple[Variable, ...], buffer: Buffer
+    ) -> Expr:
+        """Updates that depend on what they change, complete before the first of them is made."""
+        extents = [variable.extent for variable in variables]
+        fresh = Buffer.temporary(buffer.dtype, math.prod(extents), node)
+        place = flat([Affine(0, {variable: 1}) for variable in variables], extents)
+        self._add(node, variables, [Store(fresh, variables, place, value)])
+        return Load(fresh, place)
 
     def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Store]) -> None:
         """Add a nest of these writes, and nests for the reductions that do not fit its loops."""
@@ -354,6 +368,10 @@ class NestBuilder:
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
         taken = [replace(write, value=hoist.of(node, write.value)) for write in writes]
         self.nests.append(_contracted(variables, taken, node, checks, self._target))
+
+
+def _reads(part: Expr, buffer: Buffer) -> TypeGuard[Load]:
+    return isinstance(part, Load) and part.buffer is buffer
 
 
 def _choices(

@@ -63,12 +63,11 @@ def _contracted_axes(raw: Any) -> int:
     """The number of axes that a sum of products contracts; 0 for other forms."""
     while isinstance(raw, Cast):
         raw = raw.value
-    match raw:
-        case OperandLoad(operand=Intermediate(element=element)):
-            return _contracted_axes(element)
-        case _:
-            pass
-    product = summed_product(raw) if isinstance(raw, Reduce) else None
+    if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
+        return _contracted_axes(raw.operand.element)
+    if not isinstance(raw, Reduce):
+        return 0
+    product = summed_product(raw)
     if product is None or any(isinstance(part, Reduce) for part in walk([product])):
         return 0  # a factor that is a reduction itself is no operand: nothing is contracted
     return len(raw.variables)

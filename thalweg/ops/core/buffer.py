@@ -108,7 +108,7 @@ class HostBuffer(Buffer):
         dtype = self.dtype
         if dtype.hasobject:  # memory with references in it is not to be had by its address
             return read_only(self.array.copy())
-        leased = np.asarray(_Lease(self, self._interface))
+        leased = np.asarray(Lease(self, self._interface))
         return leased if leased.dtype == dtype else leased.view(dtype)
 
     def snapshot(self) -> Array:
@@ -138,7 +138,7 @@ def _typestr(dtype: np.dtype[Any]) -> str:
     return dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}"
 
 
-class _Lease:
+class Lease:
     """The base of a leased array. NumPy shortens chains of views only through arrays, so that every
     view keeps it alive."""
 
@@ -151,6 +151,14 @@ class _Lease:
 
     def __del__(self) -> None:
         self._buffer.leases.discard(id(self))
+
+
+def is_lease(array: Array) -> bool:
+    """Whether an array, or what it is a view of, is leased from a buffer."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, Lease)
 
 
 def host_buffer(shape: tuple[int, ...], dtype: Any) -> HostBuffer:

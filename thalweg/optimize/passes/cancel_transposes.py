@@ -32,7 +32,7 @@ def cancel_transposes(graph: StepGraph) -> None:
         chain = _Chain(order, graph)
         if not chain.reaches(node.inputs[0], _MAX_DEPTH) or not chain.undone:
             return None
-        graph.fired["transposes around elementwise code"] += 1
+        graph.fire("transposes around elementwise code", node)
         return [graph.build(node, lambda: chain.moved(node.inputs[0]))]
 
     graph.rewrite(rewrite, {"Transpose"}, _MAX_DEPTH)

@@ -41,7 +41,7 @@ def fold_constants(graph: StepGraph) -> None:
             values = None if is_late else _folded(node, graph)
         if values is None:
             return None
-        graph.fired[f"constant {node.type}"] += 1
+        graph.fire(f"constant {node.type}", node)
         return [_constant(value, tensor, node, graph) for value, tensor in values]
 
     graph.rewrite(rewrite)

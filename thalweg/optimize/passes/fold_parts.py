@@ -56,7 +56,7 @@ def _values(tensors: Sequence[Tensor], graph: StepGraph) -> list[Array]:
 def _sum(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     counts = Counter(node.inputs)
     if len(node.inputs) == 1:
-        graph.fired["sum of one"] += 1
+        graph.fire("sum of one", node)
         return node.inputs
     values = [
         value for value in (_known(tensor, graph) for tensor in node.inputs) if value is not None
@@ -66,7 +66,7 @@ def _sum(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
         return None
     if any(value.nbytes > MAX_BYTES for value in values):
         return None
-    graph.fired["terms of a sum"] += 1
+    graph.fire("terms of a sum", node)
     return [graph.build(node, lambda: _summed(counts, values, graph))]
 
 
@@ -90,7 +90,7 @@ def _join(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     *parts, axis = node.inputs
     where = _known(axis, graph)
     if len(parts) == 1:
-        graph.fired["join of one"] += 1
+        graph.fire("join of one", node)
         return [parts[0]]
     if where is None:
         return None
@@ -98,7 +98,7 @@ def _join(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     runs = _runs(flat, graph)
     if len(runs) == len(parts) == len(flat):
         return None
-    graph.fired["parts of a join"] += 1
+    graph.fire("parts of a join", node)
     return [graph.build(node, lambda: _joined(runs, axis, int(where), graph))]
 
 
@@ -142,7 +142,7 @@ def _stack(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     if len(node.inputs) > 1:
         return None
     axis = np.array(cast("Pack", node.op).axis, np.int32)
-    graph.fired["stack of one"] += 1
+    graph.fire("stack of one", node)
     return [graph.build(node, lambda: ExpandDims()(node.inputs[0], axis))]
 
 
@@ -161,7 +161,7 @@ def _element(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
         return None
     if any(graph.is_guarded(tensor) for tensor in stack.inputs):
         return None
-    graph.fired["part of a stack"] += 1
+    graph.fire("part of a stack", node)
     return [stack.inputs[index]]
 
 

@@ -35,8 +35,8 @@ def merge_duplicates(graph: StepGraph) -> None:
             found[key] = [node]
             return None
         for first in seen:
-            if _are_same(first, node, graph):
-                graph.fired[f"duplicate {kind.type_name}"] += 1
+            if first in graph and _are_same(first, node, graph):
+                graph.fire(f"duplicate {kind.type_name}", node)
                 return first.outputs
         seen.append(node)
         return None

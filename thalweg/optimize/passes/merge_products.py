@@ -37,7 +37,7 @@ def merge_products(graph: StepGraph) -> None:
         parts = graph.build(group[0], partial(_merged, group))
         for node, part in zip(group, parts, strict=True):
             graph.replace(node.output, part)
-        graph.fired["products of one input"] += len(group)
+            graph.fire("products of one input", node)
 
 
 def _groups(graph: StepGraph) -> list[list[Node]]:

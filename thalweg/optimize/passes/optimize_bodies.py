@@ -86,7 +86,7 @@ class _Bodies:
                 for node in takers:
                     inputs = [made.output if t is argument else t for t in node.inputs]
                     step.edit(node, inputs=inputs)
-                self._graph.fired["constant argument"] += 1
+                self._graph.fire("constant argument", self._node)
 
     def _constant_arguments(self, body: Body) -> dict[Tensor, Tensor]:
         """The arguments that no iteration changes, with the constants that they are."""

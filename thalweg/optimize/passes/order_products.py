@@ -50,7 +50,7 @@ def order_products(graph: StepGraph) -> None:
         splits, cost = _cheapest(factors)
         if cost > _MIN_SAVING * chain.cost:
             return None
-        graph.fired["matrix chain"] += 1
+        graph.fire("matrix chain", node)
         return [graph.build(node, lambda: _multiplied(factors, splits, 0, len(factors) - 1)[0])]
 
     graph.rewrite(rewrite, {"MatMul"}, 1)

@@ -45,7 +45,7 @@ def resolve_branches(graph: StepGraph) -> None:
         body = _decided(node, graph)
         if body is None or not _are_known(traces[node.op], body):
             return None
-        graph.fired["decided conditional"] += 1
+        graph.fire("decided conditional", node)
         outputs, found = _inlined(node, body, traces[node.op], graph)
         known.update(found)
         return outputs
@@ -88,7 +88,7 @@ def _unrun(
         values.update(zip(inner.outputs, known, strict=True))
     if bool(values[op.condition.outputs[0]]):
         return None
-    graph.fired["loop without iterations"] += 1
+    graph.fire("loop without iterations", node)
     return node.inputs[: len(node.outputs)]
 
 

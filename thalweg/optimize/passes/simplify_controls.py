@@ -25,7 +25,7 @@ def simplify_controls(graph: StepGraph) -> None:
         found[node] = tuple(_without_implied(node, controls, found))
     for node, controls in found.items():
         if controls != node.controls:
-            graph.fired["control edges"] += max(1, len(node.controls) - len(controls))
+            graph.fire("control edges", node, max(1, len(node.controls) - len(controls)))
             graph.edit(node, controls=controls)
 
 

@@ -24,7 +24,7 @@ def strip_identities(graph: StepGraph) -> None:
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         if not is_free(node) or _moves(node, graph) or graph.gives_own_value(node):
             return None
-        graph.fired[node.type] += 1
+        graph.fire(node.type, node)
         return node.inputs
 
     graph.rewrite(rewrite, _TRANSPARENT)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from thalweg.ops.state.state import VariableV2
 from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Transfer
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
+from thalweg.runtime.resources import Objects
 
 #: (the fetched values of the one graph, an error)
 Ended = Callable[[list[list[Any]], BaseException | None], None]
@@ -39,19 +41,28 @@ class _Vertex(NamedTuple):
     controls: tuple[int, ...]
 
 
+class _Start(NamedTuple):
+    """What runs begin with: the variables are found already."""
+
+    values: list[Any]
+    pending: list[int]
+    ready: list[int]
+    left: int  # calls
+    objects: Objects  # where the variables were found
+    version: int
+
+
 class StraightGraph:
     """A token graph without frames, ready to run; any number of threads may do so at once."""
 
     def __init__(self, graph: TokenGraph, wiring: Wiring) -> None:
         (frame,) = wiring.frames
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
-        self.values, self.pending = frame.values, frame.pending
+        self._values, self._pending = frame.values, frame.pending
         self.vertices = [_vertex(each) for each in frame.vertices]
         calls = [each.call for each in frame.vertices if each.call is not None]
-        self.count = len(calls)
-        places = range(len(self.fed), len(self.vertices))
-        self.ready = [place for place in reversed(places) if not self.pending[place]]
         self.fetches = wiring.fetches
+        self._start: _Start | None = None
         self._executables = [c.function for c in calls if isinstance(c.function, Executable)]
 
     @staticmethod
@@ -60,6 +71,25 @@ class StraightGraph:
         is_flat = len(wiring.frames) == 1 and not graph.may_be_dead
         is_straight = is_flat and all(map(_is_straight, wiring.frames[0].vertices))
         return StraightGraph(graph, wiring) if is_straight else None
+
+    def start(self, context: Context) -> _Start:
+        """What a run begins with."""
+        known, objects = self._start, context.resources.objects
+        if known is None or known.objects is not objects or known.version != objects.version:
+            known = self._start = self._found(context, objects)
+        return known
+
+    def _found(self, context: Context, objects: Objects) -> _Start:
+        """Look up the variables, which are the same until some are forgotten."""
+        version, values, pending = objects.version, self._values[:], self._pending[:]
+        places = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
+        variables = [at for at in places if _is_variable(self.vertices[at])]
+        ready = [at for at in reversed(places) if at not in variables]
+        for vertex in [self.vertices[at] for at in variables]:
+            cell = vertex.call.function(context.at(vertex.call.node))
+            put(vertex.outputs[0], cell, values, pending, ready)
+        left = sum(map(bool, self.vertices)) - len(variables)
+        return _Start(values, pending, ready, left, objects, version)
 
     @property
     def is_short(self) -> bool:
@@ -79,6 +109,25 @@ def _is_straight(vertex: WiredVertex) -> bool:
         return False
     is_transfer = isinstance(call.node.op, Transfer)
     return isinstance(call.function, Executable) or is_transfer or not call.node.inputs
+
+
+def _is_variable(vertex: _Vertex) -> bool:
+    return isinstance(vertex.call.node.op, VariableV2) and not vertex.controls
+
+
+def put(
+    edges: tuple[tuple[int, int], ...],
+    value: Any,
+    values: list[Any],
+    pending: list[int],
+    ready: list[int],
+) -> None:
+    """Put a value into the slots of those who take it."""
+    for place, slot in edges:
+        values[slot] = value
+        left = pending[place] = pending[place] - 1
+        if not left:
+            ready.append(place)
 
 
 def _vertex(wired: WiredVertex) -> Any:
@@ -103,9 +152,9 @@ class StraightRun:
         self, graph: StraightGraph, feeds: Sequence[Any], context: Context, soon: Soon, ended: Ended
     ) -> None:
         self._graph, self._context, self._soon, self._ended = graph, context, soon, ended
-        self._values, self._pending = graph.values[:], graph.pending[:]
-        self._ready = graph.ready[:]
-        self._left = graph.count  # calls that are not done
+        values, pending, ready, left, _, _ = graph.start(context)
+        self._values, self._pending, self._ready = values[:], pending[:], ready[:]
+        self._left = left  # calls that are not done
         self._arrived = deque[tuple[_Vertex, Any, BaseException | None]]()
         self._turn = threading.Lock()  # held by who goes on, and for good once the run is over
         for edges, value in zip(graph.fed, feeds, strict=True):
@@ -178,7 +227,7 @@ class StraightRun:
         if len(outputs) == 1 and not isinstance(result, _SEVERAL):
             self._send(outputs[0], result)
         elif outputs or result:
-            flat: Sequence[Any] = result
+            flat = cast("Sequence[Any]", result)
             if not isinstance(vertex.call.function, Executable):  # which gives no lists in lists
                 flat = outputs_of(result, len(outputs), vertex.call.node)
             for edges, value in zip(outputs, flat, strict=True):
@@ -188,12 +237,7 @@ class StraightRun:
             self._count_down(place)
 
     def _send(self, edges: tuple[tuple[int, int], ...], value: Any) -> None:
-        values, pending = self._values, self._pending
-        for place, slot in edges:
-            values[slot] = value
-            left = pending[place] = pending[place] - 1
-            if not left:
-                self._ready.append(place)
+        put(edges, value, self._values, self._pending, self._ready)
 
     def _count_down(self, place: int) -> None:
         left = self._pending[place] = self._pending[place] - 1

@@ -13,6 +13,7 @@ from thalweg.autodiff.gradients import gradients
 from thalweg.functions.tape import GradientTape
 from thalweg.functions.updates import update
 from thalweg.graph import dtypes
+from thalweg.graph.build import graph_of
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -248,7 +249,7 @@ class Optimizer:
         return self._apply(present, global_step, name)
 
     def _apply(self, present: Sequence[Any], global_step: Any, name: str | None) -> Node:
-        graph: Graph = present[0][1].graph
+        graph = graph_of([present[0][1]])  # in a branch of `cond`, updates are part of the branch
         with graph.as_default(), name_scope(name, self._name) as scope:
             self._prepare()
             updates = [self._update(graph, g, v) for g, v in present]
