@@ -4,6 +4,7 @@ the context of each device that uses them."""
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,8 @@ from thalweg.ir.kernel import Contraction, Kernel
 from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
 
-_COMPILERS = 4  # threads: most of the time is LLVM's and `ptxas`'s, which need no GIL
+#: Threads that compile: most of the time is LLVM's and `ptxas`'s, which need no GIL.
+_COMPILERS = max(4, min(16, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
