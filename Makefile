@@ -16,7 +16,7 @@ TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 CUDA_TESTS ?= tests/device/cuda tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
-.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
+.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster bench-cuda stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
 
 install: .venv/.stamp
 
@@ -72,6 +72,14 @@ bench: .venv/.stamp .bench-venv/.stamp
 
 bench-cluster: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python benchmarks/cluster/run.py $(BENCH)
+
+bench-cuda: .venv/.stamp
+	$(BIN)/python benchmarks/cuda/networks.py --peers $(BENCH)
+	$(BIN)/python benchmarks/cuda/contractions.py make build/contractions
+	$(BIN)/python benchmarks/cuda/contractions.py run build/contractions
+	$(BIN)/python benchmarks/cuda/streams.py make build/streams
+	$(BIN)/python benchmarks/cuda/streams.py run build/streams
+	$(BIN)/python benchmarks/cuda/host_time.py
 
 stragglers: .venv/.stamp
 	$(BIN)/python benchmarks/cluster/stragglers.py $(BENCH)

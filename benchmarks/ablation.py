@@ -29,15 +29,16 @@ def ablate(works: list[Work], how: Settings) -> None:
 
 
 def _rows(work: Work, how: Settings) -> Iterator[str]:
+    """A line for each pass that did something, all measured in turn."""
     fired = _fired(work, how)
-    every = {"all": ("0", sum(fired.values()))}
-    every |= {name: (f"-{name}", count) for name, count in fired.items()}
-    for name, (option, count) in every.items():
-        systems = [work.own, f"{work.own}!{option}"]
-        figures = Measurement(work, systems, how).run()
-        new, old = (figures[system] for system in systems)
+    off = {"all": "0"} | {name: f"-{name}" for name in fired}
+    systems = {name: f"{work.own}!{option}" for name, option in off.items()}
+    figures = Measurement(work, [work.own, *systems.values()], how).run()
+    for name, system in systems.items():
+        new, old = figures[work.own], figures[system]
         found = ratios(old, new)
         cells = [f"{found[column]:.3f}" if column in found else "" for column in COLUMNS]
+        count = fired.get(name, sum(fired.values()))
         problem = new["error"] or old["error"]
         yield f"| {work.name} | {name} | {count} | {' | '.join(cells)} | {problem}".rstrip()
 

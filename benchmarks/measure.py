@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -92,7 +93,7 @@ class Measurement:
 
     def first_call(self, system: str, figures: Figures) -> None:
         """The best of several processes with empty caches; the last stays for the rounds."""
-        is_thalweg = system.partition("@")[0] == "thalweg"
+        is_thalweg = re.split("[@!]", system)[0] == "thalweg"  # of a checkout, or less a pass
         is_rated = (is_thalweg or system == "jax") and not self.work.moves_data
         repeats = self.settings.first_calls if is_rated else 1
         firsts: list[float] = []

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,6 +15,7 @@ from thalweg.public import (
     names,
     namespace,
     public,
+    publish_from,
     publish_lazily,
     publish_package,
     publish_value,
@@ -25,6 +27,7 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registry", {})
     monkeypatch.setattr(registry, "_lazy", {})
     monkeypatch.setattr(registry, "_packages", {})
+    monkeypatch.setattr(registry, "_modules", {})
 
 
 @pytest.fixture
@@ -87,6 +90,21 @@ def test_lazy_names_are_made_when_they_are_asked_for(root: ModuleType):
         root.test.other
     with pytest.raises(ValueError, match="bound twice"):
         publish_lazily("test.mock", lambda: "another")
+
+
+def test_a_declared_name_imports_the_module_that_registers_it(
+    root: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = "from thalweg.public import public\n@public('rare.one', 'rare.uno')\ndef one(): ...\n"
+    (tmp_path / "invented_rare.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    publish_from("invented_rare", "rare.one", "rare.uno")
+    install(root)
+    assert "invented_rare" not in sys.modules
+    assert {"one", "uno"} <= {*dir(root.rare)}
+    assert root.rare.one is sys.modules["invented_rare"].one is root.rare.uno
+    assert names() == ["rare.one", "rare.uno"]
+    del sys.modules["invented_rare"]
 
 
 def test_nested_namespaces_can_be_imported(root: ModuleType):

@@ -31,8 +31,8 @@ def exists(name: str) -> bool:
         ("softmax", "Did you mean tf.nn.softmax?"),
         ("InvalidArgumentError", "Did you mean tf.errors.InvalidArgumentError?"),
         ("image.ssim", "TensorFlow's tf.image.ssim is not here."),
-        ("linalg.LinearOperatorDiag", "use matrices: tf.matmul"),
-        ("distribute.MirroredStrategy", "is not here; tf.device and tf.train"),
+        ("autograph.to_graph", "use tf.cond and tf.while_loop"),
+        ("contrib.all_reduce.build", "is not here; tf.device and tf.train"),
     ],
 )
 def test_unknown_names_say_what_to_use(name: str, text: str) -> None:

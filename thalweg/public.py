@@ -4,8 +4,10 @@ Modules register what they define with `@public(...)` or `publish_value(...)`; t
 calls `install` once, which puts every name on the module a user finds it in.
 """
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import TypeVar
 
@@ -18,6 +20,7 @@ _registry: dict[str, object] = {}
 _lazy: dict[str, Callable[[], object]] = {}
 _ABSENT = object()
 _packages: dict[str, Callable[[], object]] = {}
+_modules: dict[str, str] = {}
 
 #: (an object) -> what users get for it
 shown: list[Callable[[object], object]] = [lambda value: value]
@@ -53,6 +56,21 @@ def publish_lazily(name: str, load: Callable[[], object]) -> None:
     """Register a dotted name whose object is made when a program first asks for it."""
     if _lazy.setdefault(name, load) is not load:
         raise ValueError(f"The public name {name!r} is bound twice.")
+
+
+def publish_from(module: str, *names: str) -> None:
+    """Declare names that a module registers when it is imported: the first use of one imports it.
+
+    For parts that few programs use, so that `import thalweg` need not wait for them.
+    """
+    for name in names:
+        publish_lazily(name, partial(_imported, module, name))
+        _modules[name] = module
+
+
+def _imported(module: str, name: str) -> object:
+    importlib.import_module(module)
+    return _registry[name]
 
 
 def publish_package(path: str, load: Callable[[], object]) -> None:
@@ -94,8 +112,9 @@ def _is_module(name: str) -> bool:
 
 def elsewhere(leaf: str) -> str | None:
     """The shortest public name that ends as an unknown one does."""
-    found = [name for name in names() if name.endswith(f".{leaf}") or name == leaf]
-    return min(found, key=lambda name: (name.count("."), len(name)), default=None)
+    known = {*_registry, *_modules}
+    found = [name for name in known if name.endswith(f".{leaf}") or name == leaf]
+    return min(found, key=lambda name: (name.count("."), len(name), name), default=None)
 
 
 def children(path: str) -> set[str]:
@@ -123,8 +142,15 @@ def everything() -> dict[str, object]:
 
 
 def names() -> list[str]:
-    """All public names, sorted."""
+    """All public names, sorted. This imports the modules that only declared theirs."""
+    for module in {*_modules.values()}:
+        importlib.import_module(module)
     return sorted(_registry)
+
+
+def registered(name: str) -> object | None:
+    """What a name is bound to by a module that was imported."""
+    return _registry.get(name)
 
 
 def packages() -> list[str]:
@@ -135,7 +161,7 @@ def packages() -> list[str]:
 def install(root: ModuleType) -> None:
     """Set every public name on `root` or on the submodule of `root` its dotted prefix names."""
     _registry.update({name: shown[0](value) for name, value in _registry.items()})
-    for name, value in namespace().items():
+    for name, value in _registry.items():
         path, _, leaf = name.rpartition(".")
         setattr(_module_at(root, path), leaf, value)
     for path in {*_paths()}:
@@ -211,7 +237,7 @@ def _child(parent: ModuleType, name: str) -> ModuleType:
 
 def _own_module(parent: ModuleType, name: str) -> ModuleType | None:
     """`parent.name` where that is a module of this package: a stray `import logging` is not."""
-    bound = getattr(parent, name, None)
+    bound = vars(parent).get(name)  # nothing is loaded for this
     if not isinstance(bound, ModuleType):
         return None
     package = parent.__name__.partition(".")[0]

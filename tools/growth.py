@@ -7,6 +7,8 @@ mean linear growth; the last column is the largest factor from one size to the n
 
     make growth                     # all rows
     make growth ROWS="add_n chain"  # some rows
+
+The last row is of the optimiser alone, without building and running, at n, 10n and 100n.
 """
 
 from __future__ import annotations
@@ -176,6 +178,15 @@ def conds(tf: Any, count: int) -> Graph:
     return y, [{x: value}]
 
 
+def optimizer_passes(tf: Any, count: int) -> Graph:
+    """Layers with what the optimiser removes, and their gradient: some n nodes."""
+    x, value = _input(tf, 16, 16)
+    y = x
+    for number in range(count // 16):
+        y = tf.tanh(tf.identity(y) * 1 + float(number % 7)) + tf.reshape(y, tf.shape(y)) / 2
+    return tf.gradients(tf.reduce_sum(y), x), [{x: value}]
+
+
 #: By row: what makes its graph, and the nodes of the smallest.
 ROWS: dict[str, tuple[Callable[[Any, int], Graph], int]] = {
     "add_n": (add_n, 1000),
@@ -196,13 +207,36 @@ ROWS: dict[str, tuple[Callable[[Any, int], Graph], int]] = {
     "shapes": (shapes, 60),
     "loop": (loop, 250),
     "conds": (conds, 20),
+    "optimize": (optimizer_passes, 1000),
 }
+
+
+def measure_passes(count: int) -> tuple[float, float]:
+    """Seconds to optimise a graph of so many nodes."""
+    import thalweg as tf
+    from thalweg.optimize.pipeline import optimize
+    from thalweg.runtime.plan import prune
+
+    with tf.Graph().as_default():
+        (fetch,), (feeds,) = optimizer_passes(tf, count)
+        ends = (fetch,), (), tuple(feeds)
+        nodes = prune(*ends)
+        start = time.process_time()
+        optimize(nodes, *ends)
+        seconds = time.process_time() - start
+    return seconds * count / len(nodes), seconds * count / len(nodes)
+
+
+PASSES = "optimize"
+FACTORS = {PASSES: 10}  # from one size to the next, where it is not STEP
 
 
 def measure(row: str, count: int) -> tuple[float, float]:
     """Seconds from the first line of a graph to its first results, and of its runs alone."""
     import thalweg as tf
 
+    if row == PASSES:
+        return measure_passes(count)
     with tf.Graph().as_default(), tf.Session() as session:
         x, value = _input(tf, 3)
         session.run(tf.sqrt(x), {x: value})  # what is made once in a process
@@ -242,7 +276,8 @@ def line(row: str) -> str:
     _, least = ROWS[row]
     cells: list[str] = []
     each: list[float] = []
-    for count in (least, least * STEP, least * STEP**2):
+    factor = FACTORS.get(row, STEP)
+    for count in (least, least * factor, least * factor**2):
         found = measured(row, count)
         if isinstance(found, str):
             cells.append(f"{count:,}: {found}")

@@ -45,7 +45,7 @@ def document() -> str:
 def _passes() -> Iterator[str]:
     yield "\n## Passes, in their order\n\n| pass | switch | why |\n|---|---|---|"
     for each in PASSES:
-        state = "" if each.by_default else " (off by default)"
+        state = f" ({each.needs.name})" if each.needs else ""
         yield f"| `{each.name}` | `{each.switch}`{state} | {each.reason} |"
 
 

@@ -1,5 +1,7 @@
 """Conditionals: values, gradients and effects, in every way they can run."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -250,3 +252,16 @@ class TestBadInput:
     def test_not_callable(self, sess):
         with pytest.raises(TypeError, match="true_fn must be callable"):
             tf.cond(tf.constant(True), 1, lambda: 2)
+
+
+def test_the_false_branch_may_reuse_variables_that_the_true_branch_made() -> None:
+    def branch(reuse: bool) -> Any:
+        with tf.variable_scope("shared", reuse=reuse):
+            return tf.get_variable("w", [], initializer=tf.ones_initializer()) * (2 if reuse else 1)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        flag = tf.placeholder(tf.bool, [])
+        chosen = tf.cond(flag, lambda: branch(False), lambda: branch(True))
+        session.run(tf.global_variables_initializer())
+        assert session.run([chosen], {flag: True}) == [1]
+        assert session.run([chosen], {flag: False}) == [2]

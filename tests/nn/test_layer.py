@@ -1,5 +1,6 @@
 """The base of layers: names, scopes, sharing, losses, updates, demands on inputs."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -163,3 +164,15 @@ def test_values() -> None:
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         np.testing.assert_array_equal(session.run(y), [[1, 2]])
+
+
+def test_a_copy_has_variables_of_its_own_from_then_on() -> None:
+    cell = tf.nn.rnn_cell.GRUCell(3)
+    twin = copy.deepcopy(cell)
+    for scope, each in (("a", cell), ("b", twin)):
+        with tf.variable_scope(scope):
+            each(tf.ones([1, 2]), each.zero_state(1, tf.float32))
+    assert len(cell.variables) == len(twin.variables) == 4
+    assert not {id(v) for v in cell.variables} & {id(v) for v in twin.variables}
+    built = copy.deepcopy(cell)
+    assert built.variables == cell.variables

@@ -9,7 +9,6 @@ from typing import Any
 from thalweg.control.liveness import needed
 from thalweg.optimize import verify
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.workspace import Workspace
 
 
 def step(
@@ -17,14 +16,22 @@ def step(
 ) -> StepGraph:
     """The pruned step that gives some tensors."""
     nodes = needed(fetches, targets, dict.fromkeys(feeds))
-    return StepGraph(tuple(nodes), tuple(fetches), tuple(targets), frozenset(feeds), Workspace())
+    return StepGraph(nodes, fetches, targets, frozenset(feeds))
 
 
 def after(run: Any, graph: StepGraph) -> str:
     """The text of a step after a pass, which is held to the spec."""
-    done, _ = run(graph)
-    verify.check(graph, done, "the pass")
-    return str(done)
+    spec = verify.Spec(graph)
+    run(graph)
+    graph.prune()
+    spec.check(graph, "the pass")
+    return str(graph)
+
+
+def changes(run: Any, graph: StepGraph) -> bool:
+    """Whether a pass does anything to a step."""
+    run(graph)
+    return graph.is_changed
 
 
 def text(lines: str) -> str:

@@ -14,7 +14,7 @@ from thalweg.optimize.pipeline import PASSES
 from thalweg.runtime.config import session_options
 from thalweg.runtime.plan import Plan, Step
 
-OFF = 2
+ON, OFF, AGGRESSIVE = 1, 2, 3
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,17 @@ def test_all_can_be_turned_off(level: str) -> None:
     assert planned(x * 1, x, config).passes == ()
 
 
+@pytest.mark.parametrize("state", [0, ON, AGGRESSIVE])
+def test_relaxed_rules_need_an_aggressive_switch(state: int) -> None:
+    x = tf.placeholder(tf.float32, [2])
+    config = tf.ConfigProto()
+    config.graph_options.rewrite_options.arithmetic_optimization = state
+    done = planned(tf.exp(tf.log(x)) + x * 0, x, config)
+    fired = {name: report.fired for report in done.passes for name in [report.name]}
+    assert ("relaxed_arithmetic" in fired) == (state == AGGRESSIVE)
+    assert bool(fired.get("relaxed_arithmetic")) == (state == AGGRESSIVE)
+
+
 def test_every_pass_has_a_switch() -> None:
     assert {each.switch for each in PASSES} <= {*SWITCHES, "custom_optimizers"}
 
@@ -79,9 +90,8 @@ def test_a_rule_of_the_user_takes_part(registered: list[str]) -> None:
 def test_a_pass_of_the_user_takes_part(registered: list[str]) -> None:
     seen: list[int] = []
 
-    def watch(step: Any) -> Any:
+    def watch(step: Any) -> None:
         seen.append(len(step.nodes))
-        return step
 
     registered.append("watch")
     tf.optimize.register_pass("watch", watch)
@@ -89,3 +99,23 @@ def test_a_pass_of_the_user_takes_part(registered: list[str]) -> None:
     with tf.Session() as session:
         np.testing.assert_array_equal(session.run(tf.negative(x), {x: [1, 2]}), [-1, -2])
     assert seen == [1]
+
+
+def test_a_pass_of_the_user_changes_the_step(registered: list[str]) -> None:
+    def doubled(step: Any) -> None:
+        for node in [node for node in step.nodes if node.type == "Neg"]:
+            step.replace(node.output, step.build(node, lambda node=node: node.inputs[0] * 2))
+
+    registered.append("doubled")
+    tf.optimize.register_pass("doubled", doubled)
+    x = tf.placeholder(tf.float32, [2])
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(tf.negative(x), {x: [1, 2]}), [2, 4])
+
+
+def test_a_pass_must_not_return_another_step(registered: list[str]) -> None:
+    registered.append("other")
+    tf.optimize.register_pass("other", lambda step: "another")
+    x = tf.placeholder(tf.float32, [2])
+    with tf.Session() as session, pytest.raises(TypeError, match="'other' must change"):
+        session.run(tf.negative(x), {x: [1, 2]})

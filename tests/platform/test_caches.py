@@ -70,6 +70,7 @@ REGISTRIES = {
     "platform/spans.py:_lasting": "what lasts now",
     "protos/classes.py:_loaded": "the files of the package",
     "public.py:_lazy": "public names",
+    "public.py:_modules": "public names",
     "public.py:_packages": "public modules of other packages",
     "public.py:_registry": "public names",
     "runtime/fetches.py:_conversions": "types to fetch, which users register",

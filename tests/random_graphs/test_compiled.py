@@ -56,7 +56,7 @@ def sharing_everything() -> Iterator[None]:
         yield
 
 
-@examples(150)
+@examples(80)
 @given(graphs())
 def test_a_compiled_step_agrees_with_the_numpy_kernels(generator: GraphGenerator) -> None:
     fetches = some(generator, generator.tensors)
@@ -67,7 +67,7 @@ def test_a_compiled_step_agrees_with_the_numpy_kernels(generator: GraphGenerator
         assert_agree(value, generator.values[tensor], [values[tensor] for values in nearby])
 
 
-@examples(60, soak=2000)
+@examples(40, soak=2000)
 @given(graphs())
 def test_steps_are_equal_to_the_bit_again_and_on_any_threads(generator: GraphGenerator) -> None:
     fetches = some(generator, generator.tensors)
@@ -82,7 +82,7 @@ def test_steps_are_equal_to_the_bit_again_and_on_any_threads(generator: GraphGen
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@examples(50, soak=3000)
+@examples(30, soak=3000)
 @given(graphs(most=20))
 def test_gradients_agree_with_the_numpy_kernels(generator: GraphGenerator) -> None:
     with generator.graph.as_default():
@@ -114,7 +114,7 @@ def gradients_of(generator: GraphGenerator) -> list[tf.Tensor]:
     return [tf.convert_to_tensor(slope) for slope in slopes if slope is not None]
 
 
-@examples(30, soak=500)
+@examples(20, soak=500)
 @given(st.integers(1, 3), st.integers(1, 40_001), st.sampled_from(["f4", "f8", "i4", "i8"]))
 def test_long_reductions_agree(rows: int, length: int, dtype: str) -> None:
     values = (np.arange(rows * length) % 23 - 11).reshape(rows, length).astype(dtype)

@@ -53,7 +53,7 @@ def some(draw: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return draw(st.lists(st.sampled_from(tensors), min_size=1, max_size=5)) if tensors else []
 
 
-@examples(150)
+@examples(80)
 @given(graphs())
 def test_inferred_shapes_and_dtypes_are_those_of_the_values(generator: GraphGenerator) -> None:
     for tensor, value in generator.values.items():
@@ -61,7 +61,7 @@ def test_inferred_shapes_and_dtypes_are_those_of_the_values(generator: GraphGene
         assert tf.as_dtype(value.dtype) == tensor.dtype.base_dtype, tensor
 
 
-@examples(150)
+@examples(80)
 @given(graphs())
 def test_a_session_agrees_with_plain_interpretation(generator: GraphGenerator) -> None:
     everything = list(generator.values)
@@ -71,7 +71,7 @@ def test_a_session_agrees_with_plain_interpretation(generator: GraphGenerator) -
         assert_same(value, generator.values[tensor])
 
 
-@examples(300)
+@examples(120)
 @given(graphs(), st.data())
 def test_any_subset_may_be_fetched_and_any_tensor_fed(generator: GraphGenerator, data: Any) -> None:
     fetches = some(data.draw, generator.tensors)
@@ -90,7 +90,7 @@ def other_value(value: Array) -> Array:
     return value[..., ::-1] if value.ndim else value + value
 
 
-@examples(150)
+@examples(80)
 @given(graphs(), st.data())
 def test_a_plan_runs_what_is_needed_and_nothing_else(generator: GraphGenerator, data: Any) -> None:
     fetches, fed = some(data.draw, generator.tensors), some(data.draw, generator.tensors)
@@ -114,7 +114,7 @@ def needed(tensors: list[tf.Tensor], fed: set[tf.Tensor]) -> set[Node]:
     return nodes
 
 
-@examples(60, soak=1000)
+@examples(40, soak=1000)
 @given(graphs(), st.data())
 def test_threads_do_not_disturb_each_other(generator: GraphGenerator, data: Any) -> None:
     subsets = [some(data.draw, generator.tensors) for _ in range(4)]
@@ -125,7 +125,7 @@ def test_threads_do_not_disturb_each_other(generator: GraphGenerator, data: Any)
                 assert_same(value, generator.values[tensor])
 
 
-@examples(60, soak=1000)
+@examples(40, soak=1000)
 @given(graphs())
 def test_a_graph_read_back_gives_the_same(generator: GraphGenerator) -> None:
     written = generator.graph.as_graph_def().SerializeToString()
@@ -157,7 +157,7 @@ def smooth_graphs(draw: Any) -> GraphGenerator:
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@examples(150)
+@examples(80)
 @given(smooth_graphs())
 def test_gradients_agree_with_central_differences(generator: GraphGenerator) -> None:
     x = generator.tensors[0]

@@ -199,7 +199,7 @@ def agree(statements: list[Any], seed: int, compiles: bool, ordered: bool) -> No
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-@examples(25)
+@examples(12)
 @given(PROGRAMS, st.integers(0, 1000))
 def test_a_step_is_the_same_in_any_sequence(
     compiles: bool, statements: list[Any], seed: int
@@ -208,7 +208,7 @@ def test_a_step_is_the_same_in_any_sequence(
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-@examples(25)
+@examples(12)
 @given(BLOCKING, st.integers(0, 1000))
 def test_so_is_a_step_that_may_block(compiles: bool, statements: list[Any], seed: int) -> None:
     agree(statements, seed, compiles, ordered=False)

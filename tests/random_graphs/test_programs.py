@@ -148,7 +148,7 @@ class Written:
                 return variable[1:].assign(value[1:])
 
 
-@examples(150)
+@examples(80)
 @given(programs(), st.data())
 def test_steps_leave_the_variables_as_the_statements_say(
     program: list[Statement], data: Any
@@ -169,7 +169,7 @@ def test_steps_leave_the_variables_as_the_statements_say(
                 np.testing.assert_array_equal(value, array)
 
 
-@examples(50)
+@examples(30)
 @given(programs())
 def test_a_step_that_fails_has_done_what_came_before_it_and_nothing_after(
     program: list[Statement],

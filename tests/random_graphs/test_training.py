@@ -101,7 +101,7 @@ class Training:
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@examples(60, soak=2000)
+@examples(30, soak=2000)
 @given(st.integers(0, 2**63), st.sampled_from(range(1, 13)))
 def test_training_goes_the_same_way(seed: int, count: int) -> None:
     training = Training(seed, count)

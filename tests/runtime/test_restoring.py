@@ -165,3 +165,21 @@ def test_damage_leaves_each_variable_with_its_old_or_its_new_value(tmp_path: Pat
     for value in session.run(variables):
         assert value.min() == value.max()
     np.testing.assert_array_equal(session.run(variables[-1]), np.zeros(BLOCK // 4))
+
+
+def test_a_variable_may_begin_as_what_a_checkpoint_has(tmp_path: Path) -> None:
+    """The node that restores is older than the variable then."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        v = tf.get_variable("v", [], initializer=tf.constant_initializer(3.0))
+        session.run(v.initializer)
+        path = tf.train.Saver().save(session, str(tmp_path / "model"))
+
+    def restored(*_: Any, **__: Any) -> Any:
+        read = tf.python.ops.io_ops.restore_v2(path, ["v"], [""], [tf.float32])[0]
+        read.set_shape([])
+        return read
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        w = tf.get_variable("w", [], initializer=restored)
+        session.run(w.initializer)
+        assert session.run(w) == 3

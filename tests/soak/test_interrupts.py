@@ -20,8 +20,9 @@ from tests.soak import resident, rounds
 pytestmark = pytest.mark.timeout(1200)
 
 LAYERS = 6
+BATCH = 1024
 WIDTH = 128
-MAX_DELAY = 0.01  # seconds from the start of a step to the interrupt: most steps are in it
+TURNS = 1000  # of a loop in a step
 
 
 class Interrupts:
@@ -30,6 +31,7 @@ class Interrupts:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._wanted = threading.Semaphore(0)
+        self._longest = 0.0
         self._armed = False
         self._heard = threading.Event()
         threading.Thread(target=self._press, daemon=True).start()
@@ -37,7 +39,7 @@ class Interrupts:
     def _press(self) -> None:
         while True:
             self._wanted.acquire()
-            time.sleep(self._random.random() * MAX_DELAY)
+            time.sleep(self._random.random() * self._longest)
             os.kill(os.getpid(), signal.SIGINT)
 
     def _handle(self, *_: object) -> None:
@@ -53,9 +55,10 @@ class Interrupts:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def during(self, step: Callable[[], object]) -> bool:
-        """Run a step and press Ctrl-C meanwhile; whether it was stopped."""
+    def during(self, step: Callable[[], object], duration: float) -> bool:
+        """Run a step of some seconds and press Ctrl-C meanwhile; whether it was stopped."""
         self._heard.clear()
+        self._longest = duration
         self._armed = True
         self._wanted.release()
         try:
@@ -70,12 +73,20 @@ class Interrupts:
         return False
 
 
+def _duration(step: Callable[[], object]) -> float:
+    """The seconds that a step takes that was run before."""
+    step()
+    begun = time.perf_counter()
+    step()
+    return time.perf_counter() - begun
+
+
 @pytest.mark.parametrize("hasty", [False, True])
 def test_training_with_interrupts(hasty: bool) -> None:
     """Each layer counts its updates, in all elements of a variable."""
     interrupts, stopped = Interrupts(0), 0
     with tf.Graph().as_default(), tf.Session() as session, interrupts.installed():
-        x = tf.placeholder(tf.float32, [64, WIDTH])
+        x = tf.placeholder(tf.float32, [BATCH, WIDTH])
         weights = [tf.Variable(tf.zeros([WIDTH, WIDTH])) for _ in range(LAYERS)]
         y = x
         for weight in weights:
@@ -84,37 +95,37 @@ def test_training_with_interrupts(hasty: bool) -> None:
         loss = -tf.add_n([tf.reduce_sum(weight) for weight in weights]) + 0 * tf.reduce_sum(y)
         train = tf.train.GradientDescentOptimizer(1.0).minimize(loss)
         count = tf.Variable(np.int64(0))
-        loop = _counting(count, 1000)
+        loop = _counting(count)
         session.run(tf.global_variables_initializer())
-        feed = {x: np.ones((64, WIDTH), np.float32)}
-        session.run([train, y], feed)
-        session.run(loop)
-        counts, begun = np.ones(LAYERS), 1000
+        feed = {x: np.ones((BATCH, WIDTH), np.float32)}
+        steps = [lambda: session.run(loop), lambda: session.run([train, y], feed)]
+        durations = [_duration(step) for step in steps]
+        counts, begun = np.full(LAYERS, 2.0), 2 * TURNS
         for number in range(rounds(60, 2000)):
-            step = [train, y] if number % 3 else loop
+            trains = number % 3 > 0
             with impatient() if hasty else nullcontext():
-                was_stopped = interrupts.during(lambda: session.run(step, feed))  # noqa: B023 - called at once
+                was_stopped = interrupts.during(steps[trains], durations[trains])
             stopped += was_stopped
             values = session.run(weights)
             assert all(np.all(value == value[0, 0]) for value in values), "an update is half done"
             now = np.array([value[0, 0] for value in values])
             iterations = session.run(count)
-            if number % 3:
+            if trains:
                 assert set(now - counts) <= ({0.0, 1.0} if was_stopped else {1.0})
                 assert iterations == begun
             else:
                 assert np.all(now == counts)
-                assert 0 <= iterations - begun <= 1000
-                assert was_stopped or iterations - begun == 1000
+                assert 0 <= iterations - begun <= TURNS
+                assert was_stopped or iterations - begun == TURNS
             counts, begun = now, iterations
-        assert stopped
-        session.run([train, y], feed)
-        session.run(loop)
+        assert stopped, f"none of the steps of {durations} seconds"
+        for step in steps:
+            step()
         np.testing.assert_array_equal([v[0, 0] for v in session.run(weights)], counts + 1)
-        assert session.run(count) == begun + 1000
+        assert session.run(count) == begun + TURNS
 
 
-def _counting(count: tf.Variable, most: int) -> tf.Tensor:
+def _counting(count: tf.Variable) -> list[tf.Tensor]:
     matrix = tf.constant(np.eye(32, dtype=np.float32))
 
     def body(i: tf.Tensor, product: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -122,7 +133,7 @@ def _counting(count: tf.Variable, most: int) -> tf.Tensor:
         with tf.control_dependencies([count.assign_add(1)]):
             return i + 1, product
 
-    return tf.while_loop(lambda i, _: i < most, body, [0, matrix])[0]
+    return tf.while_loop(lambda i, _: i < TURNS, body, [0, matrix])
 
 
 def test_stopped_steps_leave_no_memory_behind() -> None:
@@ -133,10 +144,10 @@ def test_stopped_steps_leave_no_memory_behind() -> None:
         for _ in range(8):
             y = tf.tanh(tf.matmul(y, x))
         feed = {x: np.zeros((512, 512), np.float32)}
-        session.run(y, feed)
+        duration = _duration(lambda: session.run(y, feed))
         for _ in range(20):
-            interrupts.during(lambda: session.run(y, feed))
+            interrupts.during(lambda: session.run(y, feed), duration)
         before = resident()
         for _ in range(rounds(30, 2000)):
-            interrupts.during(lambda: session.run(y, feed))
+            interrupts.during(lambda: session.run(y, feed), duration)
         assert resident() - before < 100 << 20

@@ -26,6 +26,7 @@ NAME: Final = "tensorflow"
 VERSION: Final = "1.15.5"
 _COMPAT: Final = "compat"
 _V1: Final = "compat.v1"  # there is only this one API
+_V2: Final = "compat.v2"
 _ABSL: Final = "thalweg.alias.inside.absl_flags"
 _FLAGS: Final = {
     "app": "app",
@@ -49,6 +50,21 @@ class Root(ModuleType):
         return dir(names.root())
 
 
+#: Names that mean something else in the API of TensorFlow 2.
+_IN_V2: Final = {"where": "where_v2"}
+
+
+class V2(ModuleType):
+    """The module `tensorflow.compat.v2`: Thalweg, with the meanings of TensorFlow 2 where libraries
+    for TensorFlow 1 count on them.
+    """
+
+    __path__: MutableSequence[str] = []  # noqa: RUF012 - of a package that has no folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(names.root(), _IN_V2.get(name, name))
+
+
 class Compat(ModuleType):
     """The module `tensorflow.compat`: Thalweg's, but for `v1`, which is `tensorflow` itself."""
 
@@ -57,6 +73,7 @@ class Compat(ModuleType):
     def __init__(self, root: Root) -> None:
         super().__init__(f"{NAME}.{_COMPAT}")
         self.v1: Final = root
+        self.v2: Final = V2(f"{NAME}.{_V2}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(names.root().compat, name)
@@ -124,10 +141,10 @@ class _Borrowed(importlib.abc.Loader):
 
 def module_at(path: str) -> ModuleType | None:
     """The module at a path below `tensorflow`, or None."""
-    if path in (_COMPAT, _V1):
+    if path in (_COMPAT, _V1, _V2):
         root = sys.modules[NAME]
-        return root if path == _V1 else root.compat
-    path = path.removeprefix(f"{_V1}.")
+        return {_V1: root, _V2: root.compat.v2}.get(path, root.compat)
+    path = path.removeprefix(f"{_V1}.").removeprefix(f"{_V2}.")
     flags = vars(sys.modules[NAME]).get(_FLAGS.get(path, "")) if NAME in sys.modules else None
     if flags is not None:
         return flags

@@ -143,7 +143,7 @@ def restore() -> None:
     add_missing(inspect, {"getargspec": getargspec})
     for old, new in UNITTEST.items():
         setattr(unittest.TestCase, old, getattr(unittest.TestCase, new))
-    if importlib.util.find_spec("six") is None:
+    if "six" not in sys.modules and importlib.util.find_spec("six") is None:
         make_six()
 
 

@@ -28,20 +28,30 @@ MODULES: Final[dict[str, str]] = {
     "contrib.layers.python.layers": (
         "encoders initializers layers normalization optimizers regularizers summaries utils"
     ),
-    "contrib.learn.python.learn": "datasets monitors preprocessing",
+    "contrib.learn.python.learn": (
+        "datasets estimators experiment learn_runner metric_spec monitors preprocessing utils"
+    ),
+    "contrib.learn.python.learn.estimators": (
+        "constants estimator model_fn prediction_key run_config tensor_signature"
+    ),
     "contrib.learn.python.learn.preprocessing": "text",
     "contrib.learn.python.learn.datasets": "base mnist",
+    "contrib.legacy_seq2seq.python.ops": "seq2seq",
     "contrib.lookup": "lookup_ops",
     "contrib.metrics.python.ops": "metric_ops set_ops",
     "contrib.rnn.python.ops": "core_rnn core_rnn_cell rnn rnn_cell",
-    "contrib.rnn": "core_rnn_cell rnn_cell",
+    "contrib.rnn": "core_rnn_cell ops rnn_cell",
+    "contrib.rnn.ops": "rnn_cell",
     "contrib.seq2seq.python.ops": (
-        "attention_wrapper basic_decoder beam_search_decoder decoder helper loss"
+        "attention_wrapper basic_decoder beam_search_decoder beam_search_ops decoder helper loss"
     ),
     "contrib.tensorboard.plugins": "projector",
     "contrib.training.python.training": "evaluation hparam training",
+    "contrib.tpu.python": "tpu",
+    "contrib.tpu.python.tpu": "tpu_config tpu_estimator tpu_optimizer",
     "contrib": "learn nn testing",
-    "contrib.learn": "datasets monitors preprocessing",
+    "contrib.learn": "datasets estimators learn_runner metric_spec monitors preprocessing utils",
+    "contrib.learn.estimators": "constants model_fn prediction_key run_config",
     "core.example": "example_pb2 feature_pb2",
     "core.framework": (
         "allocation_description_pb2 attr_value_pb2 cost_graph_pb2 device_attributes_pb2 "
@@ -114,8 +124,13 @@ MODULES: Final[dict[str, str]] = {
         "gamma kullback_leibler laplace multinomial normal student_t uniform util"
     ),
     "python.ops.linalg": (
-        "linalg linalg_impl linear_operator linear_operator_diag linear_operator_full_matrix "
-        "linear_operator_lower_triangular"
+        "linalg linalg_impl linear_operator linear_operator_addition linear_operator_adjoint "
+        "linear_operator_algebra linear_operator_block_diag linear_operator_circulant "
+        "linear_operator_composition linear_operator_diag linear_operator_full_matrix "
+        "linear_operator_householder linear_operator_identity linear_operator_inversion "
+        "linear_operator_kronecker linear_operator_low_rank_update "
+        "linear_operator_lower_triangular linear_operator_test_util linear_operator_toeplitz "
+        "linear_operator_util linear_operator_zeros"
     ),
     "python.ops.losses": "losses losses_impl util",
     "python.ops.signal": "fft_ops signal",
@@ -168,13 +183,15 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "contrib.learn.monitors": ("train",),
     "contrib.learn.datasets": ("thalweg.alias.learn", "thalweg.alias.mnist"),
     "contrib.learn.python.learn.monitors": ("train",),
+    "contrib.legacy_seq2seq": ("contrib.legacy_seq2seq", "thalweg.seq2seq"),
     "contrib.lookup": ("contrib.lookup", *_DEFAULT),
     "contrib.metrics": ("contrib.metrics", "sets", "metrics"),
-    "contrib.nn": ("nn",),
+    "contrib.nn": ("nn", "thalweg.alias.contrib.small"),
     "contrib.rnn": ("contrib.rnn", "nn.rnn_cell", "nn", "thalweg.nn"),
-    "contrib.seq2seq": ("contrib.seq2seq",),
+    "contrib.seq2seq": ("contrib.seq2seq", "thalweg.seq2seq"),
     "contrib.tensorboard.plugins.projector": ("contrib.tensorboard.plugins.projector",),
     "contrib.testing": ("test",),
+    "contrib.tpu": ("contrib.tpu",),
     "contrib.training": ("contrib.training", "train"),
     "core": ("", MESSAGES, *_DEFAULT),
     "core.lib.core.error_codes_pb2": ("errors", "thalweg.errors"),
@@ -205,6 +222,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.framework.op_def_registry": ("thalweg.graph",),
     "python.framework.ops": (
         "",
+        "thalweg.saved.collection_protos",
         f"{_HELPERS}.framework",
         "thalweg.graph",
         "thalweg.ops",
@@ -235,6 +253,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.layers": (f"{_HELPERS}.layers", "layers", "thalweg.layers", "layers.experimental"),
     "python.lib.io.file_io": (f"{_HELPERS}.file_io",),
     "python.lib.io": ("python_io",),
+    "python.ops": _DEFAULT,
     "python.ops.clustering_ops": (f"{_HELPERS}.clustering_ops",),
     "python.ops.control_flow_ops": ("", "control", "thalweg.control", *_DEFAULT),
     "python.ops.control_flow_util": (f"{_HELPERS}.control_flow_util", "", "thalweg.control"),
@@ -242,7 +261,8 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.gradient_checker": ("test", "thalweg.testing"),
     "python.ops.image_ops": ("image", *_DEFAULT),
     "python.ops.image_ops_impl": ("image", *_DEFAULT),
-    "python.ops.linalg": ("linalg", "thalweg.ops"),
+    "python.ops.linalg": ("linalg", "thalweg.linear_operators", "thalweg.ops"),
+    "python.ops.linalg.linear_operator_util": ("thalweg.linear_operators.matrices",),
     "python.ops.linalg_ops": ("linalg", *_DEFAULT),
     "python.ops.lookup_ops": ("lookup", "contrib.lookup", *_DEFAULT),
     "python.ops.losses": ("losses", "thalweg.losses"),
@@ -338,6 +358,13 @@ RENAMED: Final[dict[str, str]] = {
         f"python.training.monitored_session._{name}": f"thalweg.train.wrapped_sessions:{name}"
         for name in ("WrappedSession", "CoordinatedSession", "RecoverableSession", "HookedSession")
     },
+    **{
+        f"contrib.eager.python.tfe.{name}": f"thalweg.alias.inside.test_util:{new}"
+        for name, new in (
+            ("run_all_tests_in_graph_and_eager_modes", "run_all_in_graph_and_eager_modes"),
+            ("run_test_in_graph_and_eager_modes", "run_in_graph_and_eager_modes"),
+        )
+    },
     "contrib.learn.RunConfig": "estimator.RunConfig",
     "python.framework.device.merge_device": "thalweg.graph.device:device_function",
     **{
@@ -353,10 +380,15 @@ RENAMED: Final[dict[str, str]] = {
     "python.data.ops.dataset_ops.DatasetV2": "data.Dataset",
     "python.framework.device_spec.DeviceSpecV1": "DeviceSpec",
     "python.ops.array_ops.boolean_mask_v2": "boolean_mask",
+    "python.ops.array_ops.shape_internal": "thalweg.alias.inside.framework:shape_internal",
     "python.ops.gradients_impl.gradients_v2": "gradients",
+    "python.ops.metrics_impl._streaming_sparse_average_precision_at_top_k": (
+        "thalweg.metrics.top_k:average_precision_at_top_k"
+    ),
     "python.ops.init_ops.Zeros": "zeros_initializer",
     "python.ops.lookup_ops.LookupInterface": "thalweg.data.lookup:LookupInterface",
     "python.training.basic_session_run_hooks._MultiStepStopAtStepHook": "train.StopAtStepHook",
+    "python.ops.rnn_cell_impl._zero_state_tensors": "thalweg.nn.rnn_cell:zero_states",
     "python.ops.variable_scope.variable": "Variable",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",

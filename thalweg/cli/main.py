@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from thalweg.cli import cache, doctor, export, inspect, launch, migrate, run, task
+from thalweg.cli import cache, doctor, explain, export, inspect, launch, migrate, run, task
 from thalweg.cli.problem import describe
 from thalweg.cli.report import printable
 from thalweg.version import __version__
 
-_COMMANDS = (run, inspect, export, migrate, launch, task, cache, doctor)
+_COMMANDS = (run, explain, inspect, export, migrate, launch, task, cache, doctor)
 _MAX_MESSAGE = 400
 _USAGE, _INTERRUPTED = 2, 130
 
@@ -29,6 +29,7 @@ files of models and data, and find out how this installation does."""
 _EXAMPLES = """\
 examples:
   thalweg run train.py --steps 100               a program that imports tensorflow, as it is
+  thalweg explain train.py                       what becomes of its steps, as a page
   thalweg inspect model.ckpt                     what is in a checkpoint
   thalweg inspect model.ckpt --tensor dense/kernel
   thalweg inspect logs/                          the scalars of a run

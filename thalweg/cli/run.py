@@ -42,12 +42,17 @@ def add(commands: Subparsers) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command."""
+    prepare(given.replace)
+    return run_program(Path(given.script), given.arguments)
+
+
+def prepare(replace: bool) -> None:
+    """Have `tensorflow` mean Thalweg, and names that left Python and NumPy be there."""
     try:
-        alias.install(replace=given.replace)
+        alias.install(replace=replace)
     except ImportError as error:
         raise Problem(str(error)) from error
     legacy.restore()
-    return run_program(Path(given.script), given.arguments)
 
 
 def run_program(script: Path, arguments: Sequence[str]) -> int:

@@ -1,10 +1,14 @@
 """Many processes: tasks that run partitions, the master that cuts steps for them, the transport.
 
-Importing this package registers its public names; ZeroMQ, an extra, is imported by the first server
-or the first session with a target.
+What few programs use is imported by the first use of a public name or the first session with a
+target; ZeroMQ, an extra, by the first server or client.
 """
 
-from thalweg.cluster import hash_ring, server, spec
-from thalweg.cluster.launch import ray as ray_launcher
+from thalweg.cluster import hash_ring, spec
+from thalweg.public import publish_from
 
-__all__ = ["hash_ring", "ray_launcher", "server", "spec"]
+publish_from("thalweg.cluster.server", "train.Server")
+publish_from("thalweg.cluster.transport.security", "cluster.new_key")
+publish_from("thalweg.cluster.launch.ray", "cluster.ray", "cluster.RayCluster")
+
+__all__ = ["hash_ring", "spec"]

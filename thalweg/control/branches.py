@@ -233,7 +233,9 @@ def cond(
         )
     with name_scope(name, "cond", [pred]):
         predicate = _chooser(pred, "pred", boolean)
-        unclosed = [trace_body(no, "false_fn of tf.cond"), trace_body(yes, "true_fn of tf.cond")]
+        # As in TensorFlow, the true branch comes first: the other may reuse variables that it made.
+        taken = trace_body(yes, "true_fn of tf.cond")
+        unclosed = [trace_body(no, "false_fn of tf.cond"), taken]
         if not strict:
             unclosed = [replace(each, result=nest.single(each.result)) for each in unclosed]
         unclosed = _with_wide_indices(unclosed)

@@ -20,6 +20,7 @@ from thalweg.graph.node import Node, Tensor, program_order
 from thalweg.graph.subgraph import Body, is_known
 
 _CONTROL = (Branching, While)  # a tuple: a union would be rebuilt by each call
+CONTROL_TYPES = frozenset(kind.type_name for kind in (*Branching.__subclasses__(), While))
 
 Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bodies that are traced
 

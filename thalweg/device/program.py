@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from thalweg.device.device import DeviceProgram
 from thalweg.device.program_template import ProgramTemplate
 from thalweg.graph.analysis.node_effects import locks_updates
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory.arena import Arena
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -36,12 +39,37 @@ class Borrower(Protocol):
 
 
 InvocationT = TypeVar("InvocationT", bound=Borrower)
+CallT = TypeVar("CallT")
+CallT_co = TypeVar("CallT_co", covariant=True)
 
 
-class RegionProgram(DeviceProgram, Generic[InvocationT]):
-    """A region, compiled for one set of shapes."""
+class Listing(Protocol[CallT_co]):
+    """What a program was made of, for those who print its plan."""
 
-    def __init__(self, template: ProgramTemplate, region: Region) -> None:
+    @property
+    def lowered(self) -> Lowered:
+        """The region as it was lowered."""
+        ...
+
+    @property
+    def calls(self) -> Sequence[CallT_co]:
+        """The launches with their code."""
+        ...
+
+    @property
+    def arena(self) -> Arena:
+        """Where the temporaries lie."""
+        ...
+
+
+class RegionProgram(DeviceProgram, Generic[InvocationT, CallT]):
+    """A region, compiled for one set of shapes. All that a call needs is in the template; `listing`
+    gives what it was made of."""
+
+    def __init__(
+        self, template: ProgramTemplate, region: Region, listing: Callable[[], Listing[CallT]]
+    ) -> None:
+        self._list = listing
         self.inputs, self.outputs = template.inputs, template.outputs
         self.references = template.references
         self.output_shapes = [output.shape for output in template.outputs]
@@ -51,6 +79,25 @@ class RegionProgram(DeviceProgram, Generic[InvocationT]):
         # One element is read in one operation: such a step sees nothing that is half written.
         sizes = [math.prod(reference.shape) for reference in self.references]
         self.shares = bool(self.written) or any(size > 1 for size in sizes)
+
+    @cached_property
+    def _listing(self) -> Listing[CallT]:
+        return self._list()
+
+    @property
+    def lowered(self) -> Lowered:
+        """The region as it was lowered."""
+        return self._listing.lowered
+
+    @property
+    def calls(self) -> Sequence[CallT]:
+        """The launches with their code."""
+        return self._listing.calls
+
+    @property
+    def arena(self) -> Arena:
+        """Where the temporaries lie."""
+        return self._listing.arena
 
     @abstractmethod
     def _run(

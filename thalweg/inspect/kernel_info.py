@@ -23,6 +23,7 @@ from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.device.cuda.listing import CudaCall
+from thalweg.device.cuda.memory import Memory
 from thalweg.device.cuda.program import CudaProgram
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Reduce
@@ -196,6 +197,7 @@ class GpuKernel(PlannedKernel):
 
     call: CudaCall
     target: CudaTarget
+    memory: Memory
 
     @property
     def scratch(self) -> int:
@@ -242,7 +244,7 @@ def kernels_of(program: Program | CudaProgram) -> list[PlannedKernel]:
     fused = [_fused(call.launch, lowered, computed) for call in calls]
     if isinstance(program, CudaProgram):
         pairs = zip(program.calls, fused, strict=True)
-        return [GpuKernel(call, nodes, program.target) for call, nodes in pairs]
+        return [GpuKernel(call, nodes, program.target, program.memory) for call, nodes in pairs]
     return [
         CpuKernel(call, nodes, program.pool, program.threads)
         for call, nodes in zip(program.calls, fused, strict=True)

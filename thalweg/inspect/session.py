@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from thalweg import protos
-from thalweg.cluster.connect import connect, reset
+from thalweg.cluster.targets import connect, reset
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, graphs
 from thalweg.graph.likes import FetchLike

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.codegen.contraction.schedule import Schedule
-from thalweg.device.cpu.tuner import BUDGET, Subject, Tuned, tune_kernels
+from thalweg.codegen.cuda.contraction.schedule import Schedule as CudaSchedule
+from thalweg.device.cpu.tuner import Subject, tune_kernels
+from thalweg.device.cuda.tuner import CudaSubject, tune_contractions
+from thalweg.device.tuning import BUDGET, Tuned
 from thalweg.graph.likes import FetchLike
 from thalweg.inspect.explain import StepPlan
-from thalweg.inspect.kernel_info import CpuKernel
+from thalweg.inspect.kernel_info import CpuKernel, GpuKernel
 from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.session import InspectedSession
 from thalweg.ir.kernel import Contraction
@@ -56,9 +59,11 @@ def tune(
     ```
     """
     start, plan = time.monotonic(), session.plan(fetches, feed_dict)
-    on_cpus = [kernel for kernel in plan.kernels if isinstance(kernel, CpuKernel)]
-    contractions = [k for k in on_cpus if isinstance(k.kernel, Contraction)]
-    found = tune_kernels([_subject(kernel) for kernel in contractions], budget_seconds)
+    contractions = [k for k in plan.kernels if isinstance(k.kernel, Contraction)]
+    on_cpus = [_subject(k) for k in contractions if isinstance(k, CpuKernel)]
+    on_gpus = [_cuda_subject(k) for k in contractions if isinstance(k, GpuKernel)]
+    found = tune_kernels(on_cpus, budget_seconds)
+    found += tune_contractions(on_gpus, budget_seconds - (time.monotonic() - start))
     _forget(plan)
     return TuneReport(found, time.monotonic() - start)
 
@@ -68,6 +73,11 @@ def _subject(kernel: CpuKernel) -> Subject:
     return Subject(
         kernel.name, kernel.call.specialized, kernel.pool, 1 if alone else kernel.threads
     )
+
+
+def _cuda_subject(kernel: GpuKernel) -> CudaSubject:
+    call = kernel.call
+    return CudaSubject(kernel.name, call.specialized, call.aligned, kernel.memory, kernel.target)
 
 
 def _forget(plan: StepPlan) -> None:
@@ -84,10 +94,18 @@ def _cells(tuned: Tuned) -> list[str]:
     return [name, iterations, *times, gain, described(tuned.schedule)]
 
 
-def described(made: Schedule) -> str:
+def described(made: Schedule | CudaSchedule) -> str:
     """A schedule in short."""
+    if isinstance(made, CudaSchedule):
+        return _described_cuda(made)
     unit = "columns" if made.dots else "tiles" if made.matrix else "vectors"
     parts = [f"tile {made.tile}x{made.vectors} {unit}", f"piece {made.block}x{made.panels}"]
     named = {"split": made.split, "a": made.copy_a, "b": made.copy_b}
     named |= {"prefetch_steps": made.prefetch_steps, "prefetch_panels": made.prefetch_panels}
     return ", ".join([*parts, *(f"{name} {value}" for name, value in named.items() if value)])
+
+
+def _described_cuda(made: CudaSchedule) -> str:
+    parts = [f"{made.unit} {made.m}x{made.n}x{made.k}", f"{made.stages} stages"]
+    counts = {"workers": made.workers, "parts": made.splits if made.splits > 1 else 0}
+    return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])

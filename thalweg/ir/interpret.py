@@ -26,7 +26,7 @@ from thalweg.ir.expr import (
 )
 from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.loop import IndexTuple, Scatter, Variable, lowered
+from thalweg.ir.loop import IndexTuple, Intermediate, Operand, Scatter, Variable, lowered
 from thalweg.ir.rewrite import postorder
 from thalweg.platform.dtype_traits import compute_dtype
 
@@ -40,10 +40,11 @@ def run_loop(
     shape: Sequence[int],
     output: int = 0,
     gathers: bool = False,
+    channels: int = 1,
 ) -> Array:
     """One output of an op, of this shape, by its loop form. `operands` may nest lists."""
     at = IndexTuple.over(shape, output)
-    form = lowered(op, at, operands, gathers)
+    form = lowered(op, at, operands, gathers, channels)
     if isinstance(form, Scatter):
         return _scattered(form, at, arrays)
     value = _Evaluation([form], at.variables, arrays).value(form)
@@ -61,6 +62,7 @@ class _Evaluation:
         for variable in _variables(roots):
             self._axes.setdefault(variable, len(self._axes))
         self._known: dict[Expr, Any] = {}
+        self._intermediates: dict[Intermediate, Array] = {}
 
     def value(self, root: Expr) -> Any:
         """Its value, with every variable it does not depend on as an axis of size 1."""
@@ -96,7 +98,7 @@ class _Evaluation:
         return np.arange(variable.extent).reshape(shape)
 
     def _load(self, load: OperandLoad, indices: Sequence[Any]) -> Any:
-        array = np.asarray(self._arrays[load.operand.position])
+        array = self._array(load.operand)
         if not indices:
             return array.reshape([1] * len(self._axes)) if self._axes else array
         # A load outside its range is under a select that does not choose it: any element will do.
@@ -107,6 +109,15 @@ class _Evaluation:
         if array.size == 0:
             return np.zeros(np.broadcast_shapes(*(np.shape(p) for p in places)), array.dtype)
         return array[tuple(places)]
+
+    def _array(self, operand: Operand) -> Array:
+        if not isinstance(operand, Intermediate):
+            return np.asarray(self._arrays[operand.position])
+        if operand not in self._intermediates:
+            assert operand.element is not None
+            inner = _Evaluation([operand.element], operand.at.variables, self._arrays)
+            self._intermediates[operand] = _over(inner.value(operand.element), operand.at.variables)
+        return self._intermediates[operand]
 
     def _reduce(self, part: Reduce, body: Any) -> Array:
         axes = tuple(self._axes[variable] for variable in part.variables)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -129,6 +129,21 @@ class Operand:
     def flat(self, index: Any) -> Expr:
         """The element number `index` in row-major order."""
         return self[unravel(index, self.shape)]
+
+
+@dataclass(frozen=True, eq=False)
+class Intermediate(Operand):
+    """A tensor between the operands of an op and its output: each of its elements is computed once
+    and stored, for all elements of the output that read it."""
+
+    at: IndexTuple = field(default_factory=IndexTuple)
+    element: Expr | None = None
+
+
+def intermediate(shape: Sequence[int], dtype: Any, body: Callable[..., Any]) -> Intermediate:
+    """An `Intermediate`: `body` gives its element for one index per dimension."""
+    at, kind = IndexTuple.over(shape), np.dtype(dtype)
+    return Intermediate(-1, tuple(shape), kind, None, at, as_expr(body(*at)).cast(kind))
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,14 +264,19 @@ def widened(x: Expr, dtype: Any) -> Expr:
 
 
 def lowered(
-    op: Any, at: IndexTuple, operands: Sequence[Any], gathers: bool = False
+    op: Any, at: IndexTuple, operands: Sequence[Any], gathers: bool = False, channels: int = 1
 ) -> Expr | Scatter:
     """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands.
 
-    An op whose `loop` scatters may have a `gather_loop` too, for targets that prefer it.
+    An op whose `loop` scatters may have a `gather_loop` too, for targets that prefer it, and one
+    that reads images a `packed_loop`, for targets that read some `channels` at once.
     """
     if gathers and op.has("gather_loop"):
         return as_expr(op.gather_loop(at, *operands))
+    if channels > 1 and op.has("packed_loop"):
+        form = op.packed_loop(channels, at, *operands)
+        if form is not None:
+            return as_expr(form)
     if op.has("loop"):
         form = op.loop(at, *operands)
         return form if isinstance(form, Scatter) else as_expr(form)

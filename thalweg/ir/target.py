@@ -53,10 +53,13 @@ class Target:
     min_shared_results: int = 512  # from which threads share the results, a vector of them each
     min_shared_rows: int = 64  # the same where each result is that of a row
     min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
+    fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
+    widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
 
     # Contractions
     min_contraction_work: int = 2048  # multiplications from which it pays to pack operands
+    min_contraction_rows: int = 1  # a sum of products with fewer is a reduction like any other
     min_narrow_rows: int = 4  # for which it pays to widen narrow floats first
     min_merged_contractions: int = 4  # reductions of one form, run as one
     # Measured with weights of 256 by 1024: transposing them once takes as long as some ten products
@@ -64,6 +67,11 @@ class Target:
     min_pretransposed_uses: int = 12
     min_pretransposed_rows: int = 8
     max_pretransposed_rows: int = 48
+
+    # Large images with fewer channels are packed for convolutions, several pixels to a channel. A
+    # CPU reads one element of an image for a vector of outputs: it gains nothing.
+    channels_read: int = 1
+    min_packed_elements: int = 1 << 20
 
     # Order and memory
     min_hoisted_bytes: int = 1 << 20  # that a consumer reads, from which it runs right away

@@ -23,7 +23,7 @@ from typing import Any
 from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Load, OperandLoad, Reduce, Word
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.loop import Operand, Scatter
+from thalweg.ir.loop import Intermediate, Operand, Scatter
 from thalweg.ir.rewrite import Fold, walk
 from thalweg.ir.target import Target
 from thalweg.platform.dtype_traits import compute_dtype, is_narrow_float
@@ -88,6 +88,8 @@ class _Count:
 
     def _visit(self, part: Expr, count: float) -> list[tuple[Expr, float]]:
         match part:
+            case OperandLoad(operand=Intermediate(element=Expr() as element)):
+                return [(inner, count) for inner in (element, *part.indices)]
             case OperandLoad():
                 self.loads[part.operand] = self.loads.get(part.operand, 0.0) + count
                 return [(index, count) for index in part.indices if self._data.of(index)]

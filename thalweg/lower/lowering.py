@@ -16,6 +16,7 @@ from thalweg.lower.nests.verify import verified, verify_launches
 from thalweg.lower.passes.alias_concat import alias_concat
 from thalweg.lower.passes.concat_in_place import concat_in_place
 from thalweg.lower.passes.fuse import fuse
+from thalweg.lower.passes.fuse_rows import fuse_rows
 from thalweg.lower.passes.hoist_consumers import hoist_consumers
 from thalweg.lower.passes.merge_reductions import merge_reductions
 from thalweg.lower.passes.pretranspose import pretranspose
@@ -48,6 +49,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("merge_reductions", merge_reductions(nests, pieces, target))
     nests = verified("in_steps", in_steps(nests, target))
     nests = verified("fuse", fuse(nests, target))
+    nests = verified("fuse_rows", fuse_rows(nests, target))
     nests = verified("rematerialize", rematerialize(nests, pieces, target))
     nests = verified("hoist_consumers", hoist_consumers(nests, target))
     nests = verified("rematerialize", rematerialize(nests, pieces, target))

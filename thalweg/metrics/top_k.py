@@ -232,16 +232,47 @@ def average_precision_at_k(
         ids = _known_classes(_label_ids(labels, best), shaping.shape(predictions)[-1])
         of_sets = isinstance(labels, SparseTensor | SparseTensorValue)
         precisions = _average_precision(ids, best, k, of_sets)
-        amounts = filling.ones_like(precisions)
-        if weights is not None:
-            amounts = spread(weights, precisions, float64)
-        most = metric_variable([], float64, name="max")
-        total = metric_variable([], float64, name="total")
-        update_most = accumulate(most, reduce.reduce_sum(amounts))
-        update_total = accumulate(total, reduce.reduce_sum(precisions * amounts))
-        value = ratio(total, most, name=scope)
-        update = ratio(update_total, update_most, name="update")
-        return published(value, update, metrics_collections, updates_collections)
+        return _mean_precision(precisions, weights, metrics_collections, updates_collections, scope)
+
+
+@metric()
+def average_precision_at_top_k(
+    labels: TensorLike | SparseLike,
+    predictions_idx: TensorLike,
+    weights: TensorLike | None = None,
+    metrics_collections: Collections = None,
+    updates_collections: Collections = None,
+    name: str | None = None,
+) -> Metric:
+    """As `average_precision_at_k`, given the classes that are scored best, best first."""
+    best = casting.cast(convert_to_tensor(predictions_idx), int64)
+    k = None if best.shape.rank in (None, 0) else best.shape[-1].value
+    if k is None:
+        raise ValueError("The last dimension of predictions_idx must be set.")
+    with name_scope(name, "average_precision_at_top_k", [best, labels, weights]) as scope:
+        of_sets = isinstance(labels, SparseTensor | SparseTensorValue)
+        precisions = _average_precision(_label_ids(labels, best), best, k, of_sets)
+        return _mean_precision(precisions, weights, metrics_collections, updates_collections, scope)
+
+
+def _mean_precision(
+    precisions: Tensor,
+    weights: TensorLike | None,
+    metrics: Collections,
+    updates: Collections,
+    scope: str,
+) -> Metric:
+    """The weighted mean of average precisions, over all examples so far."""
+    amounts = filling.ones_like(precisions)
+    if weights is not None:
+        amounts = spread(weights, precisions, float64)
+    most = metric_variable([], float64, name="max")
+    total = metric_variable([], float64, name="total")
+    update_most = accumulate(most, reduce.reduce_sum(amounts))
+    update_total = accumulate(total, reduce.reduce_sum(precisions * amounts))
+    value = ratio(total, most, name=scope)
+    update = ratio(update_total, update_most, name="update")
+    return published(value, update, metrics, updates)
 
 
 def _average_precision(ids: Tensor, best: Tensor, k: int, of_sets: bool) -> Tensor:

@@ -15,7 +15,7 @@ from thalweg.nn.rnn_cell import BasicLSTMCell, GRUCell, LayerRNNCell, LSTMStateT
 from thalweg.ops.arrays import joining, splitting
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import arithmetic, transcendental
-from thalweg.ops.nn import bias, dropout
+from thalweg.ops.nn import activation, bias, dropout
 from thalweg.public import public
 from thalweg.variables.initializers import Constant, Zeros
 
@@ -225,4 +225,73 @@ class LayerNormBasicLSTMCell(LayerRNNCell):
         kept = memory * transcendental.sigmoid(keep + self._forget_bias)
         memory = self._norm(kept + transcendental.sigmoid(add) * new, "state")
         shown = self._activation(memory) * transcendental.sigmoid(show)
+        return shown, LSTMStateTuple(memory, shown)
+
+
+@public("contrib.rnn.NASCell")
+class NASCell(LayerRNNCell):
+    """The cell that a search of architectures found: eight gates in three layers.
+
+    Args:
+        num_units: the size of c.
+        num_proj: the size of the output; `num_units` if None.
+        use_bias: whether the gates have a bias.
+        reuse: whether the variables of the scope are shared.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> cell = tf.contrib.rnn.NASCell(4, num_proj=3)
+        >>> output, state = cell(tf.ones([2, 5]), cell.zero_state(2, tf.float32))
+        >>> output.shape.as_list(), state.c.shape.as_list()
+        ([2, 3], [2, 4])
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        num_proj: int | None = None,
+        use_bias: bool = False,
+        reuse: bool | ReuseMode | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(None, reuse, kwargs.pop("name", None), **kwargs)
+        self.input_spec = InputSpec(ndim=2)
+        self._num_units, self._num_proj, self._use_bias = num_units, num_proj, use_bias
+
+    @property
+    def output_size(self) -> int:
+        """The size of h."""
+        return self._num_proj or self._num_units
+
+    @property
+    def state_size(self) -> LSTMStateTuple:
+        """The sizes of c and h."""
+        return LSTMStateTuple(self._num_units, self.output_size)
+
+    def build(self, input_shape: TensorShape) -> None:
+        gates = 8 * self._num_units
+        self._recurrent_kernel = self.add_weight("recurrent_kernel", [self.output_size, gates])
+        self._kernel = self.add_weight("kernel", [self._input_depth(input_shape), gates])
+        if self._use_bias:
+            self._bias = self.add_weight("bias", [gates], initializer=Zeros())
+        if self._num_proj is not None:
+            shape = [self._num_units, self._num_proj]
+            self._projection = self.add_weight("projection_weights", shape)
+
+    def call(self, inputs: TensorLike, state: Structure) -> Any:
+        memory, shown = state
+        sigmoid, tanh = transcendental.sigmoid, transcendental.tanh
+        recurrent = matmul.matmul(shown, self._recurrent_kernel)
+        if self._use_bias:
+            recurrent = bias.bias_add(recurrent, self._bias)
+        h = splitting.split(recurrent, 8, 1)
+        x = splitting.split(matmul.matmul(inputs, self._kernel), 8, 1)
+        first = tanh(sigmoid(x[0] + h[0]) * activation.relu(x[1] + h[1]))
+        second = tanh(sigmoid(x[2] + h[2]) + activation.relu(x[3] * h[3]))
+        third = tanh(tanh(x[4] + h[4]) * sigmoid(x[5] + h[5]))
+        fourth = sigmoid(tanh(x[6] + h[6]) + sigmoid(x[7] + h[7]))
+        memory = tanh(first + memory) * second
+        shown = tanh(memory * tanh(third + fourth))
+        if self._num_proj is not None:
+            shown = matmul.matmul(shown, self._projection)
         return shown, LSTMStateTuple(memory, shown)

@@ -7,6 +7,7 @@ live in a variable scope of the layer's own, opened below the scope of the first
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from thalweg.graph.node import Tensor, as_node
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform.described import described
-from thalweg.public import namespace, public
+from thalweg.public import public, registered
 from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.scope import VariableScope, get_variable, variable_scope
 from thalweg.variables.variable import VariableAggregation, VariableSynchronization
@@ -93,8 +94,7 @@ def resolve_activation(activation: Any) -> Callable[..., Any] | None:
         return activation
     if activation == "linear":
         return None
-    known = namespace()
-    found = known.get(f"nn.{activation}", known.get(activation))
+    found = registered(f"nn.{activation}") or registered(activation)
     if not callable(found):
         raise ValueError(f"Unknown activation function: {activation}")
     return cast("Callable[..., Any]", found)
@@ -175,6 +175,15 @@ class Layer:
         if scope:
             with variable_scope(scope) as captured:
                 self._scope = captured
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Layer:
+        """A layer of its own in the same graph and scope, with the same variables so far."""
+        copied = type(self).__new__(type(self))
+        graph_parts = [self._graph, self._scope, *self.weights, *self._losses, *self._updates]
+        memo |= {id(part): part for part in graph_parts} | {id(self): copied}
+        for name, value in vars(self).items():
+            vars(copied)[name] = copy.deepcopy(value, memo)
+        return copied
 
     # What a layer has
 

@@ -1,9 +1,9 @@
 """ONNX models in and out: `tf.onnx.load` and `tf.onnx.export`. They need the package `onnx`.
 
-Importing this package registers its public names and fills the tables of operators; the package
-`onnx` is imported when a model is loaded or written.
+The modules below, which fill the tables of operators, are imported by the first use of a public
+name; the package `onnx` when a model is loaded or written.
 """
 
-from thalweg.onnx import exporting, loading, ops, writers
+from thalweg.public import publish_from
 
-__all__ = ["exporting", "loading", "ops", "writers"]
+publish_from("thalweg.onnx.complete", "onnx.load", "onnx.export")

@@ -18,8 +18,7 @@ public("optimize.Match")(Match)
 public("optimize.Rule")(Rule)
 public("optimize.StepGraph")(StepGraph)
 
-Fired = dict[str, int]
-CustomPass = Callable[[StepGraph], StepGraph]
+CustomPass = Callable[[StepGraph], "StepGraph | None"]
 
 _rules: dict[str, Rule] = {}
 _passes: dict[str, CustomPass] = {}
@@ -72,13 +71,14 @@ def register_pass(name: str, function: CustomPass) -> None:
 
     Args:
         name: what the pass is called in plans; one of the same name is replaced.
-        function: takes a step and returns it, or another one with the same ends.
+        function: takes a step (`tf.optimize.StepGraph`) and changes it: `step.build(node, make)`
+            has graph code make nodes before a node, `step.replace(old, new)` has all that takes a
+            tensor take another one.
 
     Example:
         >>> seen = []
         >>> def count(step):
         ...     seen.append(len(step.nodes))
-        ...     return step
         >>> tf.optimize.register_pass("count", count)
         >>> _ = sess.run(tf.constant(1.0) + tf.placeholder_with_default(2.0, []))
         >>> len(seen) > 0
@@ -103,17 +103,16 @@ def unregister(name: str) -> None:
     _passes.pop(name, None)
 
 
-def run_custom_rules(graph: StepGraph) -> tuple[StepGraph, Fired]:
-    """A step after the rules of the user."""
-    return RuleIndex(_rules.values()).apply(graph) if _rules else (graph, {})
+def run_custom_rules(graph: StepGraph) -> None:
+    """Apply the rules of the user."""
+    if _rules:
+        RuleIndex(_rules.values()).apply(graph)
 
 
-def run_custom_passes(graph: StepGraph) -> tuple[StepGraph, Fired]:
-    """A step after the passes of the user."""
-    fired: Fired = {}
+def run_custom_passes(graph: StepGraph) -> None:
+    """Run the passes of the user."""
     for name, function in _passes.items():
-        after = function(graph)
-        if after is not graph:
-            fired[name] = 1
-        graph = after
-    return graph, fired
+        before = len(graph.changes)
+        if function(graph) not in (graph, None):
+            raise TypeError(f"The pass '{name}' must change the step it is given, and return that")
+        graph.fired[name] += len(graph.changes) > before

@@ -35,23 +35,23 @@ def integers(tensor: Tensor) -> list[int] | None:
 def is_filled(tensor: Tensor, number: float) -> bool:
     """Whether every element is a number, with its sign where that is zero."""
     node = tensor.op
-    if node.controls:
+    kind = node.op.type_name
+    if node.controls or kind not in FILLED:
         return False
-    if node.type == "ZerosLike":
+    if kind == "Const":
+        return _is_everywhere(node.op.numpy(), number)
+    if kind == "ZerosLike":
         return number == 0 and not np.signbit(number)
-    if node.type == "OnesLike":
-        return number == 1
-    if node.type == "Fill":
-        return is_filled(node.inputs[1], number)
-    value = value_of(tensor)
-    return value is not None and _is_everywhere(value, number)
+    return number == 1 if kind == "OnesLike" else is_filled(node.inputs[1], number)
 
 
 def _is_everywhere(value: Array, number: float) -> bool:
     if not (value.dtype.kind in "fiucb" or value.dtype.name == "bfloat16") or value.size == 0:
         return False
+    if value.flat[0] != number:  # most end here
+        return False
     wide = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
-    if not (wide.flat[0] == number and np.all(wide == number)):
+    if not np.all(wide == number):
         return False
     if number != 0 or value.dtype.kind in "iub":
         return True

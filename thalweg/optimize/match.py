@@ -1,7 +1,8 @@
-"""Finding where rules apply: an index of rules by the op of their root.
+"""Finding where rules apply: an index of rules by the op of their root and those of its inputs.
 
 A pattern matches over nodes that are pure, wait for nothing, and give what is not fed; all on one
-device. A rule whose ops are not all in a step is not tried on any of its nodes.
+device. What a node has to look at is found once for all nodes of its type whose inputs come from
+nodes of the same types: for most nodes that is nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from typing import Any, NamedTuple, cast
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.facts import FILLED, is_filled
-from thalweg.optimize.pattern import Apply, Constant, Expression, Literal, Symbol
+from thalweg.optimize.pattern import Apply, Constant, Expression, Literal, Symbol, nesting
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.rule import Match, Rule
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
+from thalweg.platform.caches import memoized
 
 Bindings = dict[str, Any]
+Path = tuple[int, ...]
+KnownNumbers = dict[
+    tuple[Tensor, str], bool
+]  # whether a tensor is a number everywhere, by its text
+
+_MAX_INPUTS = 6  # whose types are looked at: no pattern has more
 
 
 class _Variant(NamedTuple):
@@ -26,103 +33,144 @@ class _Variant(NamedTuple):
 
     rule: Rule
     pattern: Apply
-    #: the types that inputs must have, by place: what most nodes fail on
-    required: tuple[tuple[int, frozenset[str]], ...]
+    #: the inputs, and inputs of inputs, that must be one tensor: `x * x`, `x * y + x * z`
+    same: tuple[tuple[Path, Path], ...]
+    #: the inputs that must be a number everywhere: `x * 1`. Its text has the sign of zero
+    numbers: tuple[tuple[int, float, str], ...]
 
 
 class RuleIndex:
     """Rules by the op of their root."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
-        self._by_root: dict[str, list[_Variant]] = {}
-        for rule in self.rules:
+        self._rules = tuple(rules)
+        self.by_root: dict[str, list[_Variant]] = {}
+        self._depth = max(nesting(rule.pattern) - 1 for rule in self._rules)
+        for rule in self._rules:
             for pattern in rule.variants:
-                variant = _Variant(rule, pattern, tuple(_required(pattern)))
-                self._by_root.setdefault(pattern.kind.type_name, []).append(variant)
+                same, numbers = tuple(_same(pattern)), tuple(_numbers(pattern))
+                variant = _Variant(rule, pattern, same, numbers)
+                self.by_root.setdefault(pattern.kind.type_name, []).append(variant)
 
-    def apply(self, graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-        """A step after the rules; how often each fired."""
-        candidates = self._candidates(graph.types)
-        if not candidates:
-            return graph, {}
-        sweep = Sweep(graph)
+    def apply(self, graph: StepGraph) -> None:
+        """Apply the rules to a step."""
+        types = graph.types
+        roots = {each.root for each in self._rules if each.types <= types}
+        known: KnownNumbers = {}
+        if roots:
+            graph.rewrite(lambda node: self._replacement(node, graph, known), roots, self._depth)
 
-        def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-            return _first_replacement(node, candidates[node.op.type_name], sweep)
-
-        return sweep.run(rewrite, candidates), dict(sweep.fired)
-
-    def _candidates(self, types: frozenset[str]) -> dict[str, list[_Variant]]:
-        """The rules whose ops are all there, by their roots."""
-        found: dict[str, list[_Variant]] = {}
-        for root in self._by_root.keys() & types:
-            live = [each for each in self._by_root[root] if each.rule.types <= types]
-            if live:
-                found[root] = live
-        return found
-
-
-def _required(pattern: Apply) -> Iterator[tuple[int, frozenset[str]]]:
-    for place, each in enumerate(pattern.inputs):
-        if isinstance(each, Apply):
-            yield place, frozenset({each.kind.type_name})
-        elif isinstance(each, Constant):
-            yield place, frozenset({"Const"})
-        elif isinstance(each, Literal):
-            yield place, FILLED
-
-
-def _first_replacement(
-    node: Node, variants: Sequence[_Variant], sweep: Sweep
-) -> Sequence[Tensor] | None:
-    inputs = node.inputs
-    for rule, pattern, required in variants:
-        for place, kinds in required:
-            if place >= len(inputs) or inputs[place].op.op.type_name not in kinds:
-                break
-        else:
-            found = _replacement(node, rule, pattern, sweep)
+    def _replacement(
+        self, node: Node, graph: StepGraph, known: KnownNumbers
+    ) -> Sequence[Tensor] | None:
+        inputs = node.inputs
+        types = tuple([tensor.op.op.type_name for tensor in inputs[:_MAX_INPUTS]])
+        for rule, pattern, same, numbers in _candidates(self, node.op.type_name, types):
+            if same and any(_at(inputs, one) is not _at(inputs, other) for one, other in same):
+                continue
+            if numbers and not _are_numbers(inputs, numbers, known):
+                continue
+            found = _replacement(node, rule, pattern, graph)
             if found is not None:
                 return found
-    return None
+        return None
 
 
-def _replacement(node: Node, rule: Rule, pattern: Apply, sweep: Sweep) -> Sequence[Tensor] | None:
-    match = match_at(node, rule, pattern, sweep)
+def _are_numbers(
+    inputs: Sequence[Tensor], numbers: Sequence[tuple[int, float, str]], known: KnownNumbers
+) -> bool:
+    for place, number, text in numbers:
+        key = inputs[place], text
+        if key not in known:
+            known[key] = is_filled(inputs[place], number)
+        if not known[key]:
+            return False
+    return True
+
+
+@memoized(4_096)
+def _candidates(index: RuleIndex, root: str, types: tuple[str, ...]) -> list[_Variant]:
+    """The rules that may match a node, by its type and those of its inputs."""
+    return [each for each in index.by_root[root] if _may_match(each.pattern, types)]
+
+
+def _may_match(pattern: Apply, types: tuple[str, ...]) -> bool:
+    inputs = pattern.inputs
+    return len(inputs) == len(types) and all(map(_may_be, inputs, types))
+
+
+def _may_be(pattern: Expression, kind: str) -> bool:
+    """Whether an input that a node of a type gives may be what a pattern wants there."""
+    if isinstance(pattern, Apply):
+        return pattern.kind.type_name == kind
+    if isinstance(pattern, Literal):
+        return kind in FILLED
+    return kind == "Const" or not isinstance(pattern, Constant)
+
+
+def _same(pattern: Apply) -> Iterator[tuple[Path, Path]]:
+    """Where a symbol is, for each place after the first that it is at."""
+    first: dict[Symbol, Path] = {}
+    for place, each in enumerate(pattern.inputs):
+        inner = each.inputs if isinstance(each, Apply) else (each,)
+        for number, symbol in enumerate(inner):
+            path = (place, number) if isinstance(each, Apply) else (place,)
+            if isinstance(symbol, Symbol) and first.setdefault(symbol, path) is not path:
+                yield first[symbol], path
+
+
+def _at(inputs: Sequence[Tensor], path: Path) -> Tensor | None:
+    tensor = inputs[path[0]]
+    if len(path) == 1:
+        return tensor
+    inner = tensor.op.inputs
+    return inner[path[1]] if path[1] < len(inner) else None
+
+
+def _numbers(pattern: Apply) -> Iterator[tuple[int, float, str]]:
+    for place, each in enumerate(pattern.inputs):
+        if isinstance(each, Literal):
+            yield place, each.number, str(each)
+
+
+def _replacement(
+    node: Node, rule: Rule, pattern: Apply, graph: StepGraph
+) -> Sequence[Tensor] | None:
+    match = match_at(node, rule, pattern, graph)
     if match is None or not rule.when(match):
         return None
-    result = sweep.build(node, lambda: rule.replaced(match))
-    sweep.fired[rule.name] += 1
+    result = graph.build(node, lambda: rule.replaced(match))
+    graph.fire(rule.name, node)
     return cast("Sequence[Tensor]", result) if isinstance(result, list | tuple) else [result]
 
 
-def match_at(node: Node, rule: Rule, pattern: Apply, sweep: Sweep) -> Match | None:
+def match_at(node: Node, rule: Rule, pattern: Apply, graph: StepGraph) -> Match | None:
     """Where a pattern matches at a node, before the rule's own conditions."""
     bound: Bindings = {}
     nodes: list[Node] = []
-    if not _matches(pattern, node, bound, nodes, sweep):
+    if not _matches(pattern, node, bound, nodes, graph):
         return None
     if node.inputs and not rule.dtypes(node.inputs[0].dtype):
         return None
     if not all(is_free(each) for each in nodes):
         return None
-    if rule.single_use and any(_is_shared(each, sweep) for each in nodes[1:]):
+    if rule.single_use and any(_is_shared(each, graph) for each in nodes[1:]):
         return None
-    if any(sweep.graph.is_guarded(bound[name]) for name in rule.dropped):
+    if any(graph.is_guarded(bound[name]) for name in rule.dropped):
         return None
-    device = sweep.graph.device
-    if sweep.graph.devices is not None and len({*map(device, nodes)}) > 1:
+    if graph.devices is not None and len({*map(graph.device, nodes)}) > 1:
         return None
     bound["root"] = node.outputs[0]
-    return Match(node, tuple(nodes), bound, sweep.uses)
+    return Match(node, tuple(nodes), bound, graph.uses)
 
 
-def _is_shared(node: Node, sweep: Sweep) -> bool:
-    return sum(sweep.uses(tensor) for tensor in node.outputs) > 1
+def _is_shared(node: Node, graph: StepGraph) -> bool:
+    return sum(graph.uses(tensor) for tensor in node.outputs) > 1
 
 
-def _matches(pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], sweep: Sweep) -> bool:
+def _matches(
+    pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], graph: StepGraph
+) -> bool:
     op = node.op
     if type(op) is not pattern.kind or len(node.inputs) != len(pattern.inputs):
         return False
@@ -130,7 +178,7 @@ def _matches(pattern: Apply, node: Node, bound: Bindings, nodes: list[Node], swe
         return False
     nodes.append(node)
     for each, tensor in zip(pattern.inputs, node.inputs, strict=True):
-        if not _binds(each, tensor, bound, nodes, sweep):
+        if not _binds(each, tensor, bound, nodes, graph):
             return False
     return True
 
@@ -148,14 +196,14 @@ def _binds_attributes(pattern: Apply, node: Node, bound: Bindings) -> bool:
 
 
 def _binds(
-    pattern: Expression, tensor: Tensor, bound: Bindings, nodes: list[Node], sweep: Sweep
+    pattern: Expression, tensor: Tensor, bound: Bindings, nodes: list[Node], graph: StepGraph
 ) -> bool:
     if isinstance(pattern, Symbol):
         return bound.setdefault(pattern.name, tensor) is tensor
-    if not sweep.is_open(tensor):
+    if not graph.is_open(tensor):
         return False
     if isinstance(pattern, Apply):
-        return tensor.value_index == 0 and _matches(pattern, tensor.op, bound, nodes, sweep)
+        return tensor.value_index == 0 and _matches(pattern, tensor.op, bound, nodes, graph)
     if isinstance(pattern, Literal):
         return is_filled(tensor, pattern.number)
     if not isinstance(tensor.op.op, Const) or tensor.op.controls:

@@ -30,10 +30,13 @@ class OptimizerSwitches:
         """The state of a switch."""
         return self.toggles.get(switch, Toggle.DEFAULT)
 
-    def is_on(self, switch: str, by_default: bool = True) -> bool:
-        """Whether what a switch governs runs."""
+    def is_on(self, switch: str, needs: Toggle = Toggle.DEFAULT) -> bool:
+        """Whether what a switch governs runs: unless it is off, or only where it is on, or only
+        where it is aggressive."""
         state = self.state(switch)
-        return by_default if state is Toggle.DEFAULT else state is not Toggle.OFF
+        if needs is Toggle.DEFAULT:
+            return state is not Toggle.OFF
+        return state is Toggle.AGGRESSIVE or state is needs
 
 
 def switches_of(text: str) -> OptimizerSwitches:

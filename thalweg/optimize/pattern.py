@@ -191,3 +191,8 @@ def applications(pattern: Expression) -> Iterator[Apply]:
         yield pattern
         for each in pattern.inputs:
             yield from applications(each)
+
+
+def nesting(pattern: Expression) -> int:
+    """How many ops deep a pattern is."""
+    return 1 + max(map(nesting, pattern.inputs), default=0) if isinstance(pattern, Apply) else 0

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from thalweg.control.liveness import CONTROL_TYPES
+from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Identity
 from thalweg.optimize import verify
 from thalweg.optimize.custom import run_custom_passes, run_custom_rules
 from thalweg.optimize.match import RuleIndex
-from thalweg.optimize.options import DEFAULT, OptimizerSwitches
+from thalweg.optimize.options import DEFAULT, OptimizerSwitches, Toggle
 from thalweg.optimize.passes.cancel_transposes import cancel_transposes
 from thalweg.optimize.passes.fold_constants import fold_constants
 from thalweg.optimize.passes.fold_parts import fold_parts
 from thalweg.optimize.passes.hoist_invariants import hoist_invariants
 from thalweg.optimize.passes.merge_duplicates import merge_duplicates
 from thalweg.optimize.passes.merge_products import merge_products
+from thalweg.optimize.passes.mixed_precision import narrowing
 from thalweg.optimize.passes.optimize_bodies import optimize_bodies
 from thalweg.optimize.passes.order_products import order_products
 from thalweg.optimize.passes.resolve_branches import resolve_branches
@@ -26,12 +29,11 @@ from thalweg.optimize.passes.simplify_controls import simplify_controls
 from thalweg.optimize.passes.strip_identities import strip_identities
 from thalweg.optimize.rules.every import BY_PASS
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.workspace import Workspace
 from thalweg.platform.collector import gc_paused
 
 MAX_ROUNDS = 4  # later rounds find next to nothing
 
-Run = Callable[[StepGraph], "tuple[StepGraph, dict[str, int]]"]
+Run = Callable[[StepGraph], None]
 
 
 @dataclass(frozen=True)
@@ -42,19 +44,18 @@ class Pass:
     reason: str
     switch: str
     run: Run
-    by_default: bool = True
+    #: the least that the switch must say
+    needs: Toggle = Toggle.DEFAULT
     #: run inside conditionals and loops by the passes that run here
     is_nested: bool = False
 
 
 def _rules(name: str) -> Run:
-    index = RuleIndex(BY_PASS[name])
-    return index.apply
+    return RuleIndex(BY_PASS[name]).apply
 
 
-def _unnested(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
+def _unnested(graph: StepGraph) -> None:
     """Without passes to run inside, nothing changes."""
-    return graph, {}
 
 
 PASSES: tuple[Pass, ...] = (
@@ -81,6 +82,12 @@ PASSES: tuple[Pass, ...] = (
         "of a sum or a join, the constant parts are one",
         "constant_folding",
         fold_parts,
+    ),
+    Pass(
+        "merge_duplicates",
+        "what is computed once serves all; rules then know what is the same, and what is shared",
+        "common_subgraph_elimination",
+        merge_duplicates,
     ),
     Pass(
         "resolve_branches",
@@ -131,6 +138,13 @@ PASSES: tuple[Pass, ...] = (
         _rules("arithmetic"),
     ),
     Pass(
+        "relaxed_arithmetic",
+        "what holds of finite numbers alone, where the switch is AGGRESSIVE",
+        "arithmetic_optimization",
+        _rules("relaxed_arithmetic"),
+        Toggle.AGGRESSIVE,
+    ),
+    Pass(
         "push_constants_down",
         "constant meets constant, for folding in the next round",
         "constant_folding",
@@ -167,10 +181,18 @@ PASSES: tuple[Pass, ...] = (
         merge_products,
     ),
     Pass(
-        "merge_duplicates",
-        "what is computed once serves all; last, when operands are in their final form",
-        "common_subgraph_elimination",
-        merge_duplicates,
+        "half_precision",
+        "products in float16, where the switch is AGGRESSIVE: the loss must be scaled",
+        "auto_mixed_precision",
+        narrowing(dtypes.float16),
+        Toggle.AGGRESSIVE,
+    ),
+    Pass(
+        "mixed_precision",
+        "products in bfloat16, where the switch is ON; last, when products are what they will be",
+        "auto_mixed_precision",
+        narrowing(dtypes.bfloat16),
+        Toggle.ON,
     ),
     Pass(
         "optimize_bodies",
@@ -194,10 +216,15 @@ class PassReport:
 
     name: str
     reason: str
-    before: int  # nodes
-    after: int
+    before: int = 0  # nodes
+    after: int = 0
     fired: dict[str, int] = field(default_factory=dict[str, int])  # how often, by rule
     seconds: float = 0.0
+    places: list[tuple[str, Node]] = field(default_factory=list[tuple[str, Node]], repr=False)
+
+
+#: Sees a step before the passes, and after each pass that changed it.
+Watch = Callable[[str, StepGraph], None]
 
 
 @dataclass(frozen=True)
@@ -217,6 +244,7 @@ def optimize(
     feeds: tuple[Tensor, ...],
     devices: Mapping[Node, str] | None = None,
     switches: OptimizerSwitches = DEFAULT,
+    watch: Watch | None = None,
 ) -> OptimizedStep:
     """A pruned step, computed with less. Its feeds stay what they are.
 
@@ -227,27 +255,28 @@ def optimize(
         feeds: the tensors whose values are given.
         devices: where the nodes run, if that is not one device.
         switches: which passes run.
+        watch: is told of the step before the passes, and after each that changed it.
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
-    graph = StepGraph(tuple(nodes), fetches, targets, frozenset(feeds), Workspace(), devices)
-    passes = [each for each in PASSES if switches.is_on(each.switch, each.by_default)]
-    passes = _nested([each for each in passes if each.name not in switches.without])
+    passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
+    passes = nested([each for each in passes if each.name not in switches.without])
     with gc_paused():
-        done, reports = run_passes(graph, passes)
-    if done is graph:
-        return OptimizedStep(nodes, fetches, targets, tuple(reports))
-    done = _with_own_fetches(graph, done)
-    return OptimizedStep(done.nodes, done.fetches, done.targets, tuple(reports))
+        graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices)
+        reports = tuple(run_passes(graph, passes, watch))
+    if not graph.is_changed:
+        return OptimizedStep(nodes, fetches, targets, reports)
+    found, added = _own_fetches(graph, fetches)
+    return OptimizedStep([*graph.nodes, *added], found, graph.targets, reports)
 
 
-def _nested(passes: Sequence[Pass]) -> list[Pass]:
+def nested(passes: Sequence[Pass]) -> list[Pass]:
     """Passes, of which one runs all of them in the bodies of control nodes."""
     found: list[Pass] = []
 
-    def inside(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-        done, reports = run_passes(graph, found)
-        return done, {name: count for each in reports for name, count in each.fired.items()}
+    def inside(graph: StepGraph) -> dict[str, int]:
+        reports = run_passes(graph, found)
+        return {name: count for each in reports for name, count in each.fired.items()}
 
     for each in passes:
         run = partial(optimize_bodies, inner=inside)
@@ -255,51 +284,65 @@ def _nested(passes: Sequence[Pass]) -> list[Pass]:
     return found
 
 
-def run_passes(graph: StepGraph, passes: Iterable[Pass]) -> tuple[StepGraph, list[PassReport]]:
-    """A step after passes, repeated until none of them changes it, and what each did."""
-    count = len(graph.nodes)
-    reports = {each: PassReport(each.name, each.reason, count, count) for each in passes}
-    for number in range(MAX_ROUNDS):
-        before = graph
-        for each, report in reports.items():
-            graph = _run(each, graph, report, is_first=number == 0)
-        if graph is before:
+def run_passes(
+    graph: StepGraph, passes: Sequence[Pass], watch: Watch | None = None
+) -> list[PassReport]:
+    """Run passes over a step, again as long as others changed what they saw; what each did."""
+    if watch is not None:
+        watch("", graph)
+    reports = [PassReport(each.name, each.reason) for each in passes]
+    seen: list[int | None] = [None] * len(passes)
+    for _ in range(MAX_ROUNDS):
+        before = len(graph.changes)
+        for number, each in enumerate(passes):
+            graph.mark, count = seen[number], len(graph.changes)
+            if graph.mark != count:
+                _run(each, graph, reports[number])
+                seen[number] = len(graph.changes)
+                if watch is not None and seen[number] != count:
+                    watch(each.name, graph)
+        if len(graph.changes) == before:
             break
-    return graph, list(reports.values())
+    return reports
 
 
-def _run(each: Pass, graph: StepGraph, report: PassReport, is_first: bool) -> StepGraph:
+def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
     start = time.perf_counter()
-    after, fired = each.run(graph)
+    spec = verify.Spec(graph) if verify.ENABLED else None
+    count, changes = len(graph), len(graph.changes)
+    each.run(graph)
+    is_changed = len(graph.changes) > changes
+    if is_changed and not graph.types.isdisjoint(CONTROL_TYPES):
+        graph.prune()
     report.seconds += time.perf_counter() - start
-    if is_first:
-        report.before = len(graph.nodes)
-        report.after = len(after.nodes)
-    for name, count in fired.items():
-        report.fired[name] = report.fired.get(name, 0) + count
-    if after is not graph:
-        report.after = len(after.nodes)
-        if verify.ENABLED:
-            verify.check(graph, after, each.name)
-    return after
+    if graph.mark is None:
+        report.before = report.after = count
+    if is_changed:
+        report.after = len(graph)
+        for name, number in graph.fired.items():
+            report.fired[name] = report.fired.get(name, 0) + number
+        report.places += graph.fired_for
+        if spec is not None:
+            spec.check(graph, each.name)
+    graph.fired.clear()
+    graph.fired_for.clear()
 
 
-def _with_own_fetches(before: StepGraph, after: StepGraph) -> StepGraph:
-    """A step each of whose fetches is a value of its own, as the user's were: what is fetched must
-    not be what was fed, what the graph keeps, or what another fetch gives."""
-    taken: set[Tensor] = {*before.feeds}
+def _own_fetches(
+    graph: StepGraph, before: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], list[Node]]:
+    """Fetches each of which is a value of its own, as the user's were, and nodes to add for that:
+    what is fetched must not be what was fed, what the graph keeps, or what another fetch gives."""
+    taken: set[Tensor] = {*graph.feeds}
     own: dict[Tensor, Tensor] = {}  # a tensor that is fetched twice is one value
     added: list[Node] = []
-    for old, new in zip(before.fetches, after.fetches, strict=True):
+    for old, new in zip(before, graph.fetches, strict=True):
         if old in own:
             continue
         own[old] = new
         if new is not old and (new in taken or new.op.type == "Const"):
             named = partial(Identity(), new, name=f"{old.op.name}/")
-            own[old], made = after.workspace.build(old.op, named)
+            own[old], made = graph.workspace.build(old.op, named)
             added += made
         taken.add(own[old])
-    if not added:
-        return after
-    fetches = tuple([own[old] for old in before.fetches])
-    return replace(after, nodes=(*after.nodes, *added), fetches=fetches)
+    return tuple([own[old] for old in before]), added

@@ -37,6 +37,7 @@ class Exactness(Enum):
 
     EXACT = "exact"  # the same values; NaN stays NaN, infinities and signs of zero stay
     ROUNDING = "rounding"  # the same up to rounding, or more exact
+    FINITE = "finite"  # the same up to rounding where no number is NaN or infinite
 
 
 class Match(NamedTuple):
@@ -87,6 +88,11 @@ class Rule:
         """The symbols that the replacement does without."""
         found = {name for name in _tensor_symbols(self.pattern) if name not in self.arguments}
         return frozenset(found)
+
+    @property
+    def root(self) -> str:
+        """The op that a match starts at."""
+        return self.pattern.kind.type_name
 
     @cached_property
     def types(self) -> frozenset[str]:

@@ -23,38 +23,55 @@ class InvalidRewrite(Exception):
     """A pass that broke a step: a bug of the pass."""
 
 
-def check(before: StepGraph, after: StepGraph, name: str) -> None:
-    """Raise `InvalidRewrite` if a step after a pass does not do what it did before."""
-    for fault in faults(before, after):
-        raise InvalidRewrite(f"after {name}: {fault}")
+class Spec:
+    """What must hold of a step after a pass, by what it is before."""
 
+    def __init__(self, graph: StepGraph) -> None:
+        self._fetches, self._targets, self._feeds = graph.fetches, graph.targets, graph.feeds
+        self._order = _effect_order(graph)
 
-def faults(before: StepGraph, after: StepGraph) -> Iterator[str]:
-    """What is wrong with a step after a pass."""
-    yield from _end_faults(before, after)
-    yield from _flow_faults(after)
-    yield from _effect_faults(before, after)
+    def check(self, graph: StepGraph, name: str) -> None:
+        """Raise `InvalidRewrite` if a step after a pass does not do what it did before."""
+        for fault in self.faults(graph):
+            raise InvalidRewrite(f"after {name}: {fault}")
 
+    def faults(self, graph: StepGraph) -> Iterator[str]:
+        """What is wrong with a step after a pass."""
+        yield from self._end_faults(graph)
+        yield from _flow_faults(graph)
+        yield from self._effect_faults(graph)
 
-def _end_faults(before: StepGraph, after: StepGraph) -> Iterator[str]:
-    for old, new in zip(before.fetches, after.fetches, strict=True):
-        if old.dtype is not new.dtype:
-            yield f"{old.name} was {old.dtype.name} and is {new.dtype.name}"
-        if not old.shape.is_compatible_with(new.shape):
-            yield f"{old.name} was of shape {old.shape} and is of {new.shape}"
-    for old, new in zip(before.targets, after.targets, strict=True):
-        if old.original is not new.original:
-            yield f"the target {old.name} became {new.name}"
-    if before.feeds is not after.feeds:
-        yield "the feeds changed"
+    def _end_faults(self, graph: StepGraph) -> Iterator[str]:
+        for old, new in zip(self._fetches, graph.fetches, strict=True):
+            if old.dtype is not new.dtype:
+                yield f"{old.name} was {old.dtype.name} and is {new.dtype.name}"
+            if not old.shape.is_compatible_with(new.shape):
+                yield f"{old.name} was of shape {old.shape} and is of {new.shape}"
+        for old, new in zip(self._targets, graph.targets, strict=True):
+            if old.original is not new.original:
+                yield f"the target {old.name} became {new.name}"
+        if self._feeds is not graph.feeds:
+            yield "the feeds changed"
+
+    def _effect_faults(self, graph: StepGraph) -> Iterator[str]:
+        """Whether what has effects is there, and comes after what it came after."""
+        old, new = self._order, _effect_order(graph)
+        for node in old.keys() - new.keys():
+            yield f"{node.name}, which has effects, is gone"
+        for node in new.keys() - old.keys():
+            yield f"{node.name}, which has effects, is new"
+        for node in old.keys() & new.keys():
+            for lost in old[node] - new[node]:
+                yield f"{node.name} came after {lost.name} and does not any more"
 
 
 def _flow_faults(after: StepGraph) -> Iterator[str]:
     """Whether each node comes after what it takes and waits for, and nothing is left over."""
     fed = dict.fromkeys(after.feeds)
     seen: set[Node] = set()
+    nodes = after.nodes
     alive = Needs(fed).reached(after.fetches, after.targets)
-    for node in after.nodes:
+    for node in nodes:
         if node in seen:
             yield f"{node.name} is there twice"
         taken: tuple[Tensor, ...] = () if node.op.bodies else node.inputs
@@ -68,18 +85,6 @@ def _flow_faults(after: StepGraph) -> Iterator[str]:
     if alive != seen:
         odd = next(iter(alive ^ seen))
         yield f"{odd.name} is {'missing' if odd in alive else 'needed by nothing'}"
-
-
-def _effect_faults(before: StepGraph, after: StepGraph) -> Iterator[str]:
-    """Whether what has effects is there, and comes after what it came after."""
-    old, new = _effect_order(before), _effect_order(after)
-    for node in old.keys() - new.keys():
-        yield f"{node.name}, which has effects, is gone"
-    for node in new.keys() - old.keys():
-        yield f"{node.name}, which has effects, is new"
-    for node in old.keys() & new.keys():
-        for lost in old[node] - new[node]:
-            yield f"{node.name} came after {lost.name} and does not any more"
 
 
 def _effect_order(graph: StepGraph) -> dict[Node, set[Node]]:

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
+from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph
+from thalweg.ops.core.basic import Const
 
 
 class Workspace(RewrittenGraph, SubGraph):
@@ -32,36 +37,52 @@ class Workspace(RewrittenGraph, SubGraph):
         return tensor
 
     def replica(
-        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...] | None = None
+        self, node: Node, inputs: tuple[Tensor, ...] = (), controls: tuple[Node, ...] = ()
     ) -> Node:
         """A node like another one over other inputs, under the same name. There are many: names are
         not looked up, and no scope is open."""
-        after = node.controls if controls is None else controls
         made = Node(
             self,
             node.op,
             node.name,
             inputs,
-            after,
+            controls,
             node.device,
             node.annotations,
             node.code,
             node.lasti,
             len(self._order),
         )
-        made.outputs = tuple([Tensor(made, t.value_index, t.dtype, t.shape) for t in node.outputs])
+        outputs = node.outputs
+        if len(outputs) == 1:  # most nodes
+            (tensor,) = outputs
+            made.outputs = (Tensor(made, 0, tensor.dtype, tensor.shape),)
+        else:
+            kinds = [(tensor.dtype, tensor.shape) for tensor in outputs]
+            made.outputs = tuple([Tensor(made, n, *kind) for n, kind in enumerate(kinds)])
         self._order.append(made)
-        self._originals[made] = node.original
+        self._originals[made] = node.graph.original(node)
+        return made
+
+    def constant(self, node: Node, value: NDArray[Any], dtype: DType) -> Node:
+        """A constant that stands for a node."""
+        name = self._names.unique(f"{node.name}/folded", mark_as_used=True)
+        op, place = Const(value=value, dtype=dtype), len(self._order)
+        made = Node(self, op, name, (), (), node.device, {}, *node.made_at, place)
+        made.outputs = (Tensor(made, 0, dtype, TensorShape(value.shape)),)
+        self._order.append(made)
+        self.attribute(made, node)
         return made
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:
         """What graph code gives, and the nodes it added: they stand for `node`, are named after it
         and ask for its device."""
         self._names.add(node.name)
-        first = len(self.nodes)
-        with self.as_default(), self.at_line(node.made_at), self.name_scope(f"{node.name}/"):
+        first = len(self._order)
+        self._line, self._scope = node.made_at, node.name
+        with self:
             result = make()
-        made = self.nodes[first:]
+        made = self._order[first:]
         for each in made:
             each.device = node.device
             self.attribute(each, node)

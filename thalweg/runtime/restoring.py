@@ -54,11 +54,12 @@ def restorings(
     nodes: Sequence[Node], wanted: Collection[Tensor], feeds: Collection[Tensor], order: Order
 ) -> list[Restoring]:
     """The nodes that restore only to assign: of each, every output goes to one assignment, which
-    nothing reads and which waits for nothing but its variable."""
+    nothing reads and which waits for nothing but its variable, made before the node."""
     restores = [node for node in nodes if isinstance(node.op, RestoreV2)]
     if not restores:
         return []
     seen = {*wanted, *feeds}
+    places = {node: place for place, node in enumerate(nodes)}
     readers: dict[Tensor, list[Node]] = {}
     for node in nodes:
         for tensor in node.inputs:
@@ -68,6 +69,8 @@ def restorings(
         taken = [readers.get(tensor, []) for tensor in node.outputs]
         assigns = tuple(reader for each in taken for reader in each)
         is_single = all(len(each) == 1 for each in taken) and seen.isdisjoint(node.outputs)
+        # A unit has the place of the node that restores: its variables must come before it.
+        is_single &= all(places[assign.inputs[0].op] < places[node] for assign in assigns)
         if is_single and all(_only_assigns(a, node, order, seen, readers) for a in assigns):
             found.append(Restoring(node, assigns))
     return found

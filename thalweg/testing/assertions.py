@@ -251,6 +251,48 @@ class ArrayAssertions(unittest.TestCase):
             len(container), expected_len, f"{container!r} has {len(container)} items{_note(msg)}"
         )
 
+    def assertSameElements(
+        self, expected_seq: Iterable[Any], actual_seq: Iterable[Any], msg: str | None = None
+    ) -> None:
+        """The same items, whatever their order and number."""
+        expected, actual = set(expected_seq), set(actual_seq)
+        missing, more = expected - actual, actual - expected
+        if missing or more:
+            self.fail(f"Expected, but missing: {missing}; unexpected: {more}{_note(msg)}")
+
+    def assertContainsSubset(
+        self, expected_subset: Iterable[Any], actual_set: Iterable[Any], msg: str | None = None
+    ) -> None:
+        """All of some items are among others."""
+        if missing := set(expected_subset) - set(actual_set):
+            self.fail(f"Missing elements: {missing}{_note(msg)}")
+
+    def assertNoCommonElements(
+        self, expected_seq: Iterable[Any], actual_seq: Iterable[Any], msg: str | None = None
+    ) -> None:
+        """None of some items is among others."""
+        if common := set(expected_seq) & set(actual_seq):
+            self.fail(f"Common elements: {common}{_note(msg)}")
+
+    def assertBetween(self, value: Any, minv: Any, maxv: Any, msg: str | None = None) -> None:
+        """A number is in an interval, its ends included."""
+        if not minv <= value <= maxv:
+            self.fail(f"{value!r} is not between {minv!r} and {maxv!r}{_note(msg)}")
+
+    def assertSequenceAlmostEqual(
+        self,
+        expected_seq: Sequence[float],
+        actual_seq: Sequence[float],
+        places: int | None = None,
+        msg: str | None = None,
+        delta: float | None = None,
+    ) -> None:
+        """Numbers are almost those of another sequence."""
+        self.assertEqual(len(expected_seq), len(actual_seq), msg)
+        for expected, actual in zip(expected_seq, actual_seq, strict=True):
+            options: dict[str, Any] = {"places": places, "delta": delta}
+            self.assertAlmostEqual(expected, actual, msg=msg, **options)
+
     # Names that left unittest, or that TensorFlow's base class adds to it.
     assertRaisesRegexp = unittest.TestCase.assertRaisesRegex  # noqa: N815 - unittest's style
     assertItemsEqual = unittest.TestCase.assertCountEqual  # noqa: N815 - unittest's style

@@ -77,6 +77,9 @@ class VariableStore:
             return self._get(request)
         if not callable(custom_getter):
             raise ValueError(f"Passed a custom_getter which is not callable: {custom_getter}")
+        if request.trainable is None:  # getters ask for a bool
+            on_read = request.synchronization == VariableSynchronization.ON_READ
+            request = replace(request, trainable=not on_read)
         given = _accepted(custom_getter, request.arguments())
         return custom_getter(getter=self.get_variable, **given)
 

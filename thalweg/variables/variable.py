@@ -29,6 +29,7 @@ from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic
 from thalweg.ops.state import scatter, state
 from thalweg.public import public, publish_value
+from thalweg.variables.creators import MadeByCreators
 from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
 
 
@@ -116,7 +117,7 @@ def variable_of(reference: Tensor) -> Variable | None:
 
 
 @public("Variable")
-class Variable:
+class Variable(metaclass=MadeByCreators):
     """State that steps read and change; it lives in the session, from its initializer on.
 
     A variable can be used wherever a tensor can. Change it by `assign`, `assign_add`, by the

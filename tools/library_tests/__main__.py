@@ -123,7 +123,12 @@ def _environment(library: Library, file: Path, given: argparse.Namespace) -> dic
     paths = [str(base / library.root), str(base), str(file.resolve().parent), str(ROOT)]
     inherited = os.environ.get("PYTHONPATH")
     joined = os.pathsep.join([*paths, *([inherited] if inherited else [])])
-    return os.environ | {"PYTHONPATH": joined, "KERAS_BACKEND": "tensorflow", "MPLBACKEND": "agg"}
+    return os.environ | {
+        "PYTHONPATH": joined,
+        "KERAS_BACKEND": "tensorflow",
+        "MPLBACKEND": "agg",
+        "LIBRARY_PACKAGE": library.package,
+    }
 
 
 def _count(result: Result, case: Xml.Element) -> None:

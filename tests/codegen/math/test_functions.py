@@ -253,7 +253,7 @@ def test_narrow_floats_compute_in_float32(function: str, dtype: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("cpu", ["native", "x86-64-v2", "aarch64"])  # v3 lies between two
 @pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.float16), BFLOAT16], ids=str)
 def test_nothing_outside_is_called(dtype: Any, cpu: str) -> None:
     x = np.zeros(16, dtype)

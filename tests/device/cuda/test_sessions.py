@@ -236,6 +236,39 @@ def test_a_plan_lists_kernels_and_a_profile_times_them() -> None:
         assert all(row.best > 0 for row in profile.rows)
 
 
+def test_a_layer_norm_is_one_kernel() -> None:
+    x = tf.placeholder(tf.float32, [40, 96])
+    scale = tf.placeholder(tf.bfloat16, [96])
+    mean, variance = tf.nn.moments(x, [1], keep_dims=True)
+    y = (x - mean) * tf.rsqrt(variance + 1e-5) * tf.cast(scale, tf.float32)
+    given = np.random.RandomState(1).randn(40, 96).astype(np.float32)
+    feeds = {x: given, scale: np.arange(96) / 64}
+    with tf.Session() as session:
+        found = session.run(y, feeds)
+        assert len(session.plan(y, feeds).kernels) == 1
+        assert len(session.plan([y, mean], feeds).kernels) == 1
+        again, means = session.run([y, mean], feeds)
+    wide = given.astype(np.float64)
+    means_wanted = wide.mean(1, keepdims=True)
+    wanted = (wide - means_wanted) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    wanted *= np.asarray(np.arange(96) / 64, scale.dtype.as_numpy_dtype).astype(np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found, again)
+    np.testing.assert_allclose(means, means_wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_tuning_measures_contractions_and_keeps_the_best() -> None:
+    x = tf.placeholder(tf.bfloat16, [24, 136])
+    y = tf.matmul(x, x, transpose_b=True)
+    given = {x: np.ones((24, 136))}
+    with tf.Session() as session:
+        report = tf.tune(session, y, given, budget_seconds=20.0)
+        (found,) = report.kernels
+        assert found.tried > 1 and 0 < found.best <= found.likely
+        assert "stages" in str(report)
+        np.testing.assert_array_equal(session.run(y, given), np.full((24, 24), 136.0))
+
+
 # Errors
 
 

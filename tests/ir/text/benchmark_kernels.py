@@ -23,7 +23,6 @@ SMALL = {
     "overfeat": (96, 96, 3),
     "oxfordnet": (32, 32, 3),
     "googlenet": (64, 64, 3),
-    "resnet50": (64, 64, 3),
     "gpt": (256,),
 }
 FULL = {

@@ -30,6 +30,13 @@ def is_dense_tensor_like(t: Any) -> bool:
     return isinstance(t, tuple(_dense_types))
 
 
+def shape_internal(
+    input: Any, name: str | None = None, optimize: bool = True, out_type: Any = tf.int32
+) -> Any:
+    """The shape of a tensor; what is known of it is known without an op in any case."""
+    return tf.shape(input, name=name, out_type=out_type)
+
+
 def internal_convert_to_tensor(
     value: Any,
     dtype: Any = None,

@@ -1,5 +1,10 @@
 """Keras 2.3.1, the last that runs on TensorFlow 1: it is `tf.keras`. 2.2.4 is mended alike."""
 
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
 from thalweg.alias.libraries.library import Library, Patch, outdated
 
 _PATCHES = [
@@ -20,10 +25,24 @@ _PATCHES = [
     ),
 ]
 
+
+def _add_names() -> None:
+    """Give Keras what only TensorFlow's own copy had."""
+    keras = importlib.import_module("keras")
+    ours = importlib.import_module("thalweg.alias.libraries.keras_additions")
+    keras.layers.AbstractRNNCell = ours.AbstractRNNCell
+    keras.losses.Reduction = ours.Reduction
+    for name in ("estimator", "experimental"):
+        module = ModuleType(f"keras.{name}")
+        module.__getattr__ = getattr(ours, f"find_in_{name}")
+        setattr(keras, name, module)
+
+
 LIBRARY = Library(
     package="keras",
     requirement="keras==2.3.1",
     extra="keras",
     places={"keras": "keras", "contrib.keras": "keras"},
     patches=_PATCHES,
+    loaded=_add_names,
 )

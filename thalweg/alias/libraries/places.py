@@ -6,11 +6,53 @@ import functools
 import importlib
 import importlib.util
 from types import ModuleType
+from typing import Final
 
 from thalweg import public
 from thalweg.alias import finder, switch
 from thalweg.alias.libraries.library import Library
 from thalweg.alias.libraries.table import LIBRARIES
+
+#: Modules of the alias that are found below `tf.` too.
+_MODULES: Final = {
+    "config": "thalweg.alias.contrib.config",
+    "config.experimental": "thalweg.alias.contrib.config",
+    "contrib.cluster_resolver": "thalweg.alias.contrib.cluster_resolver",
+    "contrib.compiler.jit": "thalweg.alias.contrib.small",
+    "contrib.distribute": "thalweg.alias.contrib.distribute",
+    "contrib.summary": "thalweg.alias.contrib.summary",
+    "contrib.tpu": "thalweg.alias.contrib.tpu",
+    "distribute": "thalweg.alias.contrib.distribute",
+    "feature_column": "thalweg.alias.feature_columns",
+    "xla.experimental": "thalweg.alias.contrib.small",
+}
+
+#: Names of such modules in namespaces that have others.
+_NAMES: Final = (
+    (
+        "contrib.layers",
+        "thalweg.alias.contrib.columns",
+        "SPARSE_FEATURE_CROSS_DEFAULT_HASH_KEY bucketized_column create_feature_spec_for_parsing "
+        "crossed_column embedding_column input_from_feature_columns one_hot_column "
+        "real_valued_column sparse_column_with_hash_bucket sparse_column_with_integerized_feature "
+        "sparse_column_with_keys sparse_column_with_vocabulary_file weighted_sparse_column "
+        "weighted_sum_from_feature_columns",
+    ),
+    ("contrib.layers", "thalweg.alias.contrib.encoders", "bow_encoder embed_sequence"),
+    ("contrib.eager", "thalweg.alias.contrib.small", "list_devices"),
+    ("contrib.framework", "thalweg.alias.contrib.small", "smart_cond smart_constant_value"),
+    ("contrib.nccl", "thalweg.alias.contrib.small", "all_sum"),
+    ("contrib.staging", "thalweg.alias.contrib.small", "StagingArea"),
+    (
+        "",
+        "thalweg.alias.contrib.small",
+        "control_flow_v2_enabled disable_control_flow_v2 enable_control_flow_v2 timestamp",
+    ),
+)
+
+
+def _name_in(source: str, name: str) -> object:
+    return getattr(importlib.import_module(source), name)
 
 
 def publish() -> None:
@@ -18,8 +60,13 @@ def publish() -> None:
     for library in LIBRARIES:
         for place, source in library.places.items():
             public.publish_package(place, functools.partial(_load, library, source))
-    columns = functools.partial(importlib.import_module, "thalweg.alias.feature_columns")
-    public.publish_package("feature_column", columns)
+    for place, source in _MODULES.items():
+        public.publish_package(place, functools.partial(importlib.import_module, source))
+    for place, source, listed in _NAMES:
+        for name in listed.split():
+            public.publish_lazily(
+                f"{place}.{name}".lstrip("."), functools.partial(_name_in, source, name)
+            )
     for path in finder.entrances():
         public.publish_package(path, functools.partial(finder.facade, path))
 

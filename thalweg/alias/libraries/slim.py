@@ -1,4 +1,4 @@
-"""tf-slim 1.1.0: it is `tf.contrib.slim`, and most of `contrib.layers` and `contrib.framework`.
+"""tf-slim 1.1.0: it is `tf.contrib.slim`, most of `contrib.layers`, `.framework` and `.metrics`.
 
 Some of these names are here without the package. Arguments of an `arg_scope` reach only functions
 of the package, so once it is loaded, all names that it has are its own.
@@ -19,6 +19,7 @@ def _take_over() -> None:
         ("contrib.layers", "tf_slim.layers"),
         ("contrib.framework", "tf_slim.ops.variables"),
         ("contrib.framework", "tf_slim.ops.arg_scope"),
+        ("contrib.metrics", "tf_slim.metrics"),
     ):
         package = importlib.import_module(source)
         found = {name: value for name, value in vars(package).items() if not name.startswith("_")}
@@ -34,6 +35,7 @@ LIBRARY = Library(
         "contrib.slim": "tf_slim",
         "contrib.layers": "tf_slim.layers",
         "contrib.framework": "tf_slim.ops.arg_scope",
+        "contrib.metrics": "tf_slim.metrics",
     },
     patches=[
         *outdated("tf_slim"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import warnings
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 from typing import Any
@@ -41,6 +42,9 @@ class _PatchingLoader(SourceFileLoader):
         patched = source
         for patch in self.patches:
             patched = patch.apply(patched)
-        if patched == source:
-            return super().get_code(fullname)
-        return compile(patched, self.path, "exec", dont_inherit=True)
+        with warnings.catch_warnings():  # what Python has to say of code that stays as it is
+            warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            if patched == source:
+                return super().get_code(fullname)
+            return compile(patched, self.path, "exec", dont_inherit=True)

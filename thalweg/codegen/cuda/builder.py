@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 
 from thalweg.codegen.llvm.builder import (
     I1,
@@ -61,6 +62,10 @@ class GridBuilder(Builder):
             return Value(I1, mask.text.removeprefix("splat (i1 ").removesuffix(")"))
         return self._uniform.get(mask.text)
 
+    def _any_lane(self, mask: Value) -> Value:
+        lanes = [self.extract(mask, lane) for lane in range(mask.type.lanes)]
+        return reduce(lambda one, other: self.binary("or", one, other), lanes)
+
     # Memory
 
     def load(
@@ -68,7 +73,10 @@ class GridBuilder(Builder):
     ) -> Value:
         if mask is None:
             return self._whole_load(kind, address, aligned)
-        if (one := self._one_lane(mask)) is not None:
+        one = self._one_lane(mask)
+        if one is None and aligned >= kind.lanes:
+            one = self._any_lane(mask)  # an aligned vector lies in memory as a whole or not at all
+        if one is not None:
             return self.choose(
                 one, lambda: self._whole_load(kind, address, aligned), lambda: constant(kind, 0)
             )

@@ -41,8 +41,9 @@ class GridModule(Module):
     def __init__(self, target: CudaTarget) -> None:
         real = not target.is_emulated
         recent = real and target.capability >= _AMPERE
-        super().__init__(real, real, native_bf16=recent, nan_extremes=recent)
+        super().__init__(real, real, recent, recent, saturates=True)
         self.target = target
+        self.min_blocks = 0  # that a multiprocessor is to have room for; 0: as many as there are
         self._entries: list[tuple[str, Sequence[Type], Builder, int, int]] = []
         self._used = set[str]()
 
@@ -91,7 +92,7 @@ class GridModule(Module):
         else:
             parts.append(nvptx.definitions(self._used))
             parts += [
-                nvptx.entry(name, words, body.marks, threads, maps)
+                nvptx.entry(name, words, body.marks, threads, maps, self.min_blocks)
                 for name, words, body, threads, maps in self._entries
             ]
         return "".join(parts)

@@ -64,7 +64,12 @@ def definitions(used: Collection[str]) -> str:
 
 
 def entry(
-    name: str, words: Sequence[Type], marks: Mapping[int, str], max_threads: int, maps: int = 0
+    name: str,
+    words: Sequence[Type],
+    marks: Mapping[int, str],
+    max_threads: int,
+    maps: int = 0,
+    min_blocks: int = 0,
 ) -> str:
     """The kernel that is launched: `{name}.body` on the grid of the hardware."""
     given = [f"{kind} {marks.get(1 + n, '')} %w{n}" for n, kind in enumerate(words)]
@@ -72,6 +77,8 @@ def entry(
     passed = "".join(f", {kind} %w{n}" for n, kind in enumerate(words))
     passed += "".join(f", ptr %m{n}" for n in range(maps))
     attributes = f'nounwind "nvvm.maxntid"="{max_threads}"'
+    if min_blocks:
+        attributes += f' "nvvm.minctasm"="{min_blocks}"'
     return f"""define ptx_kernel void @{name}({", ".join(given)}) {attributes} {{
   call void @{name}.body(ptr null{passed})
   ret void

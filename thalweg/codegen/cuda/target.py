@@ -55,6 +55,10 @@ class CudaTarget(Target):
     min_shared_results: int = 1
     min_shared_rows: int = 1
     prefers_gathers: bool = True
+    fuses_rows: bool = True
+    min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
+    widens_freely: bool = True
+    channels_read: int = 8
 
     @property
     def triple(self) -> str:
@@ -86,11 +90,13 @@ class CudaTarget(Target):
 def emulated(multiprocessors: int = 4, deterministic: bool = False) -> CudaTarget:
     """A small GPU whose grid runs on the host.
 
-    It has few multiprocessors, so that grids are small and threads have several iterations each.
+    It has few multiprocessors, so that grids are small and threads have several iterations each,
+    and packs images of any size.
     """
     return CudaTarget(
         name="cuda emulated",
         is_emulated=True,
         multiprocessors=multiprocessors,
         deterministic=deterministic,
+        min_packed_elements=1,
     )

@@ -141,7 +141,8 @@ class Module:
 
     `native_fp16` and `native_bf16` say whether the target itself converts these, and `fma` whether
     it multiplies and adds in one instruction; elsewhere LLVM would call a library. `nan_extremes`
-    says whether it has a maximum and a minimum that are NaN if either number is.
+    says whether it has a maximum and a minimum that are NaN if either number is, `saturates`
+    whether a float that is no integer of a type becomes the nearest one: x86 gives the least.
     """
 
     def __init__(
@@ -150,9 +151,10 @@ class Module:
         fma: bool = False,
         native_bf16: bool = False,
         nan_extremes: bool = False,
+        saturates: bool = False,
     ) -> None:
         self.native_fp16, self.fma, self.native_bf16 = native_fp16, fma, native_bf16
-        self.nan_extremes = nan_extremes
+        self.nan_extremes, self.saturates = nan_extremes, saturates
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 

@@ -95,20 +95,28 @@ class Totals:
     def _taken(self, accumulator: Accumulator, kept: State, state: State) -> State:
         if not accumulator.is_compensated:
             return accumulator.merge(self.b, kept, state)
-        b, (total, lost), (more,) = self.b, kept, state
-        new = b.binary("fadd", total, more)
-        added = b.binary("fsub", new, total)  # what became of `more`
-        missing = b.binary(
-            "fadd",
-            b.binary("fsub", total, b.binary("fsub", new, added)),
-            b.binary("fsub", more, added),
-        )
-        return [new, b.binary("fadd", lost, missing)]
+        (total, lost), (more,) = kept, state
+        return [*compensated(self.b, total, lost, more)]
 
     def _state(self, accumulator: Accumulator, kept: State) -> State:
         if not accumulator.is_compensated:
             return kept
-        b, (total, lost) = self.b, kept
-        # Of a sum that left the range of numbers nothing is known to be lost.
-        is_whole = b.compare("uno", lost, lost)
-        return [b.select(is_whole, total, b.binary("fadd", total, lost))]
+        return [restored(self.b, *kept)]
+
+
+def compensated(b: Builder, total: Value, lost: Value, more: Value) -> tuple[Value, Value]:
+    """A total with more added to it, and all that rounding took from it so far."""
+    new = b.binary("fadd", total, more)
+    added = b.binary("fsub", new, total)  # what became of `more`
+    missing = b.binary(
+        "fadd",
+        b.binary("fsub", total, b.binary("fsub", new, added)),
+        b.binary("fsub", more, added),
+    )
+    return new, b.binary("fadd", lost, missing)
+
+
+def restored(b: Builder, total: Value, lost: Value) -> Value:
+    """A total with what was lost; of one that left the range of numbers nothing is known to be."""
+    is_whole = b.compare("uno", lost, lost)
+    return b.select(is_whole, total, b.binary("fadd", total, lost))

@@ -39,7 +39,7 @@ Span = tuple[Value, Value]
 
 
 @dataclass(frozen=True)
-class _Nest:
+class Nest:
     """The loops of reductions, outermost first: the innermost in lanes, if it is. `bodies` are what
     is reduced, `inside` takes the elements of an iteration."""
 
@@ -59,7 +59,7 @@ class _Nest:
         """How many values of the variable that is cut one iteration takes."""
         return self._unit(cut.position)
 
-    def inside_of(self, cut: Cut) -> _Nest:
+    def inside_of(self, cut: Cut) -> Nest:
         """The loops from that which is cut on."""
         return replace(self, variables=self.variables[cut.position :])
 
@@ -214,11 +214,11 @@ class Computation:
             return self._take(inner, group, slots, spilled)
 
         start = [start_states(group, copy.lanes) for copy in scope.copies]
-        nest = _Nest(group[0].variables, bodies_of(group), inside)
+        nest = Nest(group[0].variables, bodies_of(group), inside)
         return self._summed(scope, group, nest, start, _COLUMN_BLOCK)
 
     def _summed(
-        self, scope: Scope, group: Sequence[Reduce], nest: _Nest, start: Slots, block: int
+        self, scope: Scope, group: Sequence[Reduce], nest: Nest, start: Slots, block: int
     ) -> Slots:
         """The states after all loops of a nest, in blocks where sums are long."""
         totals = Totals(self._b, group)
@@ -235,12 +235,12 @@ class Computation:
                 loop.next = flat(taken)
             return like(kept, loop.results)
 
-        outside = _Nest(nest.variables[: cut.position], nest.bodies, at_cut)
+        outside = Nest(nest.variables[: cut.position], nest.bodies, at_cut)
         kept = totals.start(_joined_like(nest, start))
         return totals.states(self._nest(scope, outside, kept))
 
     def _perhaps_in_blocks(
-        self, scope: Scope, group: Sequence[Reduce], nest: _Nest, start: Slots, cut: Cut
+        self, scope: Scope, group: Sequence[Reduce], nest: Nest, start: Slots, cut: Cut
     ) -> Slots:
         """The same where there may be but one block, which then costs no more than ever."""
         b, totals = self._b, Totals(self._b, group)
@@ -267,7 +267,7 @@ class Computation:
 
     @contextmanager
     def _blocks(
-        self, scope: Scope, nest: _Nest, cut: Cut, carried: Sequence[Value]
+        self, scope: Scope, nest: Nest, cut: Cut, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
         """A loop over the blocks of a nest; a block is a range of iterations."""
         b, zero = self._b, constant(I64, 0)
@@ -277,7 +277,7 @@ class Computation:
             after = b.binary("add nsw", loop.index, size)
             yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
 
-    def _nest(self, scope: Scope, nest: _Nest, slots: Slots, span: Span | None = None) -> Slots:
+    def _nest(self, scope: Scope, nest: Nest, slots: Slots, span: Span | None = None) -> Slots:
         """Loops over variables, outermost first, that carry values; the first over a span."""
         if not nest.variables:
             return nest.inside(scope, slots)
@@ -342,10 +342,10 @@ class Computation:
 
         others = [v for v in group[0].variables if v is not lane]
         start = [start_states(group, lanes) for lanes in loop.kept]
-        nest = _Nest((*others, lane), bodies_of(group), take, loop)
+        nest = Nest((*others, lane), bodies_of(group), take, loop)
         return [self._merged(group, self._summed(scope, group, nest, start, _LANE_BLOCK))]
 
-    def _joined(self, group: Sequence[Reduce], nest: _Nest, slots: Slots) -> Slots:
+    def _joined(self, group: Sequence[Reduce], nest: Nest, slots: Slots) -> Slots:
         """The vectors side by side as one, where they have parts of the same reductions."""
         vectors = [slot for slot in slots if slot[0].type.lanes > 1]
         if nest.lanes is None or not vectors:
@@ -414,7 +414,7 @@ def _is_number(expr: Expr) -> bool:
     return expr.dtype.kind != "b"
 
 
-def _joined_like(nest: _Nest, slots: Slots) -> Slots:
+def _joined_like(nest: Nest, slots: Slots) -> Slots:
     """Slots of which there are as many as of joined ones."""
     if nest.lanes is None:
         return slots

@@ -184,7 +184,8 @@ def _to_float(x: LlvmRegister, old: Dtype, scalar: str) -> LlvmRegister:
 
 
 def _truncated(x: LlvmRegister, new: Dtype) -> LlvmRegister:
-    """A float as an integer. Out of range is what the machine gives, but always something."""
+    """A float as an integer. Out of range is what the machine gives, but always something; GPUs
+    give what x86 does."""
     bits = 8 * new.itemsize
     if bits == 64 and new.kind == "u":
         return _truncated_to_unsigned(x)
@@ -201,7 +202,11 @@ def _truncated_to_unsigned(x: LlvmRegister) -> LlvmRegister:
 
 def _whole(x: LlvmRegister, bits: int) -> LlvmRegister:
     made = x.convert("fptosi", f"i{bits}")
-    return LlvmRegister(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
+    whole = LlvmRegister(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
+    if not x.builder.module.saturates:
+        return whole
+    fits = (x >= -(2.0 ** (bits - 1))) & (x < 2.0 ** (bits - 1))
+    return whole.where(fits, -(1 << (bits - 1)))
 
 
 def _resized(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -22,8 +21,6 @@ from thalweg.device.cpu.listing import Call, Listing
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program import RegionProgram
-from thalweg.lower.lowering import Lowered
-from thalweg.lower.memory.arena import Arena
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
 
@@ -32,7 +29,7 @@ Array = NDArray[Any]
 Move = tuple[int, int, int]
 
 
-class Program(RegionProgram[Invocation]):
+class Program(RegionProgram[Invocation, Call]):
     """A region, compiled for one set of shapes.
 
     All that a call needs is in the template; `listing` gives what it was made of.
@@ -48,30 +45,10 @@ class Program(RegionProgram[Invocation]):
         listing: Callable[[], Listing],
         pool: Pool,
     ) -> None:
-        super().__init__(template, region)
+        super().__init__(template, region, listing)
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
-        self._list = listing
         self._idle: deque[Invocation] = deque()
-
-    @cached_property
-    def _listing(self) -> Listing:
-        return self._list()
-
-    @property
-    def lowered(self) -> Lowered:
-        """The region as it was lowered."""
-        return self._listing.lowered
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        """The launches with their code."""
-        return self._listing.calls
-
-    @property
-    def arena(self) -> Arena:
-        """Where the temporaries lie."""
-        return self._listing.arena
 
     def __call__(
         self,

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,20 +21,17 @@ from thalweg.codegen.contraction.form import NotContraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.kernels import keep_schedule, key_of, request, tuned_schedule
-from thalweg.codegen.progress import progress
 from thalweg.device.cpu.pool import Entry, Pool, StepTable
+from thalweg.device.tuning import BETTER, BUDGET, Tuned, iterations_of, within_budget, work_of
 from thalweg.ir.kernel import Argument, Contraction
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.platform import tf_logging
 
 #: Whether steps are tuned when they are first compiled.
 TUNES = os.environ.get("THALWEG_TUNE") == "1"
-#: How many seconds that may take.
-BUDGET = 60.0
 
 _MIN_RUNS, _MAX_RUNS = 5, 60  # runs of a schedule
 _PATIENCE = 0.05  # seconds for the runs of a schedule, more or less
-_BETTER = 0.97  # a winner that gains less than this is luck
 _LINE = 64
 
 
@@ -54,25 +50,6 @@ class Subject:
         assert isinstance(self.adapted.kernel, Contraction)
         return self.adapted.kernel
 
-    @property
-    def extents(self) -> list[int]:
-        """How many batches, rows, columns and terms there are."""
-        kernel = self.kernel
-        groups = kernel.batch, kernel.rows, kernel.columns, kernel.reduced
-        return [prod(int(v.extent) for v in group) for group in groups]
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What measuring a contraction found: seconds by the likely schedule and by the best one."""
-
-    name: str
-    iterations: str
-    likely: float
-    best: float
-    schedule: Schedule
-    tried: int
-
 
 def tune_new(adapted: Sequence[SpecializedKernel], pool: Pool, threads: int) -> None:
     """Tune the contractions among some kernels that were never measured."""
@@ -89,22 +66,12 @@ def tune_new(adapted: Sequence[SpecializedKernel], pool: Pool, threads: int) -> 
 
 def tune_kernels(subjects: Sequence[Subject], budget: float) -> list[Tuned]:
     """Measure and keep; the largest contractions first, each with its share of the time."""
-    start, found = time.monotonic(), list[Tuned]()
     distinct = {key_of(subject.kernel): subject for subject in subjects}
-    ordered = sorted(distinct.values(), key=_weight, reverse=True)
-    left, seen = sum(map(_weight, ordered)), 0
-    for subject in progress(ordered, len(ordered), "tuning"):
-        spare = budget - (time.monotonic() - start)
-        if spare <= 0:
-            break
-        share = max(_weight(subject) / left, 0.5 / (len(ordered) - seen))
-        found += _tuned(subject, time.monotonic() + spare * min(share, 1.0))
-        left, seen = left - _weight(subject), seen + 1
-    return found
+    return within_budget(list(distinct.values()), _work, _tuned, budget)
 
 
-def _weight(subject: Subject) -> float:
-    return float(prod(subject.extents)) + 1.0
+def _work(subject: Subject) -> float:
+    return work_of(subject.kernel)
 
 
 def _tuned(subject: Subject, end: float) -> Iterator[Tuned]:
@@ -115,12 +82,10 @@ def _tuned(subject: Subject, end: float) -> Iterator[Tuned]:
         return
     search.run(end)
     keep_schedule(subject.kernel, target, search.best)
-    batch, *others = subject.extents
-    iterations = (f"{batch} of " if batch != 1 else "") + "×".join(map(str, others))
     seconds = search.seconds
     yield Tuned(
         subject.name,
-        iterations,
+        iterations_of(subject.kernel),
         seconds[search.likely],
         seconds[search.best],
         search.best,
@@ -140,7 +105,7 @@ class _Search:
     def best(self) -> Schedule:
         """The fastest so far; the likely one unless another is clearly faster."""
         fastest = min(self.seconds, key=self.seconds.__getitem__)
-        clear = self.seconds[fastest] < _BETTER * self.seconds[self.likely]
+        clear = self.seconds[fastest] < BETTER * self.seconds[self.likely]
         return fastest if clear else self.likely
 
     def run(self, end: float) -> None:

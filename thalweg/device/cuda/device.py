@@ -175,7 +175,9 @@ class CudaDevice(Device):
 
 
 def target_of(properties: Properties, is_emulated: bool = False) -> CudaTarget:
-    """What lowering and the code generator must know about a GPU."""
+    """What lowering and the code generator must know about a GPU; an emulated one packs images of
+    any size, as tests have small ones."""
+    least = 1 if is_emulated else CudaTarget.min_packed_elements
     return CudaTarget(
         name="cuda emulated" if is_emulated else "cuda",
         is_emulated=is_emulated,
@@ -186,6 +188,7 @@ def target_of(properties: Properties, is_emulated: bool = False) -> CudaTarget:
         shared_bytes=properties.shared_bytes,
         memory_rate=properties.memory_rate,
         l2=properties.l2,
+        min_packed_elements=least,
     )
 
 

@@ -8,9 +8,12 @@ block has waited for the work that used it, so it may be given out at once.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from bisect import insort
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,8 @@ Array = NDArray[Any]
 _ALIGNMENT = 256
 _SEGMENT = 32 << 20  # the least that is taken from the driver at a time
 _MIN_STAGED = 1 << 20  # bytes of an array that is worth it
-_STAGE = 4 << 20  # bytes of pinned memory that a large upload goes through at a time
+_STAGE = 1 << 20  # bytes of pinned memory that a part of a large array goes through
+_MAX_LANES = 6  # threads that copy: a server's bus takes what some five of them bring
 
 
 class Block:
@@ -279,44 +283,85 @@ class DeviceBuffer(Buffer):
 
 
 class Staging:
-    """Pinned memory through which large arrays go from and to the device: while one part is on its
-    way, the one before or after it is copied on the host."""
+    """Pinned memory through which large arrays go from and to the device. Lanes take turns at the
+    parts of an array, each on a thread and a stream of its own: while some copy on the host, which
+    one thread does slower than the bus, others are on their way."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = freed_after_fork(threading.Lock())
+
+    @cached_property
+    def _lanes(self) -> list[_Lane]:
+        count = max(2, min(_MAX_LANES, (os.cpu_count() or 1) // 2))
+        return [_Lane(self._context) for _ in range(count)]
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(len(self._lanes), "thalweg staging")
+
+    def upload(self, address: int, value: Array) -> None:
+        """Copy a contiguous array to an address of the device, and return when it is there."""
+        self._each(value, lambda lane, part, start: lane.upload(address + start, part))
+
+    def download(self, value: Array, address: int) -> None:
+        """Fill a contiguous array with what is at an address of the device."""
+        self._each(value, lambda lane, part, start: lane.download(part, address + start))
+
+    def _each(self, value: Array, move: Callable[[_Lane, Array, int], None]) -> None:
+        """Move all parts of an array."""
+        content = value.reshape(-1).view(np.uint8)
+        parts = [(content[at : at + _STAGE], at) for at in range(0, len(content), _STAGE)]
+
+        def run(number: int) -> None:
+            lane = self._lanes[number]
+            for part, start in parts[number :: len(self._lanes)]:
+                move(lane, part, start)
+            lane.wait()
+
+        with self._lock:
+            list(self._threads.map(run, range(min(len(self._lanes), len(parts)))))
+
+
+class _Lane:
+    """Pinned memory for two parts of an array: one is copied on the host, one is on its way."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._streams = context.stream(), context.stream()
         self._stages = [pinned(context, _STAGE) for _ in self._streams]
-        self._lock = freed_after_fork(threading.Lock())
+        self._waiting: list[Array | None] = [None, None]  # where what comes in is to go
+        self._turn = 0
 
-    def upload(self, address: int, value: Array) -> None:
-        """Copy a contiguous array to an address of the device, and return when it is there."""
-        content = value.reshape(-1).view(np.uint8)
-        with self._lock:
-            for number, start in enumerate(range(0, len(content), _STAGE)):
-                stream, stage = self._streams[number % 2], self._stages[number % 2]
-                part = content[start : start + _STAGE]
-                self._context.wait(stream)  # what this stage held before is on the device
-                stage.array[: len(part)] = part
-                self._context.upload(address + start, stage.address, len(part), stream)
-            for stream in self._streams:
-                self._context.wait(stream)
+    def _next(self) -> int:
+        """The half that was used longest ago, which is free then."""
+        self._turn = 1 - self._turn
+        self._settle(self._turn)
+        return self._turn
 
-    def download(self, value: Array, address: int) -> None:
-        """Fill a contiguous array with what is at an address of the device."""
-        content = value.reshape(-1).view(np.uint8)
-        starts = range(0, len(content), _STAGE)
-        with self._lock:
-            for number in range(len(starts) + 1):
-                if number < len(starts):
-                    self._fetch(number, address + starts[number], len(content) - starts[number])
-                if number:
-                    part = content[starts[number - 1] : starts[number - 1] + _STAGE]
-                    self._context.wait(self._streams[(number - 1) % 2])
-                    part[:] = self._stages[(number - 1) % 2].array[: len(part)]
+    def _settle(self, half: int) -> None:
+        self._context.wait(self._streams[half])
+        part, self._waiting[half] = self._waiting[half], None
+        if part is not None:
+            part[:] = self._stages[half].array[: len(part)]
 
-    def _fetch(self, number: int, source: int, left: int) -> None:
-        stream, stage = self._streams[number % 2], self._stages[number % 2]
-        self._context.download(stage.address, source, min(left, _STAGE), stream)
+    def upload(self, address: int, part: Array) -> None:
+        """Send a part on its way."""
+        half = self._next()
+        stage = self._stages[half]
+        stage.array[: len(part)] = part
+        self._context.upload(address, stage.address, len(part), self._streams[half])
+
+    def download(self, part: Array, address: int) -> None:
+        """Have a part sent, which is filled later."""
+        half = self._next()
+        self._context.download(self._stages[half].address, address, len(part), self._streams[half])
+        self._waiting[half] = part
+
+    def wait(self) -> None:
+        """Until all parts are where they belong."""
+        self._settle(1 - self._turn)
+        self._settle(self._turn)
 
 
 class _Pinned:

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,6 @@ from thalweg.device.cuda.listing import CudaCall, CudaListing
 from thalweg.device.cuda.memory import DeviceBuffer, Memory, shown
 from thalweg.device.program import FirstValues, RegionProgram
 from thalweg.graph.node import Tensor
-from thalweg.lower.lowering import Lowered
-from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import BufferKind
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
@@ -51,7 +48,7 @@ class DeviceMemory:
             program.release_memory()
 
 
-class CudaProgram(RegionProgram[Invocation]):
+class CudaProgram(RegionProgram[Invocation, CudaCall]):
     """A region, compiled for one set of shapes on a GPU."""
 
     template: GraphTemplate
@@ -65,35 +62,16 @@ class CudaProgram(RegionProgram[Invocation]):
         listing: Callable[[], CudaListing],
         shared: DeviceMemory,
     ) -> None:
-        super().__init__(template, region)
+        super().__init__(template, region, listing)
         self.template, self.kernels, self._region = template, kernels, region
         self.input_dtypes = [
             region.inputs[place].dtype.base_dtype.as_numpy_dtype for place, _ in template.inputs
         ]
-        self._shared, self._list = shared, listing
+        self._shared = shared
         self.device, self.target = shared.name, shared.target
         self._constants: list[DeviceBuffer] | None = None
         self._idle: deque[Invocation] = deque()
         shared.programs.add(self)
-
-    @cached_property
-    def _listing(self) -> CudaListing:
-        return self._list()
-
-    @property
-    def lowered(self) -> Lowered:
-        """The region as it was lowered."""
-        return self._listing.lowered
-
-    @property
-    def calls(self) -> Sequence[CudaCall]:
-        """The launches with their kernels."""
-        return self._listing.calls
-
-    @property
-    def arena(self) -> Arena:
-        """Where the temporaries lie."""
-        return self._listing.arena
 
     def __call__(
         self,
@@ -137,6 +115,11 @@ class CudaProgram(RegionProgram[Invocation]):
             )
         except errors.ResourceExhaustedError as error:
             raise self._exhausted(error) from None
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of its device."""
+        return self._shared.memory
 
     def timed(self) -> TimedCudaProgram:
         """The same program, keeping the times of its kernels when it runs."""

@@ -72,7 +72,9 @@ def _bit_length(exponent: Register) -> Register:
 def shift_left(site: Site, x: Register, y: Register) -> Register:
     """Shifted left; by the width or more (or by a negative count) gives zero."""
     within = y.compared("ult", y.like(x.width))
-    return (x << y.where(within, 0)).where(within, 0)
+    # By the bits that count alone: LLVM knows that shifts of PTX end at the width, and then cuts
+    # counts to 32 bits; in those of 16 bits ptxas looks at few.
+    return (x << (y & (x.width - 1))).where(within, 0)
 
 
 def shift_right(site: Site, x: Register, y: Register) -> Register:
@@ -80,7 +82,7 @@ def shift_right(site: Site, x: Register, y: Register) -> Register:
     within = y.compared("ult", y.like(x.width))
     if site.signed:
         return x >> y.where(within, x.width - 1)
-    return x.unsigned_shift(y.where(within, 0)).where(within, 0)
+    return x.unsigned_shift(y & (x.width - 1)).where(within, 0)
 
 
 def _power_of_two(y: Register) -> int | None:

@@ -77,7 +77,7 @@ def arrange(
     launches: Sequence[Launch], scratch: Sequence[int], pieces: Pieces, target: Target
 ) -> Arena:
     """Offsets for all temporaries and for the scratch memory of each launch."""
-    lives = _lives(launches, pieces)
+    lives = lifetimes(launches, pieces)
     requests = [
         *(Request(*lives[whole], rounded(whole.bytes, target.alignment)) for whole in lives),
         *(
@@ -104,7 +104,7 @@ class Request(NamedTuple):
     size: int
 
 
-def _lives(launches: Sequence[Launch], pieces: Pieces) -> dict[Buffer, tuple[int, int]]:
+def lifetimes(launches: Sequence[Launch], pieces: Pieces) -> dict[Buffer, tuple[int, int]]:
     """The first and the last launch that access each temporary or a sub-buffer of it."""
     lives: dict[Buffer, tuple[int, int]] = {}
     for position, launch in enumerate(launches):

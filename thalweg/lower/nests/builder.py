@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
+from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, expressed, flat
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
-from thalweg.ir.rewrite import Replace, free_variables
+from thalweg.ir.rewrite import Replace, free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -68,8 +70,8 @@ class NestBuilder:
 
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
-        operands = Operands(spec, target.prefers_gathers)
-        self._resolver = Resolver(spec, operands)
+        operands = Operands(spec, target)
+        self._resolver = Resolver(spec, operands, self._store_intermediate)
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
         self._reductions: dict[Any, Buffer] = {}  # those that have nests of their own
@@ -292,6 +294,28 @@ class NestBuilder:
             variables = _loops(at)
             self._add(node, variables, [Store(buffer, variables, own_place(at), form)])
 
+    @cached_property
+    def _updated(self) -> set[Buffer]:
+        """The variables that the region writes."""
+        return {
+            self.buffers[node.inputs[place]]
+            for node in self._spec.region.nodes
+            for place in node.op.parsed.references
+        }
+
+    def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
+        """The buffer of an intermediate; one that is equal and reads what lasts is used again."""
+        key = "intermediate", at.shape, structure([value], at.variables)
+        read = {part.buffer for part in walk([value]) if isinstance(part, Load)}
+        lasts = read.isdisjoint(self._updated)
+        if lasts and key in self._reductions:
+            return self._reductions[key]
+        buffer = Buffer.temporary(value.dtype, math.prod(at.shape), node)
+        self._write(node, buffer, at, value)
+        if lasts:
+            self._reductions[key] = buffer
+        return buffer
+
     def _scatter(self, node: Node, buffer: Buffer, at: IndexTuple, form: Scatter) -> None:
         """Store the initial values, unless the buffer holds them, then combine the updates."""
         identity = own_place(at)
@@ -314,8 +338,22 @@ class NestBuilder:
         # A variable that is one of the indices writes elements of its own.
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
         offset = flat(form.index, at.shape)
-        write = Store(buffer, variables, offset, form.value, form.combine, condition, distinct)
+        value = form.value
+        read = {part.offset for part in walk([value]) if _reads(part, buffer)}
+        if read and (read != {offset} or distinct != frozenset(variables)):
+            value = self._computed_before(node, value, variables, buffer)
+        write = Store(buffer, variables, offset, value, form.combine, condition, distinct)
         self._add(node, variables, [write])
+
+    def _computed_before(
+        self, node: Node, value: Expr, variables: tuple[Variable, ...], buffer: Buffer
+    ) -> Expr:
+        """Updates that depend on what they change, complete before the first of them is made."""
+        extents = [variable.extent for variable in variables]
+        fresh = Buffer.temporary(buffer.dtype, math.prod(extents), node)
+        place = flat([Affine(0, {variable: 1}) for variable in variables], extents)
+        self._add(node, variables, [Store(fresh, variables, place, value)])
+        return Load(fresh, place)
 
     def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Store]) -> None:
         """Add a nest of these writes, and nests for the reductions that do not fit its loops."""
@@ -330,6 +368,10 @@ class NestBuilder:
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
         taken = [replace(write, value=hoist.of(node, write.value)) for write in writes]
         self.nests.append(_contracted(variables, taken, node, checks, self._target))
+
+
+def _reads(part: Expr, buffer: Buffer) -> TypeGuard[Load]:
+    return isinstance(part, Load) and part.buffer is buffer
 
 
 def _choices(

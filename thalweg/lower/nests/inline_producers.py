@@ -7,7 +7,8 @@ data is clamped into its range, so that no load leaves its buffer, and gets a ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,15 @@ from thalweg.ir.expr import (
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, affine, compared, expressed, flat
-from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, lowered
+from thalweg.ir.loop import IndexTuple, Intermediate, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import NotCompiled, Specialised
 from thalweg.ops.core import basic
+
+#: Adds a nest that stores a value for every element, and returns the buffer it stores to.
+StoreIntermediate = Callable[[Node, IndexTuple, Expr], Buffer]
 
 STREAM_WORDS = 6  # of a random stream's state: key and counter
 
@@ -58,8 +63,8 @@ def results_of(node: Node) -> Sequence[Tensor]:
 class Operands:
     """The operands that stand for tensors in loop forms, and the tensors of operands."""
 
-    def __init__(self, spec: Specialised, gathers: bool) -> None:
-        self._spec, self._gathers = spec, gathers
+    def __init__(self, spec: Specialised, target: Target) -> None:
+        self._spec, self._target = spec, target
         self.tensors: dict[Operand, Tensor] = {}
         self.streams: dict[Operand, Node] = {}
         self._made: dict[Tensor, Operand] = {}
@@ -83,12 +88,20 @@ class Operands:
         if not (node.op.has("loop") or node.op.has("element")):
             raise NotCompiled(node, "it has no loop form")
         try:
-            return lowered(node.op, at, self.of(node), self._gathers)
+            return lowered(node.op, at, self.of(node), *self._forms(node))
         except NotLowered as error:
             raise NotCompiled(node, str(error)) from error
         except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
             # An input that the op does not take: its NumPy kernel raises the error.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
+
+    def _forms(self, node: Node) -> tuple[bool, int]:
+        """Which forms of an op the target takes."""
+        target = self._target
+        if not node.op.has("packed_loop"):
+            return target.prefers_gathers, 1
+        is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
+        return target.prefers_gathers, target.channels_read if is_large else 1
 
     def _operand(self, tensor: Tensor) -> Operand:
         made = self._made.get(tensor)
@@ -104,19 +117,20 @@ class Operands:
 class Resolver:
     """Resolves the loop forms of a region's nodes to expressions over buffers."""
 
-    def __init__(self, spec: Specialised, operands: Operands) -> None:
-        self._spec = spec
-        self._operands = operands
+    def __init__(self, spec: Specialised, operands: Operands, store: StoreIntermediate) -> None:
+        self._spec, self._operands, self._store = spec, operands, store
         self.buffers: dict[Tensor, Buffer] = {}
         self.stream_buffers: dict[Node, Buffer] = {}
         self.checks: list[PendingCheck] = []
         self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Expr] = {}
+        self._intermediates: dict[Intermediate, Buffer] = {}
         self._node: Node | None = None
         self.guards = 0  # selects around what is resolved: a load that is not chosen needs no check
 
     def forget(self) -> None:
         """Clear the memo of elements: the next nest has variables of its own."""
         self._elements.clear()
+        self._intermediates.clear()
 
     def form(self, node: Node, at: IndexTuple) -> Any:
         """The element of a node's output at an index, as an expression or a Scatter of those."""
@@ -165,7 +179,21 @@ class Resolver:
         ]
         if 0 in operand.shape:  # no element is ever read
             return constant(0, operand.dtype)
+        if isinstance(operand, Intermediate):
+            return Load(self._intermediate(operand), flat(inside, operand.shape))
         return self.element(self._operands.tensors[operand], tuple(inside))
+
+    def _intermediate(self, operand: Intermediate) -> Buffer:
+        """The buffer of an intermediate, which a nest of its own stores."""
+        if operand not in self._intermediates:
+            assert operand.element is not None
+            assert self._node is not None
+            checks, guards, self.guards = list(self.checks), self.guards, 0
+            self.checks.clear()  # they belong to the reader's loops
+            value = _Resolution(self).of(operand.element)
+            self._intermediates[operand] = self._store(self._node, operand.at, value)
+            self.checks[:], self.guards = checks, guards
+        return self._intermediates[operand]
 
     def _within(self, place: Affine, size: int, index: Expr) -> Affine:
         """An index that comes from data, clamped to its range; others are in range by construction,

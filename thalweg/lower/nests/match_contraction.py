@@ -63,6 +63,8 @@ def _roles(
         return None
     if iterations(reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
+    if iterations(rows) < target.min_contraction_rows:
+        return None
     if is_narrow_float(first.value.dtype) and iterations(rows) < target.min_narrow_rows:
         return None
     return Contraction((), batch, rows, columns, reduced, first, second, dtype, ())

@@ -13,7 +13,8 @@ from typing import Any
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Cast, OperandLoad, Reduce
 from thalweg.ir.index import Affine, affine, flat
-from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.ir.loop import IndexTuple, Intermediate, Operand
+from thalweg.ir.rewrite import walk
 from thalweg.lower.cost import Form, analysed
 from thalweg.lower.nests.match_contraction import summed_product
 
@@ -62,4 +63,11 @@ def _contracted_axes(raw: Any) -> int:
     """The number of axes that a sum of products contracts; 0 for other forms."""
     while isinstance(raw, Cast):
         raw = raw.value
-    return len(raw.variables) if isinstance(raw, Reduce) and summed_product(raw) else 0
+    if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
+        return _contracted_axes(raw.operand.element)
+    if not isinstance(raw, Reduce):
+        return 0
+    product = summed_product(raw)
+    if product is None or any(isinstance(part, Reduce) for part in walk([product])):
+        return 0  # a factor that is a reduction itself is no operand: nothing is contracted
+    return len(raw.variables)

@@ -137,7 +137,7 @@ class StoredTensors:
             return False
         if moves > _MAX_MOVES:
             return True
-        if form.widens and tensor not in self._not_packed:
+        if form.widens and (self._target.widens_freely or tensor not in self._not_packed):
             return False  # packing widens: no wide copy need be stored
         if form.reduces or form.scatters or (tensor in self._factors and not form.moves_only):
             return True

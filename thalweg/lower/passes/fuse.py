@@ -41,7 +41,7 @@ def fuse(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     fusion = _Fusion(target)
     for nest in nests:
         fusion.add(nest)
-    return _without_dead([nest for nest in fusion.nests if nest is not None])
+    return without_dead([nest for nest in fusion.nests if nest is not None])
 
 
 class _Fusion:
@@ -127,7 +127,7 @@ class _FusedTemplates:
             self._known[key] = fused and BoundTemplate.of(fused.template, views)
             return fused
         known = self._known[key]
-        return known and known.instantiate(views, _nodes(first, second))
+        return known and known.instantiate(views, joined_nodes(first, second))
 
 
 def _is_plain(nest: LoopNest) -> bool:
@@ -145,7 +145,8 @@ def _overlaps(views: Sequence[View]) -> list[tuple[int, int]]:
     return found
 
 
-def _nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
+def joined_nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
+    """The nodes of both nests."""
     return first.nodes + tuple([node for node in second.nodes if node not in first.nodes])
 
 
@@ -285,14 +286,14 @@ def _merge(
     return LoopNest.of(
         first.variables,
         tuple(writes),
-        _nodes(first, second),
+        joined_nodes(first, second),
         first.product,
         first.checks + second.checks,
         aliases=first.aliases | second.aliases,
     )
 
 
-def _without_dead(nests: list[LoopNest]) -> list[LoopNest]:
+def without_dead(nests: list[LoopNest]) -> list[LoopNest]:
     """The nests without writes to temporaries that no later nest reads."""
     alive: set[Buffer] = set()
     kept: list[LoopNest] = []

@@ -117,7 +117,9 @@ class NextAfter(Binary):
         least = float(np.finfo(x1.dtype).smallest_subnormal)
         beside_zero = select(y > 0, least, -least).cast(x1.dtype)
         beside = select(x.eq(0), beside_zero, bits.bitcast(x1.dtype))
-        return select(x.eq(y), y, select(x.is_nan() | y.is_nan(), x + y, beside))
+        # A NaN is the one that came in: which one a sum gives depends on the processor.
+        number = select(x.is_nan(), x, select(y.is_nan(), y, beside))
+        return select(x.eq(y), y, number)
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         return broadcast.both(node.inputs, dz, filling.zeros_like(dz))

@@ -22,6 +22,7 @@ from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand, widened, within
 from thalweg.ops.core import shaping
 from thalweg.ops.nn import correlate
+from thalweg.ops.nn.packed_channels import PackedChannels
 from thalweg.ops.nn.windows import Slide, containing, met, overlaps, per_axis
 from thalweg.platform import dtype_traits
 from thalweg.public import public
@@ -118,6 +119,19 @@ class Convolution(Op, abstract=True):
         """The channel of y that filter element [..., channel, last] adds to."""
         return last
 
+    def can_pack(self, filter: Sequence[int], multiple: int) -> bool:
+        """Whether images have fewer channels than are read at once, all of which are summed, and
+        windows are dense."""
+        summed = self.output_channels(filter) == filter[-1]
+        return summed and filter[-2] < multiple and max(self.dilations) == 1
+
+    def packed(
+        self, multiple: int, x: Operand, filter: Sequence[int], positions: tuple[int, ...]
+    ) -> PackedChannels:
+        """The convolution over images with packed channels."""
+        sizes, slides = self.spatial(x.shape), self.slides(filter[:-2])
+        return PackedChannels(slides, x, sizes, positions, filter[-2], multiple, self.full)
+
     def check_gradient(self, x: Sequence[int], w: Sequence[int], dy: Sequence[int]) -> None:
         """Raise unless dy has the shape that x and w give."""
         wanted = self.output_shape(TensorShape.of(tuple(x)), TensorShape.of(tuple(w))).sizes
@@ -160,6 +174,16 @@ class Forward(Convolution, abstract=True):
             return widened(x, input.dtype) * widened(filter[(*taps, *channels)], filter.dtype)
 
         return loop.reduce("sum", extents, product).cast(input.dtype)
+
+    def packed_loop(
+        self, multiple: int, at: IndexTuple, input: Operand, filter: Operand
+    ) -> Expr | None:
+        """The same over an image whose channels are several pixels; None where it has enough."""
+        if not self.can_pack(filter.shape, multiple):
+            return None
+        batch, places, output = self.parts(at)
+        form = self.packed(multiple, input, filter.shape, self.spatial(at.shape))
+        return form.forward(batch, places, output, filter)
 
     def summed_channels(self, filter: tuple[int, ...]) -> tuple[int, ...]:
         """The extents of the channels that add to one of y."""
@@ -287,6 +311,20 @@ class ToFilter(Convolution, abstract=True):
 
         extents = [input.shape[0], *self.spatial(out_backprop.shape)]
         return loop.reduce("sum", extents, product).cast(input.dtype)
+
+    def packed_loop(
+        self,
+        multiple: int,
+        at: IndexTuple,
+        input: Operand,
+        filter_sizes: Operand,
+        out_backprop: Operand,
+    ) -> Expr | None:
+        """The same over an image whose channels are several pixels; None where it has enough."""
+        if not self.can_pack(at.shape, multiple):
+            return None
+        positions = self.spatial(out_backprop.shape)
+        return self.packed(multiple, input, at.shape, positions).to_filter(at, out_backprop)
 
     def gradient(self, node: Node, ddw: Tensor) -> list[Tensor | None]:
         x, _, dy = node.inputs

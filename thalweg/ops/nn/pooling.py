@@ -19,7 +19,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.ir import loop
-from thalweg.ir.expr import Expr, select
+from thalweg.ir.expr import Expr, as_expr, constant, select
 from thalweg.ir.loop import IndexTuple, Operand, widened, within
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.nn import windows
@@ -205,14 +205,27 @@ class MaxPoolingGrad(Pooling, abstract=True):
     ) -> Expr:
         """An element adds up the gradients of the windows in which it is the first largest."""
         self.check_gradient(orig_input.shape, grad.shape)
-        if self.disjoint and math.prod(self.ksize) <= _MAX_GATHERED_TAPS:
-            return self._gathered(at, orig_input, orig_output, grad)
+        firsts = loop.intermediate(
+            grad.shape,
+            np.min_scalar_type(math.prod(self.ksize)),
+            lambda *places: self._first_equal(orig_input, orig_output, places),
+        )
 
         def part(places: Any, taps: Any) -> Expr:
-            is_first = self.first_largest(orig_input, places).eq(loop.ravel(taps, self.ksize))
-            return select(is_first, grad[places], 0)
+            mine = as_expr(loop.ravel(taps, self.ksize)).cast(np.int32)
+            return select(firsts[places].cast(np.int32).eq(mine), grad[places], 0)
 
         return self.over_windows(at, grad.shape, part).cast(grad.dtype)
+
+    def _first_equal(self, x: Operand, y: Operand, places: Sequence[Any]) -> Expr:
+        """The number of the first tap that meets the largest element, which is known."""
+        count = math.prod(self.ksize)
+
+        def candidate(tap: Expr) -> Expr:
+            element = self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
+            return select(element < y[places], constant(count, np.int32), tap.cast(np.int32))
+
+        return loop.reduce("min", [count], candidate)
 
     def _gathered(self, at: IndexTuple, x: Operand, y: Operand, grad: Operand) -> Expr:
         """An element is under one window at most: it looks if it is the first largest there."""

@@ -16,35 +16,33 @@ from thalweg.ops.arrays.transposing import Transpose
 from thalweg.optimize.facts import integers
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 _MAX_DEPTH = 8  # of the code between two transposes
 
 
-def cancel_transposes(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step without transposes around elementwise code that undo each other."""
+def cancel_transposes(graph: StepGraph) -> None:
+    """Remove transposes around elementwise code that undo each other."""
     if "Transpose" not in graph.types:
-        return graph, {}
+        return
 
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-        order = integers(node.inputs[1]) if sweep.is_open(node.inputs[1]) else None
+    def rewrite(node: Node) -> Sequence[Tensor] | None:
+        order = integers(node.inputs[1]) if graph.is_open(node.inputs[1]) else None
         if order is None or not is_free(node) or isinstance(node.inputs[0].op.op, Transpose):
             return None
-        chain = _Chain(order, sweep)
+        chain = _Chain(order, graph)
         if not chain.reaches(node.inputs[0], _MAX_DEPTH) or not chain.undone:
             return None
-        sweep.fired["transposes around elementwise code"] += 1
-        return [sweep.build(node, lambda: chain.moved(node.inputs[0]))]
+        graph.fire("transposes around elementwise code", node)
+        return [graph.build(node, lambda: chain.moved(node.inputs[0]))]
 
-    sweep = Sweep(graph)
-    return sweep.run(rewrite, {"Transpose"}), dict(sweep.fired)
+    graph.rewrite(rewrite, {"Transpose"}, _MAX_DEPTH)
 
 
 class _Chain:
     """Elementwise code before a transpose."""
 
-    def __init__(self, order: Sequence[int], sweep: Sweep) -> None:
-        self._order, self._sweep = list(order), sweep
+    def __init__(self, order: Sequence[int], graph: StepGraph) -> None:
+        self._order, self._graph = list(order), graph
         self._inverse = np.argsort(order).tolist()
         self.undone = 0  # transposes that this one undoes
 
@@ -54,13 +52,13 @@ class _Chain:
         node = tensor.op
         if tensor.shape.rank == 0:
             return True
-        if not self._sweep.is_open(tensor) or not is_free(node):
+        if not self._graph.is_open(tensor) or not is_free(node):
             return False
         if isinstance(node.op, Transpose):
             self.undone += 1
             return integers(node.inputs[1]) == self._inverse
         is_link = node.op.elementwise and tensor.shape.rank == len(self._order)
-        if not is_link or depth == 0 or self._sweep.uses(tensor) != 1:
+        if not is_link or depth == 0 or self._graph.uses(tensor) != 1:
             return False
         return all(self.reaches(each, depth - 1) for each in node.inputs)
 

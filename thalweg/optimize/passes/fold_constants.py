@@ -14,14 +14,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops.core.basic import Const
 from thalweg.optimize.evaluate import flat_arrays, outputs_of
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.pure import is_free, is_pure
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 Array = NDArray[Any]
 
@@ -30,33 +27,36 @@ MAX_WORK = 20_000_000  # multiplications or elements of one kernel
 MAX_SECONDS = 0.2  # of one traversal
 
 
-def fold_constants(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step in which nothing is computed of constants and static shapes alone."""
+def fold_constants(graph: StepGraph) -> None:
+    """Compute now what follows from constants and static shapes alone."""
     start = time.perf_counter()
 
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-        values = _known(node, sweep)
-        if values is None and time.perf_counter() - start < MAX_SECONDS:
-            values = _folded(node, sweep)
+    def rewrite(node: Node) -> Sequence[Tensor] | None:
+        for tensor in node.inputs:
+            if tensor.op.op.type_name != "Const":  # most nodes end here
+                values = _known(node, graph) if node.op.has("known_value") else None
+                break
+        else:
+            is_late = time.perf_counter() - start > MAX_SECONDS
+            values = None if is_late else _folded(node, graph)
         if values is None:
             return None
-        sweep.fired[f"constant {node.type}"] += 1
-        return [_constant(value, tensor, node, sweep) for value, tensor in values]
+        graph.fire(f"constant {node.type}", node)
+        return [_constant(value, tensor, node, graph) for value, tensor in values]
 
-    sweep = Sweep(graph)
-    return sweep.run(rewrite), dict(sweep.fired)
+    graph.rewrite(rewrite)
 
 
 Values = Sequence[tuple[Array, Tensor]]
 
 
-def _known(node: Node, sweep: Sweep) -> Values | None:
+def _known(node: Node, graph: StepGraph) -> Values | None:
     """The outputs of a node that static shapes tell: those of `shape`, `size` and `rank`."""
     known: Any = getattr(node.op, "known_value", None)
     if known is None or not node.inputs or not is_free(node):
         return None
     result = known(*node.op.parsed.group(node.inputs, node.input_counts()))
-    if result is None or any(_must_run(tensor, sweep.graph) for tensor in node.inputs):
+    if result is None or any(_must_run(tensor, graph) for tensor in node.inputs):
         return None
     return _checked(flat_arrays(result), node)
 
@@ -67,16 +67,11 @@ def _must_run(tensor: Tensor, graph: StepGraph) -> bool:
     return graph.is_guarded(tensor) or (tensor not in graph.feeds and not is_pure(tensor.op))
 
 
-def _folded(node: Node, sweep: Sweep) -> Values | None:
+def _folded(node: Node, graph: StepGraph) -> Values | None:
     inputs = node.inputs
-    if not inputs:
+    if not inputs or not is_free(node) or not node.op.has("numpy") or graph.gives_own_value(node):
         return None
-    for tensor in inputs:  # most nodes end here
-        if tensor.op.op.type_name != "Const":
-            return None
-    if not is_free(node) or not node.op.has("numpy") or sweep.graph.gives_own_value(node):
-        return None
-    values = [value_of(tensor) for tensor in inputs if sweep.is_open(tensor)]
+    values = [value_of(tensor) for tensor in inputs if graph.is_open(tensor)]
     if len(values) < len(inputs) or any(value is None for value in values):
         return None
     known = cast("list[Array]", values)
@@ -86,7 +81,7 @@ def _folded(node: Node, sweep: Sweep) -> Values | None:
 def _is_small(node: Node, values: Sequence[Array]) -> bool:
     """Whether a node is within the limits, by its static shapes."""
     sizes = [tensor.shape.num_elements() for tensor in node.outputs]
-    if any(size is None for size in sizes):
+    if None in sizes:
         return sum(value.size for value in values) <= 4_096
     made = [cast("int", size) for size in sizes]
     widths = [tensor.dtype.base_dtype.size or 8 for tensor in node.outputs]
@@ -117,8 +112,9 @@ def _checked(arrays: list[Array] | None, node: Node) -> Values | None:
     return list(zip(arrays, node.outputs, strict=True))
 
 
-def _constant(value: Array, tensor: Tensor, node: Node, sweep: Sweep) -> Tensor:
+def _constant(value: Array, tensor: Tensor, node: Node, graph: StepGraph) -> Tensor:
     array = np.array(value)
     array.flags.writeable = False  # what outlives a step is read-only
-    op = Const(value=array, dtype=as_dtype(tensor.dtype.base_dtype))
-    return sweep.build(node, lambda: op(name="folded"))
+    made = graph.workspace.constant(node, array, tensor.dtype.base_dtype)
+    graph.insert([made], node)
+    return made.output

@@ -24,60 +24,56 @@ from thalweg.optimize.facts import is_real, value_of
 from thalweg.optimize.passes.fold_constants import MAX_BYTES
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 Array = NDArray[Any]
 
 _ROOTS = frozenset({"AddN", "ConcatV2", "Pack", "StridedSlice"})
 
 
-def fold_parts(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step in whose sums and joins constants meet."""
+def fold_parts(graph: StepGraph) -> None:
+    """Have the constants of sums and joins meet."""
     if graph.types.isdisjoint(_ROOTS):
-        return graph, {}
+        return
 
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-        if not is_free(node):
-            return None
-        return _FOLD[node.type](node, sweep)
+    def rewrite(node: Node) -> Sequence[Tensor] | None:
+        return _FOLD[node.type](node, graph) if is_free(node) else None
 
-    sweep = Sweep(graph)
-    return sweep.run(rewrite, _ROOTS), dict(sweep.fired)
+    graph.rewrite(rewrite, _ROOTS)
 
 
-def _known(tensor: Tensor, sweep: Sweep) -> Array | None:
-    return value_of(tensor) if sweep.is_open(tensor) else None
+def _known(tensor: Tensor, graph: StepGraph) -> Array | None:
+    return value_of(tensor) if graph.is_open(tensor) else None
 
 
-def _values(tensors: Sequence[Tensor], sweep: Sweep) -> list[Array]:
+def _values(tensors: Sequence[Tensor], graph: StepGraph) -> list[Array]:
     """The values of those that are constants."""
-    return [value for tensor in tensors if (value := _known(tensor, sweep)) is not None]
+    return [value for tensor in tensors if (value := _known(tensor, graph)) is not None]
 
 
 # Sums
 
 
-def _sum(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+def _sum(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     counts = Counter(node.inputs)
     if len(node.inputs) == 1:
-        sweep.fired["sum of one"] += 1
+        graph.fire("sum of one", node)
         return node.inputs
     values = [
-        value for value in (_known(tensor, sweep) for tensor in node.inputs) if value is not None
+        value for value in (_known(tensor, graph) for tensor in node.inputs) if value is not None
     ]
     repeats = any(count > 1 for count in counts.values()) and is_real(node.inputs[0].dtype)
     if len(values) < 2 and not repeats:
         return None
     if any(value.nbytes > MAX_BYTES for value in values):
         return None
-    sweep.fired["terms of a sum"] += 1
-    return [sweep.build(node, lambda: _summed(counts, values, sweep))]
+    graph.fire("terms of a sum", node)
+    return [graph.build(node, lambda: _summed(counts, values, graph))]
 
 
-def _summed(counts: Counter[Tensor], values: Sequence[Array], sweep: Sweep) -> Tensor:
+def _summed(counts: Counter[Tensor], values: Sequence[Array], graph: StepGraph) -> Tensor:
     terms: list[Tensor] = []
     for tensor, count in counts.items():
-        if _known(tensor, sweep) is None:
+        if _known(tensor, graph) is None:
             factor = np.array(count, tensor.dtype.base_dtype.as_numpy_dtype)
             terms.append(tensor if count == 1 else tensor * factor)
     if values:
@@ -90,51 +86,51 @@ def _summed(counts: Counter[Tensor], values: Sequence[Array], sweep: Sweep) -> T
 # Joins
 
 
-def _join(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+def _join(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     *parts, axis = node.inputs
-    where = _known(axis, sweep)
+    where = _known(axis, graph)
     if len(parts) == 1:
-        sweep.fired["join of one"] += 1
+        graph.fire("join of one", node)
         return [parts[0]]
     if where is None:
         return None
-    flat = _flattened(parts, int(where), sweep)
-    runs = _runs(flat, sweep)
+    flat = _flattened(parts, int(where), graph)
+    runs = _runs(flat, graph)
     if len(runs) == len(parts) == len(flat):
         return None
-    sweep.fired["parts of a join"] += 1
-    return [sweep.build(node, lambda: _joined(runs, axis, int(where), sweep))]
+    graph.fire("parts of a join", node)
+    return [graph.build(node, lambda: _joined(runs, axis, int(where), graph))]
 
 
-def _flattened(parts: Sequence[Tensor], axis: int, sweep: Sweep) -> list[Tensor]:
+def _flattened(parts: Sequence[Tensor], axis: int, graph: StepGraph) -> list[Tensor]:
     """Parts, those of joins along the same axis in their place, where nothing else uses them."""
     found: list[Tensor] = []
     for part in parts:
         node = part.op
-        is_join = isinstance(node.op, ConcatV2) and sweep.is_open(part) and is_free(node)
-        where = value_of(node.inputs[-1]) if is_join and sweep.uses(part) == 1 else None
-        same = where is not None and int(where) == axis and sweep.is_open(node.inputs[-1])
+        is_join = isinstance(node.op, ConcatV2) and graph.is_open(part) and is_free(node)
+        where = value_of(node.inputs[-1]) if is_join and graph.uses(part) == 1 else None
+        same = where is not None and int(where) == axis and graph.is_open(node.inputs[-1])
         found += node.inputs[:-1] if same else [part]
     return found
 
 
-def _runs(parts: Sequence[Tensor], sweep: Sweep) -> list[list[Tensor]]:
+def _runs(parts: Sequence[Tensor], graph: StepGraph) -> list[list[Tensor]]:
     """Parts, constants beside each other together."""
     runs: list[list[Tensor]] = []
     for part in parts:
-        value = _known(part, sweep)
+        value = _known(part, graph)
         is_small = value is not None and value.nbytes <= MAX_BYTES
-        if is_small and runs and _known(runs[-1][0], sweep) is not None:
+        if is_small and runs and _known(runs[-1][0], graph) is not None:
             runs[-1].append(part)
         else:
             runs.append([part])
     return runs
 
 
-def _joined(runs: Sequence[Sequence[Tensor]], axis: Tensor, where: int, sweep: Sweep) -> Tensor:
+def _joined(runs: Sequence[Sequence[Tensor]], axis: Tensor, where: int, graph: StepGraph) -> Tensor:
     parts: list[Tensor] = []
     for run in runs:
-        joined = run[0] if len(run) == 1 else constant(np.concatenate(_values(run, sweep), where))
+        joined = run[0] if len(run) == 1 else constant(np.concatenate(_values(run, graph), where))
         parts.append(joined)
     return parts[0] if len(parts) == 1 else ConcatV2()(parts, axis)
 
@@ -142,30 +138,30 @@ def _joined(runs: Sequence[Sequence[Tensor]], axis: Tensor, where: int, sweep: S
 # Stacks
 
 
-def _stack(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+def _stack(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     if len(node.inputs) > 1:
         return None
     axis = np.array(cast("Pack", node.op).axis, np.int32)
-    sweep.fired["stack of one"] += 1
-    return [sweep.build(node, lambda: ExpandDims()(node.inputs[0], axis))]
+    graph.fire("stack of one", node)
+    return [graph.build(node, lambda: ExpandDims()(node.inputs[0], axis))]
 
 
-def _element(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+def _element(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     """The part of a stack that `stack(parts)[i]` is."""
     stack, op = node.inputs[0].op, cast("StridedSlice", node.op)
     if not isinstance(stack.op, Pack) or stack.op.axis != 0 or op.shrink_axis_mask != 1:
         return None
     others = (op.begin_mask, op.end_mask, op.ellipsis_mask, op.new_axis_mask)
-    begin = _known(node.inputs[1], sweep)
-    is_open = sweep.is_open(node.inputs[0]) and is_free(stack) and not any(others)
+    begin = _known(node.inputs[1], graph)
+    is_open = graph.is_open(node.inputs[0]) and is_free(stack) and not any(others)
     if not is_open or begin is None or begin.size != 1:
         return None
     count, index = len(stack.inputs), int(begin[0])
-    if not -count <= index < count or sweep.graph.device(stack) != sweep.graph.device(node):
+    if not -count <= index < count or graph.device(stack) != graph.device(node):
         return None
-    if any(sweep.graph.is_guarded(tensor) for tensor in stack.inputs):
+    if any(graph.is_guarded(tensor) for tensor in stack.inputs):
         return None
-    sweep.fired["part of a stack"] += 1
+    graph.fire("part of a stack", node)
     return [stack.inputs[index]]
 
 

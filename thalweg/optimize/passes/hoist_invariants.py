@@ -7,7 +7,7 @@ there, and so does what a trace reads, and what may fail in a loop that may not 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,25 +22,21 @@ from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Edit, Sweep
 from thalweg.optimize.workspace import body_rewriter
 
 
-def hoist_invariants(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step whose loops do not repeat what stays the same."""
+def hoist_invariants(graph: StepGraph) -> None:
+    """Have loops not repeat what stays the same."""
+    if "While" not in graph.types:
+        return
     loops = [node for node in graph.nodes if isinstance(node.op, While)]
-    if not loops:
-        return graph, {}
     traced: dict[Node, set[Tensor]] = defaultdict(set)
     for node in graph.nodes:
         if isinstance(node.op, Trace):
             traced[node.inputs[0].op].update(traced_tensors(node))
-    edits: dict[Node, Edit] = {}
-    fired: Counter[str] = Counter()
     for node in loops:
         if not traced[node]:  # the traces of a new body would have to follow it
-            edits |= _Hoisting(node, graph, fired).edits()
-    return (Sweep(graph, edits).edited(), dict(fired)) if edits else (graph, {})
+            _Hoisting(node, graph).run()
 
 
 def _is_worth_keeping(op: Op) -> bool:
@@ -55,20 +51,20 @@ _VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze", "Identity", "Fill", "Bro
 class _Hoisting:
     """The hoisting out of one loop."""
 
-    def __init__(self, node: Node, graph: StepGraph, fired: Counter[str]) -> None:
-        self._node, self._graph, self._fired = node, graph, fired
+    def __init__(self, node: Node, graph: StepGraph) -> None:
+        self._node, self._graph = node, graph
         self._op: While = node.op  # pyright: ignore[reportAttributeAccessIssue] - loops alone come here
         self._count = len(node.outputs)
 
-    def edits(self) -> dict[Node, Edit]:
-        """The loop without what stays the same, after nodes that compute it."""
+    def run(self) -> None:
+        """Have nodes before the loop compute what stays the same."""
         body = self._op.body
         nodes = inner_nodes(body)
         fixed = self._invariant(nodes)
         moved = self._frontier(nodes, fixed)
         if not moved:
-            return {}
-        self._fired.update(f"invariant {tensor.op.type}" for tensor in moved)
+            return
+        self._graph.fired.update(f"invariant {tensor.op.type}" for tensor in moved)
         outer, before = self._outside(nodes, fixed, moved)
         places = (self._count, len(self._node.inputs) - self._count + len(moved))
         attributes: dict[str, Any] = {
@@ -76,13 +72,13 @@ class _Hoisting:
             "condition": _with_arguments(self._op.condition, moved, {}),
             "body": _with_arguments(body, moved, dict.fromkeys(moved)),
         }
-        edit = Edit(
-            While(**attributes),
+        self._graph.insert(before, self._node)
+        self._graph.edit(
+            self._node,
+            op=While(**attributes),
             inputs=(*self._node.inputs, *outer),
             annotations={**self._node.annotations, "_counts": places},
-            before=tuple(before),
         )
-        return {self._node: edit}
 
     def _invariant(self, nodes: Sequence[Node]) -> set[Tensor]:
         """The tensors of the body that are the same in all iterations."""

@@ -7,51 +7,56 @@ commutative op in either order. Small constants are the same where their values 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.pure import is_pure
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 _MAX_BYTES = 1 << 16  # of constants that are compared
 
 
-def merge_duplicates(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step in which nothing pure is computed twice."""
-    found: dict[Hashable, Node] = {}
+def merge_duplicates(graph: StepGraph) -> None:
+    """Compute nothing pure twice."""
+    found: dict[Hashable, list[Node]] = {}
 
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-        key = _key(node, graph)
-        if key is None:
+    def rewrite(node: Node) -> Sequence[Tensor] | None:
+        kind, inputs = type(node.op), node.inputs
+        key: Any = (kind, inputs)
+        if kind is Const:
+            key = _constant_key(node)
+        elif not inputs:
             return None
-        first = found.setdefault(key, node)
-        if first is node:
+        elif kind.commutative:
+            key = (kind, *sorted(map(id, inputs)))
+        seen = found.get(key)
+        if seen is None:
+            found[key] = [node]
             return None
-        sweep.fired[f"duplicate {node.type}"] += 1
-        return first.outputs
-
-    sweep = Sweep(graph)
-    return sweep.run(rewrite), dict(sweep.fired)
-
-
-def _key(node: Node, graph: StepGraph) -> Hashable | None:
-    op, inputs = node.op, node.inputs
-    if isinstance(op, Const):
-        return _constant_key(op, node, graph)
-    if not inputs or not is_pure(node) or any(tensor in graph.feeds for tensor in node.outputs):
-        return None
-    flow: Hashable = inputs
-    if op.commutative:
-        flow = tuple(sorted(map(id, inputs)))
-    try:
-        return hash(op) and op, flow, node.controls, graph.device(node)
-    except TypeError:  # an attribute that is not hashable
+        for first in seen:
+            if first in graph and _are_same(first, node, graph):
+                graph.fire(f"duplicate {kind.type_name}", node)
+                return first.outputs
+        seen.append(node)
         return None
 
+    graph.rewrite_once(rewrite)
 
-def _constant_key(op: Const, node: Node, graph: StepGraph) -> Hashable | None:
-    value = op.value
-    if value.dtype.hasobject or value.nbytes > _MAX_BYTES or node.outputs[0] in graph.feeds:
-        return None
-    return op.dtype, value.shape, value.tobytes(), node.controls
+
+def _constant_key(node: Node) -> Hashable:
+    value = node.op.__dict__["value"]
+    if value.dtype.hasobject or value.nbytes > _MAX_BYTES:
+        return node
+    return node.op.__dict__["dtype"], value.shape, value.tobytes()
+
+
+def _are_same(first: Node, second: Node, graph: StepGraph) -> bool:
+    """Whether one of two nodes of the same type and inputs can stand for the other."""
+    if first.controls != second.controls or not is_pure(first):
+        return False
+    if graph.devices is not None and graph.device(first) != graph.device(second):
+        return False
+    if first.op.type_name != "Const" and first.op != second.op:
+        return False
+    return not any(tensor in graph.feeds for tensor in (*first.outputs, *second.outputs))

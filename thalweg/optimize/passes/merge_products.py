@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from thalweg.ops.nn.convolution import Conv2D
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 Array = NDArray[Any]
 
@@ -29,43 +29,32 @@ _MAX_COLUMNS = 64  # of a product that is merged: wider ones fill the vectors by
 _ROOTS = frozenset({"MatMul", "Conv2D"})
 
 
-def merge_products(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step in which narrow products of one input are one product."""
+def merge_products(graph: StepGraph) -> None:
+    """Have narrow products of one input be one product."""
     if graph.types.isdisjoint(_ROOTS):
-        return graph, {}
-    groups = _groups(graph)
-    parts: dict[Node, Sequence[Tensor]] = {}
-
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-        group = groups.get(node)
-        if group is None:
-            return None
-        if group[0] is node:
-            found = sweep.build(node, lambda: _merged(group))
-            parts.update((each, [part]) for each, part in zip(group, found, strict=True))
-            sweep.fired["products of one input"] += len(group)
-        return parts.get(node)
-
-    sweep = Sweep(graph)
-    return (sweep.run(rewrite, _ROOTS), dict(sweep.fired)) if groups else (graph, {})
+        return
+    for group in _groups(graph):
+        parts = graph.build(group[0], partial(_merged, group))
+        for node, part in zip(group, parts, strict=True):
+            graph.replace(node.output, part)
+            graph.fire("products of one input", node)
 
 
-def _groups(graph: StepGraph) -> dict[Node, list[Node]]:
-    """Products that can be merged, each with all of its group."""
+def _groups(graph: StepGraph) -> list[list[Node]]:
+    """Products that can be merged."""
     found: dict[Any, list[Node]] = defaultdict(list)
-    for node in graph.nodes:
-        if node.type in _ROOTS and is_free(node) and _is_narrow(node, graph):
-            weights = value_of(node.inputs[1])
-            assert weights is not None
+    for node in [node for node in graph.nodes if node.op.type_name in _ROOTS]:
+        weights = value_of(node.inputs[1])
+        if weights is not None and is_free(node) and _is_narrow(node, weights, graph):
             key = node.inputs[0], node.op, weights.shape[:-1], weights.dtype, graph.device(node)
             found[key].append(node)
-    return {node: group for group in found.values() if len(group) > 1 for node in group}
+    return [group for group in found.values() if len(group) > 1]
 
 
-def _is_narrow(node: Node, graph: StepGraph) -> bool:
-    """Whether a product has constant weights with few columns, in the plain layout."""
-    op, weights = node.op, value_of(node.inputs[1])
-    if weights is None or node.inputs[1] in graph.feeds or node.output in graph.feeds:
+def _is_narrow(node: Node, weights: Array, graph: StepGraph) -> bool:
+    """Whether a product of constant weights has few columns, in the plain layout."""
+    op = node.op
+    if node.inputs[1] in graph.feeds or node.output in graph.feeds:
         return False
     if isinstance(op, MatMul):
         return not (op.transpose_a or op.transpose_b) and weights.shape[-1] <= _MAX_COLUMNS

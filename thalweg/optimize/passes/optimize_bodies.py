@@ -7,13 +7,13 @@ one graph, and the traces of the control node read from there.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from thalweg.control.branches import Branching
-from thalweg.control.liveness import is_control, needed, traced_tensors
+from thalweg.control.liveness import CONTROL_TYPES, is_control, needed, traced_tensors
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
 from thalweg.graph.node import Node, Tensor
@@ -22,100 +22,71 @@ from thalweg.graph.subgraph import Argument, Body
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Edit, Sweep
 from thalweg.optimize.workspace import Workspace, body_rewriter
 
-#: passes over a body: the body after them, and how often each rule fired
-Inner = Callable[[StepGraph], "tuple[StepGraph, dict[str, int]]"]
+#: passes over a body: how often each rule fired
+Inner = Callable[[StepGraph], Mapping[str, int]]
 
 _MAX_BYTES = 4_096  # of a constant that is copied into a body
 
 
-def optimize_bodies(graph: StepGraph, inner: Inner) -> tuple[StepGraph, dict[str, int]]:
-    """A step in whose control nodes the passes ran."""
+def optimize_bodies(graph: StepGraph, inner: Inner) -> None:
+    """Run passes in control nodes."""
+    if graph.types.isdisjoint(CONTROL_TYPES):
+        return
     controls = [node for node in graph.nodes if is_control(node)]
-    if not controls:
-        return graph, {}
     traces: dict[Node, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if isinstance(node.op, Trace):
             traces[node.inputs[0].op].append(node)
-    fired: Counter[str] = Counter()
-    edits: dict[Node, Edit] = {}
     for node in controls:
-        edits |= _Bodies(node, traces[node], graph, inner, fired).edits()
-    return (Sweep(graph, edits).edited(), dict(fired)) if edits else (graph, {})
+        _Bodies(node, traces[node], graph, inner).run()
 
 
 class _Bodies:
     """The bodies of one control node."""
 
-    def __init__(
-        self,
-        node: Node,
-        traces: Sequence[Node],
-        graph: StepGraph,
-        inner: Inner,
-        fired: Counter[str],
-    ) -> None:
-        self._node, self._traces, self._graph = node, traces, graph
-        self._inner, self._fired = inner, fired
+    def __init__(self, node: Node, traces: Sequence[Node], graph: StepGraph, inner: Inner) -> None:
+        self._node, self._traces, self._graph, self._inner = node, traces, graph, inner
         self._moved: dict[Tensor, Tensor] = {}  # traced tensors, and what stands for them
 
-    def edits(self) -> dict[Node, Edit]:
-        """The control node and its traces, of other bodies; nothing where none changed."""
+    def run(self) -> None:
+        """Give the control node and its traces other bodies, where any changed."""
         op = self._node.op
         bodies = [self._optimized(body) for body in op.bodies]
         if all(new is old for new, old in zip(bodies, op.bodies, strict=True)):
-            return {}
-        found = {self._node: Edit(op=_with_bodies(op, bodies))}
+            return
+        self._graph.edit(self._node, op=_with_bodies(op, bodies))
         for trace in self._traces:
             for tensor in traced_tensors(trace):
                 moved = self._moved.get(tensor)
                 if moved is not None:
-                    found[trace] = Edit(op=_with_tensor(trace.op, moved))
-        return found
+                    self._graph.edit(trace, op=_with_tensor(trace.op, moved))
 
     def _optimized(self, body: Body) -> Body:
         traced = [t for trace in self._traces for t in traced_tensors(trace)]
         traced = [tensor for tensor in dict.fromkeys(traced) if tensor.graph is body.graph]
-        before = self._step(body, traced)
-        after = self._with_constants(before, body)
-        after, fired = self._inner(after)
-        if after is before:
-            return body
-        self._fired.update(fired)
-        return self._rebuilt(body, after, traced)
+        step = self._step(body, traced)
+        self._place_constants(step, body)
+        self._graph.fired.update(self._inner(step))
+        return self._rebuilt(body, step, traced) if step.is_changed else body
 
     def _step(self, body: Body, traced: Sequence[Tensor]) -> StepGraph:
         ends = (*body.outputs, *traced)
         nodes = [n for n in needed(ends, body.targets, {}) if not isinstance(n.op, Argument)]
-        return StepGraph(
-            tuple(nodes),
-            ends,
-            body.targets,
-            frozenset(body.arguments),
-            Workspace(),
-            self._graph.devices,
-        )
+        return StepGraph(nodes, ends, body.targets, frozenset(body.arguments), self._graph.devices)
 
-    def _with_constants(self, step: StepGraph, body: Body) -> StepGraph:
-        """A body in which arguments that are always a constant are one."""
-        known = self._constant_arguments(body)
-        used = {t for node in step.nodes for t in node.inputs if t in known}
-        if not used:
-            return step
-        self._fired["constant argument"] += len(used)
-        made: dict[Tensor, Node] = {
-            tensor: step.workspace.replica(known[tensor].op, ()) for tensor in used
-        }
-        edits = {
-            node: Edit(inputs=tuple([made[t].output if t in made else t for t in node.inputs]))
-            for node in step.nodes
-            if not used.isdisjoint(node.inputs)
-        }
-        done = Sweep(step, edits).edited()
-        return done.with_nodes([*made.values(), *done.nodes])
+    def _place_constants(self, step: StepGraph, body: Body) -> None:
+        """Have arguments that are always a constant be one."""
+        for argument, tensor in self._constant_arguments(body).items():
+            takers = step.takers(argument)
+            if takers:
+                made = step.workspace.replica(tensor.op)
+                step.insert([made], step.nodes[0])
+                for node in takers:
+                    inputs = [made.output if t is argument else t for t in node.inputs]
+                    step.edit(node, inputs=inputs)
+                self._graph.fire("constant argument", self._node)
 
     def _constant_arguments(self, body: Body) -> dict[Tensor, Tensor]:
         """The arguments that no iteration changes, with the constants that they are."""

@@ -14,7 +14,6 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ops.linalg.matmul import MatMul
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 _MAX_FACTORS = 24
 _MIN_SAVING = 0.8  # of the multiplications that the program asked for
@@ -36,27 +35,28 @@ class Chain(NamedTuple):
     cost: int
 
 
-def order_products(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step whose matrix chains are multiplied in the cheapest order."""
+def order_products(graph: StepGraph) -> None:
+    """Multiply matrix chains in the cheapest order."""
     if "MatMul" not in graph.types:
-        return graph, {}
+        return
 
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
-        chain = _chain(node, sweep, _MAX_FACTORS)
+    def rewrite(node: Node) -> Sequence[Tensor] | None:
+        if all(tensor.op.op.type_name != "MatMul" for tensor in node.inputs):
+            return None
+        chain = _chain(node, graph, _MAX_FACTORS)
         if chain is None or not 2 < len(chain.factors) <= _MAX_FACTORS:
             return None
         factors = chain.factors
         splits, cost = _cheapest(factors)
         if cost > _MIN_SAVING * chain.cost:
             return None
-        sweep.fired["matrix chain"] += 1
-        return [sweep.build(node, lambda: _multiplied(factors, splits, 0, len(factors) - 1)[0])]
+        graph.fire("matrix chain", node)
+        return [graph.build(node, lambda: _multiplied(factors, splits, 0, len(factors) - 1)[0])]
 
-    sweep = Sweep(graph)
-    return sweep.run(rewrite, {"MatMul"}), dict(sweep.fired)
+    graph.rewrite(rewrite, {"MatMul"}, 1)
 
 
-def _chain(node: Node, sweep: Sweep, depth: int) -> Chain | None:
+def _chain(node: Node, graph: StepGraph, depth: int) -> Chain | None:
     """The factors of a product, those of its own factors in their place; None if a size is
     unknown."""
     if not is_free(node) or not isinstance(node.op, MatMul):
@@ -65,8 +65,8 @@ def _chain(node: Node, sweep: Sweep, depth: int) -> Chain | None:
     cost = 0
     flags = (node.op.transpose_a, node.op.transpose_b)
     for tensor, flipped in zip(node.inputs, flags, strict=True):
-        is_link = depth > 0 and not flipped and _is_link(tensor, node, sweep)
-        inner = _chain(tensor.op, sweep, depth - 1) if is_link else _leaf(tensor, flipped)
+        is_link = depth > 0 and not flipped and _is_link(tensor, node, graph)
+        inner = _chain(tensor.op, graph, depth - 1) if is_link else _leaf(tensor, flipped)
         if inner is None:
             return None
         found += inner.factors
@@ -85,10 +85,10 @@ def _leaf(tensor: Tensor, flipped: bool) -> Chain | None:
     return Chain([Factor(tensor, flipped, rows, columns)], 0)
 
 
-def _is_link(tensor: Tensor, user: Node, sweep: Sweep) -> bool:
+def _is_link(tensor: Tensor, user: Node, graph: StepGraph) -> bool:
     """Whether a factor is a product of its own that nothing else uses."""
-    node, graph = tensor.op, sweep.graph
-    is_own = isinstance(node.op, MatMul) and sweep.is_open(tensor) and sweep.uses(tensor) == 1
+    node = tensor.op
+    is_own = isinstance(node.op, MatMul) and graph.is_open(tensor) and graph.uses(tensor) == 1
     return is_own and (graph.devices is None or graph.device(node) == graph.device(user))
 
 

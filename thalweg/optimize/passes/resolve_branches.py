@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.control.branches import Branching, If
-from thalweg.control.liveness import is_control, needed, traced_tensors
+from thalweg.control.liveness import CONTROL_TYPES, needed, traced_tensors
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
 from thalweg.graph.analysis.node_effects import accesses
@@ -25,42 +25,40 @@ from thalweg.optimize.evaluate import outputs_of
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 
-def resolve_branches(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step without conditionals that are decided."""
-    if not any(is_control(node) for node in graph.nodes):
-        return graph, {}
+def resolve_branches(graph: StepGraph) -> None:
+    """Replace conditionals that are decided, and loops that make no iteration."""
+    if graph.types.isdisjoint(CONTROL_TYPES):
+        return
     traces: dict[Any, list[Node]] = defaultdict(list)  # by the op, which copies of a node share
     for node in graph.nodes:
         if isinstance(node.op, Trace):
             traces[node.inputs[0].op.op].append(node)
     known: dict[Any, Tensor] = {}  # by the op of a trace
 
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+    def rewrite(node: Node) -> Sequence[Tensor] | None:
         if isinstance(node.op, Trace):
             return [known[node.op]] if node.op in known else None
         if isinstance(node.op, While):
-            return _unrun(node, node.op, traces[node.op], sweep)
-        body = _decided(node, sweep)
+            return _unrun(node, node.op, traces[node.op], graph)
+        body = _decided(node, graph)
         if body is None or not _are_known(traces[node.op], body):
             return None
-        sweep.fired["decided conditional"] += 1
-        outputs, found = _inlined(node, body, traces[node.op], sweep)
+        graph.fire("decided conditional", node)
+        outputs, found = _inlined(node, body, traces[node.op], graph)
         known.update(found)
         return outputs
 
-    sweep = Sweep(graph)
-    roots = {"If", "Case", "While", *(n.type for n in graph.nodes if isinstance(n.op, Trace))}
-    return sweep.run(rewrite, roots), dict(sweep.fired)
+    roots = {*CONTROL_TYPES, *(each.type for nodes in traces.values() for each in nodes)}
+    graph.rewrite(rewrite, roots)
 
 
-def _decided(node: Node, sweep: Sweep) -> Body | None:
+def _decided(node: Node, graph: StepGraph) -> Body | None:
     """The branch of a conditional that always runs."""
     op, choice = node.op, node.inputs[0]
-    value = value_of(choice) if sweep.is_open(choice) else None
-    if not isinstance(op, Branching) or value is None or _is_ordered(node, sweep):
+    value = value_of(choice) if graph.is_open(choice) else None
+    if not isinstance(op, Branching) or value is None or _is_ordered(node, graph):
         return None
     if isinstance(op, If):
         return op.branches[bool(value)]
@@ -68,37 +66,39 @@ def _decided(node: Node, sweep: Sweep) -> Body | None:
     return op.branches[number if 0 <= number < len(op.branches) else -1]
 
 
-def _is_ordered(node: Node, sweep: Sweep) -> bool:
+def _is_ordered(node: Node, graph: StepGraph) -> bool:
     """Whether a control node has effects, or comes after some, or others wait for it."""
-    if node.controls or node in sweep.graph.waited or any(accesses(node)):
+    if node.controls or graph.is_waited(node) or any(accesses(node)):
         return True
-    return any(sweep.graph.is_guarded(tensor) for tensor in node.inputs)
+    return any(graph.is_guarded(tensor) for tensor in node.inputs)
 
 
-def _unrun(node: Node, op: While, traces: Sequence[Node], sweep: Sweep) -> Sequence[Tensor] | None:
+def _unrun(
+    node: Node, op: While, traces: Sequence[Node], graph: StepGraph
+) -> Sequence[Tensor] | None:
     """The variables of a loop that makes no iteration."""
-    if traces or _is_ordered(node, sweep):
+    if traces or _is_ordered(node, graph):
         return None
     outer = dict(zip(op.condition.arguments, node.inputs, strict=True))
     values: dict[Tensor, Any] = {}
     for inner in needed(op.condition.outputs, op.condition.targets, {}):
-        known = _value_at_first(inner, outer, values, sweep)
+        known = _value_at_first(inner, outer, values, graph)
         if known is None:
             return None
         values.update(zip(inner.outputs, known, strict=True))
     if bool(values[op.condition.outputs[0]]):
         return None
-    sweep.fired["loop without iterations"] += 1
+    graph.fire("loop without iterations", node)
     return node.inputs[: len(node.outputs)]
 
 
 def _value_at_first(
-    node: Node, outer: Mapping[Tensor, Tensor], values: Mapping[Tensor, Any], sweep: Sweep
+    node: Node, outer: Mapping[Tensor, Tensor], values: Mapping[Tensor, Any], graph: StepGraph
 ) -> Sequence[Any] | None:
     """What a node of a condition gives before the first iteration, if constants tell."""
     if isinstance(node.op, Argument):
         tensor = outer.get(node.output)
-        value = value_of(tensor) if tensor is not None and sweep.is_open(tensor) else None
+        value = value_of(tensor) if tensor is not None and graph.is_open(tensor) else None
         return None if value is None else [value]
     small = all(np.size(values[tensor]) <= _MAX_ELEMENTS for tensor in node.inputs)
     if not is_free(node) or not small or not node.op.has("numpy"):
@@ -117,23 +117,23 @@ def _are_known(traces: Sequence[Node], body: Body) -> bool:
 
 
 def _inlined(
-    node: Node, body: Body, traces: Sequence[Node], sweep: Sweep
+    node: Node, body: Body, traces: Sequence[Node], graph: StepGraph
 ) -> tuple[list[Tensor], dict[Any, Tensor]]:
     """What a branch gives, computed in the place of the conditional; and its traces."""
-    again = Rewriter(sweep.graph.workspace, dict(zip(body.arguments, node.inputs[1:], strict=True)))
+    again = Rewriter(graph.workspace, dict(zip(body.arguments, node.inputs[1:], strict=True)))
     read = {trace.op: tensor for trace in traces for tensor in traced_tensors(trace)}
     own = [tensor for tensor in read.values() if tensor.graph is body.graph]
     for inner in needed([*body.outputs, *own], body.targets, again.tensors):
         if not isinstance(inner.op, Argument):
             unused = {tensor: tensor for tensor in inner.inputs if tensor not in again.tensors}
             again.tensors.update(unused)  # a control node inside takes what nothing needs
-            sweep.add(again.copy(inner))
+            graph.insert([again.copy(inner)], node)
     outputs = [again.tensors[tensor] for tensor in body.outputs]
-    return outputs, {op: _read(tensor, body, again, node, sweep) for op, tensor in read.items()}
+    return outputs, {op: _read(tensor, body, again, node, graph) for op, tensor in read.items()}
 
 
-def _read(tensor: Tensor, body: Body, again: Rewriter, node: Node, sweep: Sweep) -> Tensor:
+def _read(tensor: Tensor, body: Body, again: Rewriter, node: Node, graph: StepGraph) -> Tensor:
     if tensor.graph is body.graph:
         return again.tensors[tensor]
     shape, dtype = tensor.shape.as_list(), tensor.dtype.base_dtype.as_numpy_dtype
-    return sweep.build(node, lambda: constant(np.zeros([size or 0 for size in shape], dtype)))
+    return graph.build(node, lambda: constant(np.zeros([size or 0 for size in shape], dtype)))

@@ -7,47 +7,37 @@ what that comes after. What computes may fail, and is waited for as it is.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from thalweg.graph.node import Node
 from thalweg.optimize.pure import is_pure
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Edit, Sweep
 
 _TRANSPARENT = frozenset({"NoOp", "Identity", "StopGradient", "PreventGradient"})
 _MAX_CONTROLS = 1_000  # of a node: a NoOp that groups more is cheaper than its edges
 
 
-def simplify_controls(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step without control edges that follow from others."""
-    inside = frozenset(graph.nodes)
-    fired: Counter[str] = Counter()
-    edits: dict[Node, Edit] = {}
-    found: dict[Node, tuple[Node, ...]] = {}
-    for node in graph.nodes:
-        if not node.controls:
-            continue
-        controls = _forwarded(node, graph, inside, found)
-        kept = tuple(_without_implied(node, controls, found))
-        found[node] = kept
-        if kept != node.controls:
-            fired["control edges"] += max(1, len(node.controls) - len(kept))
-            edits[node] = Edit(controls=kept)
-    return (Sweep(graph, edits).edited(), dict(fired)) if edits else (graph, {})
+def simplify_controls(graph: StepGraph) -> None:
+    """Remove control edges that follow from others."""
+    found: dict[Node, tuple[Node, ...]] = {}  # what each node waits for then
+    for node in [node for node in graph.nodes if node.controls]:
+        controls = _forwarded(node, graph, found)
+        found[node] = tuple(_without_implied(node, controls, found))
+    for node, controls in found.items():
+        if controls != node.controls:
+            graph.fire("control edges", node, max(1, len(node.controls) - len(controls)))
+            graph.edit(node, controls=controls)
 
 
-def _forwarded(
-    node: Node, graph: StepGraph, inside: frozenset[Node], found: dict[Node, tuple[Node, ...]]
-) -> list[Node]:
+def _forwarded(node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]) -> list[Node]:
     """What a node waits for, through nodes that do nothing."""
     controls: dict[Node, None] = {}
     for control in node.controls:
         if _does_nothing(control, graph):
             for earlier in _sources(control, graph, found):
-                if earlier in inside and not _is_value(earlier):
+                if earlier in graph and not _is_value(earlier):
                     controls[earlier] = None
-        elif control in inside and not _is_value(control):
+        elif control in graph and not _is_value(control):
             controls[control] = None
     return list(controls) if len(controls) <= _MAX_CONTROLS else list(node.controls)
 

@@ -12,24 +12,22 @@ from collections.abc import Sequence
 from thalweg.graph.node import Node, Tensor
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.sweep import Sweep
 
 _TRANSPARENT = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient"})
 
 
-def strip_identities(graph: StepGraph) -> tuple[StepGraph, dict[str, int]]:
-    """A step without nodes that only pass values on."""
+def strip_identities(graph: StepGraph) -> None:
+    """Remove nodes that only pass values on."""
     if graph.types.isdisjoint(_TRANSPARENT):
-        return graph, {}
+        return
 
-    def rewrite(node: Node, sweep: Sweep) -> Sequence[Tensor] | None:
+    def rewrite(node: Node) -> Sequence[Tensor] | None:
         if not is_free(node) or _moves(node, graph) or graph.gives_own_value(node):
             return None
-        sweep.fired[node.type] += 1
+        graph.fire(node.type, node)
         return node.inputs
 
-    sweep = Sweep(graph)
-    return sweep.run(rewrite, _TRANSPARENT), dict(sweep.fired)
+    graph.rewrite(rewrite, _TRANSPARENT)
 
 
 def _moves(node: Node, graph: StepGraph) -> bool:

@@ -125,8 +125,9 @@ def _composed(x: Any, p: Any, q: Any) -> Any:
     return op.Transpose(x, inner[outer].astype(np.int32))
 
 
-def _reshaped(x: Any, root: Any) -> Any:
-    return op.Reshape(x, np.array(root.shape.as_list(), np.int32))
+def _reshaped(x: Any, p: Any) -> Any:
+    sizes = x.shape.as_list()
+    return op.Reshape(x, np.array([sizes[axis] for axis in integers(p) or ()], np.int32))
 
 
 # What the tests draw

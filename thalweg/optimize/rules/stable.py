@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.optimize.facts import integers, is_float, last_size
+import numpy as np
+
+from thalweg.optimize.facts import integers, is_float, last_size, same_shape
 from thalweg.optimize.pattern import const, op
 from thalweg.optimize.rule import Exactness, Match, rule
 
@@ -35,7 +37,70 @@ def _softmax_gradient(g: Any, z: Any, a: Any) -> Any:
     return (g / s - op.Sum(g / s * s, const(a), keep_dims=True)) * s
 
 
+def _sums_rows(match: Match) -> bool:
+    """Whether rows, which the softmax normalises, are summed with other axes: of one reduction over
+    all, no thread has whole rows, and the log-softmax is not computed where it is summed."""
+    rank, axes = match.bound["z"].shape.rank, integers(match.bound["a"])
+    if rank is None or rank < 2 or axes is None or match.bound["labels"].shape.rank != rank:
+        return False
+    return len(axes) > 1 and {axis % rank for axis in axes} == set(range(rank))
+
+
+def _rows_first(labels: Any, z: Any) -> Any:
+    each = op.Sum(labels * op.LogSoftmax(z), np.array([z.shape.rank - 1], np.int32))
+    return op.Sum(each, np.arange(z.shape.rank - 1, dtype=np.int32))
+
+
+def _is_small_cross_entropy(match: Match) -> bool:
+    """Whether this is a cross-entropy of short rows: in one kernel it takes one call less; of long
+    rows, the log-softmax is better kept for the gradient."""
+    labels, z, axes = match.bound["labels"], match.bound["z"], integers(match.bound["a"])
+    if z.shape.rank != 2 or not same_shape(labels.shape, z.shape):
+        return False
+    return axes in ([1], [-1]) and (last_size(z) or 0) <= _MAX_ROW
+
+
+_MAX_ROW = 64
+
+
+def _logits(*axes: int) -> Any:
+    def sample(rng: Any) -> dict[str, Any]:
+        shape = (int(rng.integers(1, 4)), int(rng.integers(1, 6)))
+        logits = rng.normal(size=shape) * 5
+        return {"labels": rng.normal(size=shape), "z": logits, "a": list(axes)}
+
+    return sample
+
+
 RULES = (
+    rule(
+        "sum of a product with a log-softmax",
+        ROUNDING,
+        lambda labels, z, a: op.Sum(labels * op.LogSoftmax(z), const(a)),
+        _rows_first,
+        _sums_rows,
+        is_float,
+        sample=_logits(0, 1),
+    ),
+    rule(
+        "cross-entropy of a log-softmax",
+        ROUNDING,
+        lambda labels, z, a: op.Sum(labels * op.LogSoftmax(z), const(a)),
+        lambda labels, z: -op.SoftmaxCrossEntropyWithLogits(z, labels)[0],
+        _is_small_cross_entropy,
+        is_float,
+        sample=_logits(-1),
+        stabilises=True,
+    ),
+    rule(
+        "exponential of a log-softmax",
+        ROUNDING,
+        lambda z: op.Exp(op.LogSoftmax(z)),
+        op.Softmax,
+        dtypes=is_float,
+        single_use=True,
+        sample=lambda rng: {"z": rng.normal(size=(3, int(rng.integers(1, 6)))) * 5},
+    ),
     rule(
         "logarithm of a softmax",
         ROUNDING,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from thalweg.graph.build import graph_of
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.dtypes import DType
 from thalweg.graph.likes import TensorLike
@@ -132,7 +133,7 @@ class AdamOptimizer(ElementwiseOptimizer):
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Node:
         power1, power2 = self._get_beta_accumulators()
-        graph = power1.graph
+        graph = graph_of([power1])
         with graph.device(power1.device):
             updated = basic.group(*update_ops)
         with graph.control_dependencies([updated]), graph.colocate_with(power1.op):

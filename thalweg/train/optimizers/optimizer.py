@@ -13,6 +13,7 @@ from thalweg.autodiff.gradients import gradients
 from thalweg.functions.tape import GradientTape
 from thalweg.functions.updates import update
 from thalweg.graph import dtypes
+from thalweg.graph.build import graph_of
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -122,11 +123,11 @@ class Optimizer:
         """
         pairs = self.compute_gradients(
             loss,
-            var_list,
-            gate_gradients,
-            aggregation_method,
-            colocate_gradients_with_ops,
-            grad_loss,
+            var_list=var_list,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
         )
         if all(gradient is None for gradient, _ in pairs):
             names = [str(variable) for _, variable in pairs]
@@ -134,7 +135,7 @@ class Optimizer:
                 "No gradients provided for any variable, check your graph for ops that do not "
                 f"support gradients, between variables {names} and loss {loss}."
             )
-        return self.apply_gradients(pairs, global_step, name)
+        return self.apply_gradients(pairs, global_step=global_step, name=name)
 
     def compute_gradients(
         self,
@@ -248,7 +249,7 @@ class Optimizer:
         return self._apply(present, global_step, name)
 
     def _apply(self, present: Sequence[Any], global_step: Any, name: str | None) -> Node:
-        graph: Graph = present[0][1].graph
+        graph = graph_of([present[0][1]])  # in a branch of `cond`, updates are part of the branch
         with graph.as_default(), name_scope(name, self._name) as scope:
             self._prepare()
             updates = [self._update(graph, g, v) for g, v in present]

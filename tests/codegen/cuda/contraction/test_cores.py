@@ -175,3 +175,17 @@ def test_products_of_channels_are_loops():
     )  # fmt: skip
     with pytest.raises(NotContraction):
         emit_contraction(kernel, emulated())
+
+
+def test_long_sums_lose_no_more_than_short_ones_and_stay_infinite():
+    count = 5000
+    kernel = matmul(8, 8, count)
+    made = Schedule("cores", 32, 32, 16, 2, 1)
+    a, b = np.full((8, count), 0.1, np.float32), np.ones((count, 8), np.float32)
+    a[1, 700] = np.inf
+    held = [aligned(array) for array in (a, b, np.zeros((8, 8), np.float32))]
+    launch(kernel, [inner for *_, inner in held], made)
+    out = held[2][2].reshape(8, 8)
+    exact = float(np.float32(0.1)) * count
+    np.testing.assert_allclose(out[0], exact, rtol=3e-6)
+    assert np.isposinf(out[1]).all()

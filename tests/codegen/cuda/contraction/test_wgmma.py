@@ -11,6 +11,8 @@ from tests.codegen.cuda.contraction.emulated_launch import check
 from tests.codegen.cuda.contraction.products import narrow, narrow_convolutions, narrow_product
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.ir.dynamic import dynamic
+from thalweg.ir.index import number
+from thalweg.ir.kernel import Access
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 COPIED = Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1)
@@ -43,6 +45,8 @@ def test_one_operand_by_the_copy_engine():
         Schedule("wgmma", 128, 256, 64, 8, 1, stages=4, loaders=1),
         Schedule("wgmma", 64, 128, 64, 4, 1, stages=2, loaders=1),
         Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1, workers=5),
+        Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1, splits=3),
+        Schedule("wgmma", 64, 64, 64, 4, 1, stages=2, loaders=1, splits=2),
     ],
 )
 def test_schedules(made):
@@ -98,6 +102,30 @@ def test_pointwise_convolutions_are_products():
         narrow(Conv(2, 9, 9, 64, 72, 1, 1, dtype=BFLOAT16).forward()), COPIED, tolerance=0.1
     )
     assert not any(spec.map.windows for spec in made.tensor_maps)
+
+
+@pytest.mark.parametrize("made", [replace(COPIED, splits=2), replace(THREADS, splits=5)])
+def test_filters_of_convolutions_in_parts(made):
+    _, filters, _ = narrow_convolutions(BFLOAT16, 2, 14, 12, 64, 64, 3, 3, pad=(1, 1))
+    check(filters, made, tolerance=0.2)
+
+
+def test_lowered_convolutions_are_read_by_the_copy_engine():
+    """Bounds come in any form: what counts is where they begin."""
+    conv = Conv(2, 9, 7, 64, 64, 3, 3, pad=(1, 1), dtype=BFLOAT16)
+    for kernel in (conv.forward(), conv.filter_gradient(), conv.input_gradient()):
+        moved = replace(kernel, a=_from(kernel.a, 5), b=_from(kernel.b, 5))
+        made = check(narrow(moved), COPIED, tolerance=0.2)
+        assert any(spec.map.windows for spec in made.tensor_maps)
+        assert len(made.tensor_maps) == 2
+
+
+def _from(access: Access, start: int) -> Access:
+    """An operand whose bounds do not begin at 0."""
+    bounds = tuple(
+        (low + start, place + number(start), high + start) for low, place, high in access.bounds
+    )
+    return replace(access, bounds=bounds)
 
 
 @pytest.mark.parametrize("rows", [1, 64, 130, 300])

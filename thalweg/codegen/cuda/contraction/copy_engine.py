@@ -313,12 +313,12 @@ def _image_axis(
         low, place, high = bound
         others = set(place.strides) - {variable, tap}
         numbers = (low, high, *place.integers)
-        if others or not place.is_plain or low != 0 or not all(map(is_static, numbers)):
+        if others or not place.is_plain or not all(map(is_static, numbers)):
             return None
         step, dilation = place.factor(variable), 0 if tap is None else place.factor(tap)
         if step <= 0 or far % step or near != far // step * dilation:
             return None
-        pitch, start, extent = far // step, place.constant, high
+        pitch, start, extent = far // step, place.constant - low, high - low
     else:
         pitch = gcd(far, near)
         step, dilation, start = far // pitch, near // pitch, 0

@@ -2,7 +2,8 @@
 
 Each thread has some rows and columns of the tile in registers, in pieces of four that lie far
 apart, so that a warp reads shared memory without conflicts. While the tile of one block of terms is
-multiplied, that of the next is on its way from memory to registers.
+multiplied, that of the next is on its way from memory to registers. Long sums of float32 numbers
+start from zero every so many terms: rounding errors do not grow with their length.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import sum_type
+from thalweg.codegen.cuda.contraction.output import sum_type, together
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
-from thalweg.codegen.llvm.builder import I64, Type, Value, constant
+from thalweg.codegen.llvm.builder import FLOAT, I64, Type, Value, constant
+from thalweg.codegen.loops.blocks import compensated, restored
 
 PIECE = 4  # rows or columns of a thread that are side by side
 _PAD = 4  # elements that keep the columns of a transposed chunk in different banks
 _UNROLL = 8
+_RESIDENT_THREADS = 512  # of a multiprocessor, with up to 128 registers each
+_SUMMED_TERMS = 128  # that are summed before they are added to a total
 
 
 def shared_bytes(work: Work) -> int:
@@ -27,6 +31,12 @@ def shared_bytes(work: Work) -> int:
     size = sum_type(work.problem).bits // 8
     made = work.schedule
     return 2 * made.k * (made.m + made.n + 2 * _PAD) * size
+
+
+def resident_blocks(work: Work) -> int:
+    """How many blocks a multiprocessor is to have: they hide each other's waits, and registers are
+    to be used so that it has room for them."""
+    return max(1, _RESIDENT_THREADS // work.schedule.threads)
 
 
 def emit_cores(work: Work, frame: GridFrame) -> None:
@@ -76,13 +86,17 @@ class _Cores:
         self._put(self._read(first), constant(I64, 0))
         frame.grid.barrier()
         zeros = [constant(self.kind, 0)] * (self.rows * self.columns)
+        totals = _Totals.of(self.work, frame, len(zeros))
         with b.loop(first, end, one, zeros) as loop:
-            odd = b.binary("and", frame.subtract(loop.index, first), one)
+            number = frame.subtract(loop.index, first)
+            odd = b.binary("and", number, one)
             following = self._read(frame.add(loop.index, one))
-            loop.next = self._multiplied(loop.carried, odd)
+            sums = self._multiplied(loop.carried, odd)
+            loop.next = sums if totals is None else totals.kept(sums, number)
             self._put(following, b.binary("xor", odd, one))
             frame.grid.barrier()
-        self.work.finish(frame, self.tile, lambda sink: self._store(sink, loop.results))
+        found = loop.results if totals is None else totals.with_rest(loop.results)
+        self.work.finish(frame, self.tile, lambda sink: self._store(sink, found))
 
     def _read(self, block: Value) -> list[list[Value]]:
         frame = self.frame
@@ -155,6 +169,71 @@ class _Cores:
                 column = frame.plus32(column0, piece * columns_apart)
                 first = i * self.columns + piece * PIECE
                 sink.store(row, column, sums[first : first + PIECE])
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """The sums of a thread over all blocks so far, and what rounding took from them, in memory of
+    its own: they are needed once in so many terms."""
+
+    frame: GridFrame
+    memory: Value
+    count: int
+    every: int  # blocks of terms, a power of two
+
+    @classmethod
+    def of(cls, work: Work, frame: GridFrame, count: int) -> _Totals | None:
+        """Totals that are zero; None where sums are short, or wide."""
+        problem, every = work.problem, max(_SUMMED_TERMS // work.schedule.k, 1)
+        is_short = problem.reduced.is_static and problem.shape[3] <= 2 * _SUMMED_TERMS
+        if sum_type(problem) != FLOAT or is_short:
+            return None
+        made = cls(frame, frame.b.stack(FLOAT, 2 * count), count, every)
+        for place in range(0, 2 * count, PIECE):
+            made._put(place, constant(FLOAT.of(PIECE), 0))
+        return made
+
+    def _at(self, place: int) -> Value:
+        return self.frame.at_byte(self.memory, 4 * place)
+
+    # Volatile: LLVM would keep them in registers, of which half the threads would have no more.
+
+    def _put(self, place: int, value: Value) -> None:
+        self.frame.b.line(f"store volatile {value}, {self._at(place)}, align 16")
+
+    def _get(self, place: int) -> Value:
+        kind = FLOAT.of(PIECE)
+        return self.frame.b.emit(kind, f"load volatile {kind}, {self._at(place)}, align 16")
+
+    def kept(self, sums: Sequence[Value], number: Value) -> list[Value]:
+        """The sums after a block of terms: zero where they went into the totals."""
+        b, last = self.frame.b, constant(I64, self.every - 1)
+        is_last = b.compare("eq", b.binary("and", number, last), last)
+
+        def add() -> list[Value]:
+            for place in range(0, self.count, PIECE):
+                total, lost = self._added(place, sums)
+                self._put(place, total)
+                self._put(self.count + place, lost)
+                self.frame.grid.warp_barrier()  # or all would be loaded first
+            return [constant(FLOAT, 0)] * self.count
+
+        return b.choose_all(is_last, add, lambda: sums)
+
+    def _added(self, place: int, sums: Sequence[Value]) -> tuple[Value, Value]:
+        """Some totals with sums added, and what was lost by that."""
+        before, lost = self._get(place), self._get(self.count + place)
+        return compensated(
+            self.frame.b, before, lost, together(self.frame, sums[place : place + PIECE])
+        )
+
+    def with_rest(self, sums: Sequence[Value]) -> list[Value]:
+        """The totals with the last sums, and with what was lost."""
+        b, found = self.frame.b, list[Value]()
+        for place in range(0, self.count, PIECE):
+            total = restored(b, *self._added(place, sums))
+            found += [b.extract(total, lane) for lane in range(PIECE)]
+        return found
 
 
 def _threads_across(n: int, threads: int) -> int:

@@ -58,7 +58,13 @@ class Cost:
         block, out = self._block(), self._way_out()
         if made.workers:
             share = ceil(tiles * depth / made.workers) * ceil(made.workers / units)
-            time = _PARTS_RISK * (share * block + 2 * out + _FILL + self._fixup())
+            parts = 2 * made.workers
+            ends = ceil(tiles / made.workers) + 1  # of tiles that a worker has something of
+            time = _PARTS_RISK * (share * block + ends * (out + _FILL) + self._fixup(parts))
+        elif made.splits > 1:
+            parts = tiles * made.splits
+            each = ceil(depth / made.splits) * block + self._part_out() + _FILL / 2
+            time = _PARTS_RISK * (ceil(parts / units) * each + self._fixup(parts))
         else:
             rounds = ceil(tiles / units)
             fill = _FILL / (2 if made.unit == "wgmma" else 1)  # the next tile's is hidden
@@ -95,11 +101,14 @@ class Cost:
         size = made.m * made.n
         return size * (_WAY_OUT + (written + 2 * max(0, read)) / _CACHE_RATE)
 
-    def _fixup(self) -> float:
+    def _part_out(self) -> float:
+        """A tile of sums on its way to scratch memory."""
+        return self.made.m * self.made.n * (_WAY_OUT + 4 / _CACHE_RATE)
+
+    def _fixup(self, parts: int) -> float:
         """The launch that adds parts up: they are written and read once."""
         made, target = self.made, self.target
-        parts = 2 * made.workers * made.m * made.n * 4
-        moved = 1.5 * parts / (_CACHE_RATE / 2 * target.multiprocessors)
+        moved = 1.5 * parts * made.m * made.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
         return moved + target.launch_time * 1e-9 * target.clock + _FILL
 
     def _memory(self) -> float:

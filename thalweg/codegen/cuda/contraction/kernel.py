@@ -39,11 +39,13 @@ def emit_contraction(
     """
     work = _work(kernel, target, aligned, schedule)
     module = GridModule(target)
+    if work.schedule.unit == "cores":
+        module.min_blocks = cores.resident_blocks(work)
     maps = wgmma.Plan(work).tensor_maps if work.schedule.unit == "wgmma" else ()
     frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
     _write(frame, guarded, lambda: _multiply(work, frame))
     entries = [_MULTIPLY]
-    if work.schedule.workers:
+    if work.schedule.has_parts:
         entries.append(_FIXUP)
         fixup = GridFrame(module, _FIXUP, work.problem.kernel, FIXUP_THREADS, len(maps))
         _write(fixup, guarded, lambda: work.emit_fixup(fixup))
@@ -62,11 +64,14 @@ def contraction_shapes(
     made = work.schedule
     tiles = max(1, work.tiles(work.problem.words(sizes)))
     shared = _shared_bytes(work, target)
-    blocks = min(tiles, target.multiprocessors) if made.unit == "wgmma" else tiles
+    blocks = tiles * made.splits
+    if made.unit == "wgmma":
+        blocks = min(blocks, target.multiprocessors)
     multiply = LaunchShape((made.workers or blocks, 1, 1), (made.threads, 1, 1), shared)
-    if not made.workers:
+    if not made.has_parts:
         return (multiply,)
-    return multiply, LaunchShape((tiles, 1, 1), (FIXUP_THREADS, 1, 1))
+    fixup = tiles if made.workers else work.fixup_blocks(tiles, target.multiprocessors)
+    return multiply, LaunchShape((fixup, 1, 1), (FIXUP_THREADS, 1, 1))
 
 
 def _work(

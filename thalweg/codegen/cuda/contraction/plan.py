@@ -29,6 +29,9 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
+_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own
+_MIN_SPLIT_DEPTH = 4  # blocks of terms of such a part
+_MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones are as good
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
@@ -67,24 +70,34 @@ def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]
 
 
 def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Schedule]:
-    """A tile as it is, and with shares of workers where all sizes are known.
-
-    On an H200, wgmma with shares was slower than without in all products but those of a few tiles,
-    and some of its kernels read beyond the shared memory of their block: it is not offered.
-    """
+    """A tile as it is, and where all sizes are known with parts of its terms: by wgmma as tiles of
+    their own, else as shares of workers, which were slower in most products by wgmma: workers are
+    at places far from each other, and what they read does not stay in the second cache."""
     yield tile
     spaces = problem.batch, problem.rows, problem.columns, problem.reduced
-    if tile.unit == "wgmma" or not all(space.is_static for space in spaces):
+    if not all(space.is_static for space in spaces):
         return
     units = target.multiprocessors
     work = Work(problem, tile)
     tiles, depth = work.tiles(problem.words()), work.counts(problem.words())[3]
+    if tile.unit == "wgmma":
+        for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
+            made = replace(tile, splits=splits)
+            if Work(problem, made).scratch <= _MAX_PARTS:
+                yield made
+        return
     wanted = {units, 2 * units}
     wanted |= {tiles * parts for parts in (2, 3, 4, 6, 8, 12, 16) if tiles * parts <= 2 * units}
     for workers in sorted(wanted):
         share = tiles * depth / workers
         if share >= 4 and 2 * workers * work.part_bytes <= _MAX_PARTS:
             yield replace(tile, workers=workers)
+
+
+def _splits(depth: int, most: int) -> list[int]:
+    """Numbers of parts, of which none is empty and each has some blocks of terms."""
+    wanted = range(2, min(most, _MAX_SPLITS, depth // _MIN_SPLIT_DEPTH) + 1)
+    return sorted({-(-depth // -(-depth // splits)) for splits in wanted})
 
 
 def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:

@@ -17,8 +17,9 @@ class Schedule:
     of them multiply, `warps_n` side by side, and `loaders` more only load. `stages` tiles of the
     operands are in shared memory at once. Of `group` rows of tiles one column after the other is
     computed, while the caches hold what they share. With `workers`, that many blocks have equal
-    shares of all terms of all tiles, and a second launch adds up the tiles that several of them
-    have parts of.
+    shares of all terms of all tiles (stream-K), and a second launch adds up the tiles that several
+    of them have parts of. With `splits`, the terms of every tile are as many parts, each of which
+    is a tile of its own, and a second launch adds up all of them.
     """
 
     unit: Unit
@@ -31,6 +32,12 @@ class Schedule:
     group: int = 8
     workers: int = 0
     loaders: int = 0
+    splits: int = 1
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a second launch adds up what blocks summed."""
+        return self.workers > 0 or self.splits > 1
 
     @property
     def threads(self) -> int:

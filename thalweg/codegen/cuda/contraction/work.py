@@ -19,6 +19,7 @@ from thalweg.codegen.llvm.builder import I64, Value, constant
 
 FIXUP_THREADS = 256
 _FIXUP_LANES = 4  # columns that a thread adds up at once
+_FIXUP_BLOCKS = 8  # of a multiprocessor
 
 Sink = Output | Partial
 
@@ -71,7 +72,16 @@ class Work:
     @property
     def scratch(self) -> int:
         """The bytes of all parts: a worker has one at the start of its share and one at its end."""
-        return 2 * self.schedule.workers * self.part_bytes
+        made = self.schedule
+        parts = 2 * made.workers
+        if made.splits > 1:
+            parts = made.splits * self.tiles(self.problem.words())
+        return parts * self.part_bytes
+
+    def fixup_blocks(self, tiles: int, multiprocessors: int) -> int:
+        """The blocks that add up the parts of all tiles."""
+        chunks = tiles * self.schedule.m * self.schedule.n // _FIXUP_LANES
+        return min(-(-chunks // FIXUP_THREADS), _FIXUP_BLOCKS * multiprocessors)
 
     # On the device
 
@@ -80,6 +90,10 @@ class Work:
         """A loop over the tiles of a block."""
         device = _Device(frame, self)
         one = constant(I64, 1)
+        if self.schedule.splits > 1:
+            with self._splits_of_block(frame, device) as tile:
+                yield tile
+            return
         if not self.schedule.workers:
             block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
             count = frame.wide(device.count)
@@ -109,15 +123,37 @@ class Work:
             )
             yield Tile(*device.place(number), first32, end32, whole, part, done32)
 
+    @contextmanager
+    def _splits_of_block(self, frame: GridFrame, device: _Device) -> Generator[Tile]:
+        """A loop over parts of tiles: all tiles' first ones, which read the same terms, then all
+        second ones. Every part has as many blocks of terms, but the last."""
+        b, splits = frame.b, self.schedule.splits
+        block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
+        each = frame.chunks32(device.blocks, splits)
+        count = frame.wide(frame.times32(device.count, splits))
+        with b.loop(block, count, blocks, [frame.i32(0)]) as loop:
+            number, (done,) = b.convert("trunc", loop.index, "i32"), loop.carried
+            part, tile = (
+                frame.over32(number, device.count),
+                frame.modulo32(number, device.count),
+            )
+            first = frame.times32(each, part)
+            end = b.intrinsic("smin", frame.plus32(first, each), device.blocks)
+            yield Tile(*device.place(tile), first, end, None, loop.index, done)
+            loop.next = [frame.plus32(done, b.binary("sub", end, first))]
+
     def finish(self, frame: GridFrame, tile: Tile, store: Callable[[Sink], None]) -> None:
         """Store the sums of a tile: as results, or as a part of them."""
         results = Output(frame, self.problem, tile.batch, tile.row, tile.column)
-        if tile.whole is None or tile.part is None:
+        if tile.part is None:
             store(results)
             return
         base = frame.b.element(frame.scratch, "i8", frame.multiply(tile.part, self.part_bytes))
         kind, is_aligned = sum_type(self.problem), self.problem.is_aligned
         parts = Partial(frame, base, self.schedule.n, kind, is_aligned)
+        if tile.whole is None:
+            store(parts)
+            return
         with frame.b.when(tile.whole):
             store(results)
         with frame.b.when(frame.b.binary("xor", tile.whole, constant(tile.whole.type, True))):
@@ -125,6 +161,9 @@ class Work:
 
     def emit_fixup(self, frame: GridFrame) -> None:
         """The launch that adds up the parts of each tile which several blocks computed."""
+        if self.schedule.splits > 1:
+            self._add_splits(frame)
+            return
         b, device, made = frame.b, _Device(frame, self), self.schedule
         one, blocks = constant(I64, 1), frame.wide(frame.grid.blocks())
         with b.loop(frame.wide(frame.grid.block()), frame.wide(device.count), blocks) as loop:
@@ -138,6 +177,34 @@ class Work:
                 step = constant(I64, FIXUP_THREADS)
                 with b.loop(frame.wide(frame.number), chunks, step) as chunk:
                     self._add_parts(frame, device, chunk.index, (begin, first, last), output)
+
+    def _add_splits(self, frame: GridFrame) -> None:
+        """Each thread adds up the parts of a few columns: all of them are under way at once."""
+        b, device, made, kind = frame.b, _Device(frame, self), self.schedule, sum_type(self.problem)
+        tiles = frame.wide(device.count)
+        size = made.m * made.n // _FIXUP_LANES
+        threads = constant(I64, FIXUP_THREADS)
+        block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
+        first = frame.add(b.binary("mul", block, threads), frame.wide(frame.number))
+        count = frame.multiply(tiles, size)
+        with b.loop(first, count, b.binary("mul", blocks, threads)) as loop:
+            address = b.element(
+                frame.scratch, "i8", frame.multiply(loop.index, _FIXUP_LANES * kind.bits // 8)
+            )
+            apart = frame.multiply(tiles, self.part_bytes)
+            align = 16 if self.problem.is_aligned else kind.bits // 8
+            total = frame.load_aligned(kind.of(_FIXUP_LANES), address, align)
+            for _ in range(made.splits - 1):
+                address = b.element(address, "i8", apart)
+                part = frame.load_aligned(kind.of(_FIXUP_LANES), address, align)
+                total = b.binary("fadd", total, part)
+            narrow = b.convert("trunc", loop.index, "i32")
+            tile, chunk = frame.over32(narrow, size), frame.modulo32(narrow, size)
+            per_row = made.n // _FIXUP_LANES
+            row, column = frame.over32(chunk, per_row), frame.modulo32(chunk, per_row)
+            sums = [b.extract(total, lane) for lane in range(_FIXUP_LANES)]
+            output = Output(frame, self.problem, *device.place(tile))
+            output.store(row, frame.times32(column, _FIXUP_LANES), sums)
 
     def _add_parts(
         self,

@@ -5,30 +5,57 @@ Here is what all mappings have in common, and kernels in which every thread has 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.cuda.loops.atomics import combine_atomically
 from thalweg.codegen.cuda.loops.mapping import Mapping, divisor
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
-from thalweg.codegen.loops.compute import Computation
+from thalweg.codegen.loops.compute import Computation, Nest, Span
 from thalweg.codegen.loops.facts import extent_of
-from thalweg.codegen.loops.plan import Plan
+from thalweg.codegen.loops.lanes import Slots
+from thalweg.codegen.loops.plan import Plan, is_long
 from thalweg.codegen.loops.scope import Address, LaneScope, Scope, Spill
 from thalweg.codegen.loops.works import WorkEmitter
 from thalweg.ir.expr import Expr, Reduce, Variable
 from thalweg.ir.kernel import Argument, Check, Store
+from thalweg.ir.rewrite import postorder
 
 _NARROW = 1 << 31
+_MAX_UNROLLED = 27  # iterations: a window of 3x3x3
+_MAX_UNROLLED_INSTRUCTIONS = 4000  # about
 
 
 class GridComputation(Computation):
-    """Values in the registers of a thread: it has no memory of its own to spill to."""
+    """Values in the registers of a thread: it has no memory of its own to spill to. Short loops
+    are straight code, so that their loads are under way together."""
+
+    def _nest(self, scope: Scope, nest: Nest, slots: Slots, span: Span | None = None) -> Slots:
+        counts = [extent_of(variable) for variable in nest.variables]
+        if span is not None or nest.lanes is not None or not _is_short(counts, nest, scope):
+            return super()._nest(scope, nest, slots, span)
+        first, *others = nest.variables
+        for number in range(counts[0] or 0):
+            inner = scope.bind({first: constant(I64, number)})
+            self.ready(inner, nest.bodies)
+            slots = self._nest(inner, replace(nest, variables=tuple(others)), slots)
+        return slots
 
     def _to_spill(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
         return [{} for _ in scope.copies]
+
+
+def _is_short(counts: Sequence[int | None], nest: Nest, scope: Scope) -> bool:
+    """Whether loops have few iterations, and little to do in each."""
+    known = [count for count in counts if count is not None]
+    if not counts or len(known) < len(counts) or math.prod(known) > _MAX_UNROLLED:
+        return False
+    size = sum(8 if is_long(part) else 1 for part in postorder(nest.bodies))
+    return math.prod(known) * size * scope.lanes <= _MAX_UNROLLED_INSTRUCTIONS
 
 
 class GridEmitter(WorkEmitter):

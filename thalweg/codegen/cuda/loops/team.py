@@ -15,6 +15,7 @@ from thalweg.codegen.cuda.loops.emit import GridComputation, GridEmitter
 from thalweg.codegen.cuda.loops.mapping import STRAIGHT, is_shared, terms_of
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
+from thalweg.codegen.loops.blocks import Totals
 from thalweg.codegen.loops.compute import Computation, bodies_of, split_states, start_states
 from thalweg.codegen.loops.facts import extent_of
 from thalweg.codegen.loops.lanes import Slots, flat, like
@@ -26,6 +27,7 @@ from thalweg.ir.kernel import Check, Store
 
 _UNROLLED = 4  # vectors of a long reduction that a thread has at once
 _MIN_UNROLLED = 8  # that it has in all
+_MIN_COMPENSATED = 256  # terms of a sum that it adds up: more would lose digits
 
 
 class TeamEmitter(GridEmitter):
@@ -237,7 +239,7 @@ class TeamComputation(GridComputation):
         """The states after every so many elements of a span (first, end, step): several at once
         where there are many, so that their loads are under way together, then one by one."""
         b, (first, end, step) = self._b, span
-        if terms_of(group[0]) >= _MIN_UNROLLED * step:
+        if _is_long(group[0], _MIN_UNROLLED * step):
             first, start = self._several(group, (first, end, step), start, take)
         with b.loop(first, end, constant(I64, step), flat(start)) as loop:
             loop.next = flat(take(loop.index, like(start, loop.carried)))
@@ -250,21 +252,33 @@ class TeamComputation(GridComputation):
         start: Slots,
         take: Callable[[Value, Slots], Slots],
     ) -> tuple[Value, Slots]:
-        """Where whole runs of several elements end, and the states there."""
+        """Where whole runs of several elements end, and the states there. Of long sums, each run
+        starts from zero and is added with what rounding takes from the total kept beside it."""
         b, (first, end, step) = self._b, span
+        totals = Totals(b, group)
+        kept = totals.rounds and _is_long(group[0], _MIN_COMPENSATED * step)
         side = [slot for _ in range(_UNROLLED) for slot in start]
+        carried = totals.start(start) if kept else side
         last = b.binary("sub", end, constant(I64, (_UNROLLED - 1) * step))
         stride = constant(I64, _UNROLLED * step)
-        with b.loop(first, last, stride, [first, *flat(side)]) as loop:
-            slots, after = like(side, loop.carried[1:]), Slots()
+        with b.loop(first, last, stride, [first, *flat(carried)]) as loop:
+            before, after = like(carried, loop.carried[1:]), Slots()
+            slots = side if kept else before
             for number in range(_UNROLLED):
                 index = b.binary("add", loop.index, constant(I64, number * step))
                 mine = slots[number * len(start) : (number + 1) * len(start)]
                 after += take(index, mine)
+            if kept:
+                after = totals.take(before, self._side_by_side(group, after, len(start)))
             loop.next = [b.binary("add", loop.index, stride), *flat(after)]
-        done = like(side, loop.results[1:])
-        merged = [self._one_of(group, done[copy :: len(start)]) for copy in range(len(start))]
-        return loop.results[0], merged
+        done = like(carried, loop.results[1:])
+        if kept:
+            return loop.results[0], totals.states(done)
+        return loop.results[0], self._side_by_side(group, done, len(start))
+
+    def _side_by_side(self, group: Sequence[Reduce], slots: Slots, copies: int) -> Slots:
+        """The states of several elements in one, for each copy."""
+        return [self._one_of(group, slots[copy::copies]) for copy in range(copies)]
 
     # Reductions in parts
 
@@ -322,6 +336,11 @@ class TeamComputation(GridComputation):
         place = b.binary("add", b.binary("add", row, item), constant(I64, lane))
         place = b.binary("add", place, constant(I64, split.row(expr, number)))
         return b.element(phase.scratch, "i64", place)
+
+
+def _is_long(expr: Reduce, terms: int) -> bool:
+    """Whether a reduction has so many terms, or may have."""
+    return terms_of(expr) >= terms or any(extent_of(v) is None for v in expr.variables)
 
 
 def _iterations(variables: Sequence[Variable], step: int) -> int | None:

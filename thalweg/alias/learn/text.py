@@ -1,4 +1,4 @@
-"""`tf.contrib.learn`, as far as programs use it beside its estimators: modes and text to ids."""
+"""Text to ids, and data sets by name."""
 
 from __future__ import annotations
 
@@ -10,27 +10,8 @@ from typing import Any
 import numpy as np
 
 from thalweg.alias import mnist
-from thalweg.alias.inside.export_outputs import EstimatorModeKeys
 
 _WORD = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z][a-z]+(?=[A-Z])|[\'\w\-]+", re.UNICODE)
-
-
-class ModeKeys(EstimatorModeKeys):
-    """What a model function is called for."""
-
-    INFER = EstimatorModeKeys.PREDICT
-
-
-class PredictionKey:
-    """Names of the outputs of a classifier."""
-
-    CLASSES = "classes"
-    PROBABILITIES = "probabilities"
-    LOGITS = "logits"
-    LOGISTIC = "logistic"
-    SCORES = "scores"
-    TOP_K = "top_k"
-    GENERIC = "output"
 
 
 def tokenizer(iterator: Iterable[str]) -> Iterator[list[str]]:

@@ -1,0 +1,66 @@
+"""`tf.config`: the devices of this process."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from thalweg.alias import names
+
+tf = names.root()
+
+
+class PhysicalDevice(NamedTuple):
+    """A device.
+
+    Args:
+        name: its name, such as `/physical_device:CPU:0`.
+        device_type: what it is, `CPU` or `GPU`.
+    """
+
+    name: str
+    device_type: str
+
+
+def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """The devices of this process, or those of a type."""
+    found: list[PhysicalDevice] = []
+    for device in tf.python.client.device_lib.list_local_devices():
+        if device_type in (None, device.device_type):
+            place = device.name.rpartition("device:")[2]
+            found.append(PhysicalDevice(f"/physical_device:{place}", device.device_type))
+    return found
+
+
+def _check(device: Any) -> None:
+    if device not in list_physical_devices():
+        raise ValueError(f"Unrecognized device: {device!r}")
+
+
+def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
+    """Memory is taken as it is needed, in any case."""
+    _check(device)
+
+
+def get_memory_growth(device: PhysicalDevice) -> bool:
+    """True: memory is taken as it is needed."""
+    _check(device)
+    return True
+
+
+def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
+    """Which devices sessions have: all. Others are an error: `tf.ConfigProto` says which."""
+    listed = [devices] if isinstance(devices, PhysicalDevice) else list(devices or ())
+    for device in listed:
+        _check(device)
+    if missing := set(list_physical_devices(device_type)) - set(listed):
+        raise RuntimeError(
+            f"{sorted(missing)} cannot be hidden: use tf.ConfigProto(device_count={{...}})."
+        )
+
+
+def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """The devices that sessions have."""
+    return list_physical_devices(device_type)
+
+
+list_logical_devices = list_physical_devices

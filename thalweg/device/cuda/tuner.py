@@ -1,0 +1,138 @@
+"""The search for the best schedule of a contraction on a GPU: measure, compare, keep.
+
+Comes in: contractions of a program; each runs on scratch memory of the device under the schedules
+that the cost model likes. Goes out: what was found; the winners are kept on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from thalweg.codegen.contraction.form import NotContraction
+from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_contraction
+from thalweg.codegen.cuda.contraction.plan import schedules
+from thalweg.codegen.cuda.contraction.problem import problem_of
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.tune import keep_schedule
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.cuda.tensor_map import BYTES
+from thalweg.codegen.kernels import key_of
+from thalweg.device.cuda.driver import Graph, KernelNode
+from thalweg.device.cuda.kernels import code_of
+from thalweg.device.cuda.memory import Memory
+from thalweg.device.tuning import BETTER, Tuned, iterations_of, within_budget, work_of
+from thalweg.ir.kernel import Contraction
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.memory.arena import rounded
+
+_RUNS = 20  # of a schedule in one graph
+_ROUNDS = 3
+_ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class CudaSubject:
+    """A contraction to tune: its name, and the memory that it runs in."""
+
+    name: str
+    specialized: SpecializedKernel
+    is_aligned: bool
+    memory: Memory
+    target: CudaTarget
+
+    @property
+    def kernel(self) -> Contraction:
+        """What is computed."""
+        assert isinstance(self.specialized.kernel, Contraction)
+        return self.specialized.kernel
+
+
+def tune_contractions(subjects: Sequence[CudaSubject], budget: float) -> list[Tuned]:
+    """Measure and keep; the largest contractions first, each with its share of the time."""
+    distinct = {key_of(subject.kernel): subject for subject in subjects}
+    return within_budget(list(distinct.values()), _work, _tuned, budget)
+
+
+def _work(subject: CudaSubject) -> float:
+    return work_of(subject.kernel)
+
+
+def _tuned(subject: CudaSubject, end: float) -> Iterator[Tuned]:
+    try:
+        choices = schedules(problem_of(subject.kernel, subject.is_aligned), subject.target)
+    except NotContraction:
+        return
+    bench, likely = _Bench(subject), choices[0]
+    seconds = {likely: bench.seconds(likely)}
+    for made in choices[1:]:
+        if time.monotonic() > end:
+            break
+        seconds[made] = bench.seconds(made)
+    bench.close()
+    fastest = min(seconds, key=seconds.__getitem__)
+    best = fastest if seconds[fastest] < BETTER * seconds[likely] else likely
+    keep_schedule(subject.kernel, subject.target, best)
+    count = len(seconds)
+    iterations = iterations_of(subject.kernel)
+    yield Tuned(subject.name, iterations, seconds[likely], seconds[best], best, count)
+
+
+class _Bench:
+    """Scratch memory for a contraction, and the clock."""
+
+    def __init__(self, subject: CudaSubject) -> None:
+        self._subject, self._memory = subject, subject.memory
+        kinds = [(int(a.size), np.dtype(a.dtype)) for a in subject.kernel.arguments]
+        sizes = [rounded(max(size * kind.itemsize, 1), _ALIGNMENT) for size, kind in kinds]
+        self._block = subject.memory.pool.allocate(_ALIGNMENT + sum(sizes))
+        starts = np.cumsum([self._block.address + _ALIGNMENT, *sizes])[:-1]
+        self._addresses = [self._block.address, *map(int, starts)]
+        for start, size in zip(self._addresses, [_ALIGNMENT, *sizes], strict=True):
+            subject.memory.upload(start, np.zeros(size, np.uint8))
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._memory.pool.free(self._block)
+
+    def seconds(self, made: Schedule) -> float:
+        """The best mean time of some launches, one after the other."""
+        subject, context = self._subject, self._memory.context
+        given = subject.kernel, subject.target, False, subject.is_aligned, made
+        emitted = emit_contraction(*given)
+        functions = context.load(code_of(emitted, subject.target), emitted.entries)
+        scratch = self._memory.pool.allocate(max(emitted.scratch, 1))
+        words = [*self._addresses, scratch.address, *subject.specialized.words]
+        held = np.array(words, np.int64)
+        maps = np.zeros(BYTES * (len(emitted.tensor_maps) + 1), np.uint8)
+        start = -(-maps.ctypes.data // 64) * 64
+        for number, spec in enumerate(emitted.tensor_maps):
+            context.encode(spec.resolved(words), start + BYTES * number)
+        shapes = contraction_shapes(
+            subject.kernel, subject.target, subject.specialized.words, subject.is_aligned, made
+        )
+        graph, events = context.graph(), (context.event(), context.event())
+        after = [graph.add_event(events[0], ())]
+        for _ in range(_RUNS):
+            for function, shape in zip(functions, shapes, strict=True):
+                context.allow_shared(function, shape.shared_bytes)
+                node = KernelNode(
+                    function, shape, held.ctypes.data, len(held), start, len(emitted.tensor_maps)
+                )
+                after = [graph.add_kernel(node, after)]
+        graph.add_event(events[1], after)
+        graph.finish()
+        try:
+            return min(self._elapsed(graph, events) for _ in range(_ROUNDS)) / _RUNS
+        finally:
+            graph.close()
+            self._memory.pool.free(scratch)
+
+    def _elapsed(self, graph: Graph, events: tuple[int, int]) -> float:
+        context, stream = self._memory.context, self._memory.stream
+        graph.launch(stream)
+        context.wait(stream)
+        return context.elapsed(*events)

@@ -1,0 +1,158 @@
+"""Steps as a page: the graph before and after each pass of the optimiser, the rules that fired with
+the user's lines, the kernels and the memory they need.
+
+Comes in: step plans. Goes out: one HTML file that needs no network: the data as JSON, and the
+script of `explain_page.html`, which draws it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from thalweg.device.cpu.program import Program
+from thalweg.device.cuda.program import CudaProgram
+from thalweg.graph.node import Node
+from thalweg.inspect.explain import StepPlan
+from thalweg.lower.memory.arena import lifetimes
+from thalweg.optimize.pipeline import PASSES, nested, run_passes
+from thalweg.optimize.step_graph import StepGraph
+from thalweg.runtime.plan import prune
+
+_MAX_SOURCE = 400_000  # characters of a file that the page quotes
+_PLACE = "/*DATA*/"
+
+
+def page(title: str, plans: Iterable[StepPlan]) -> str:
+    """A page about some steps."""
+    steps = [_Step(plan).data() for plan in plans]
+    named = {line.rpartition(":")[0] for step in steps for line in step["lines"]}
+    data = {"title": title, "steps": steps, "sources": _sources(named)}
+    template = files("thalweg.inspect").joinpath("explain_page.html").read_text("utf-8")
+    return template.replace(_PLACE, json.dumps(data).replace("</", "<\\/"))
+
+
+def _sources(names: Iterable[str]) -> dict[str, list[str]]:
+    """The lines of the files that nodes were made in."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names):
+        path = Path(name)
+        if path.is_file() and path.stat().st_size <= _MAX_SOURCE:
+            found[name] = path.read_text("utf-8", "replace").splitlines()
+    return found
+
+
+class _Step:
+    """What the page tells of one step."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self._plan = plan
+        self._nodes: dict[Node, int] = {}
+        self._table: list[list[Any]] = []  # of each node: name, type, line, device, kernel
+        self._lines: dict[str, int] = {}
+        self._kernel_of = {
+            name: number for number, kernel in enumerate(plan.kernels) for name in kernel.ops
+        }
+
+    def data(self) -> dict[str, Any]:
+        """The step, for JSON."""
+        stages = self._stages()
+        return {
+            "title": self._title(),
+            "stages": stages,
+            "passes": self._passes(),
+            "nodes": self._table,
+            "kernels": self._kernels(),
+            "memory": [step for region in self._plan.regions for step in _curve(region.step)],
+            "lines": list(self._lines),
+        }
+
+    def _title(self) -> str:
+        step = self._plan.step
+        names = [*(t.name for t in step.fetches), *(n.name for n in step.targets)]
+        fed = ", ".join(tensor.name for tensor in step.feeds)
+        return f"{', '.join(names)}{f' of {fed}' if fed else ''}"
+
+    def _stages(self) -> list[dict[str, Any]]:
+        """The graph as it is written, and after each pass that changed it."""
+        found: list[dict[str, Any]] = []
+
+        def watch(name: str, graph: StepGraph) -> None:
+            edges = [
+                [
+                    self._number(node),
+                    [self._number(t.op) for t in node.inputs],
+                    [self._number(each) for each in node.controls],
+                ]
+                for node in graph.nodes
+            ]
+            found.append({"pass": name, "nodes": edges})
+
+        ran = {report.name for report in self._plan.plan.passes}
+        step = self._plan.step
+        graph = StepGraph(prune(*step), step.fetches, step.targets, frozenset(step.feeds))
+        run_passes(graph, nested([each for each in PASSES if each.name in ran]), watch)
+        return found
+
+    def _number(self, node: Node) -> int:
+        """The row of a node in the table."""
+        if node not in self._nodes:
+            self._nodes[node] = len(self._nodes)
+            kernel = self._kernel_of.get(node.name, -1)
+            placed = self._plan.plan.placement.get(node.original, "") or node.device
+            self._table.append([node.name, node.type, self._line(node), placed, kernel])
+        return self._nodes[node]
+
+    def _line(self, node: Node) -> int:
+        file, line, *_ = node.traceback[0]
+        return self._lines.setdefault(f"{file}:{line}", len(self._lines))
+
+    def _passes(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": report.name,
+                "reason": report.reason,
+                "before": report.before,
+                "after": report.after,
+                "fired": report.fired,
+                "seconds": report.seconds,
+                "places": [[rule, node.name, self._line(node)] for rule, node in report.places],
+            }
+            for report in self._plan.plan.passes
+            if report.fired
+        ]
+
+    def _kernels(self) -> list[dict[str, Any]]:
+        seconds = self._seconds()
+        return [
+            {
+                "name": kernel.name,
+                "kind": kernel.kind,
+                "space": kernel.space,
+                "flops": float(kernel.flops),
+                "bytes": int(kernel.bytes),
+                "seconds": seconds.get(number),
+            }
+            for number, kernel in enumerate(self._plan.kernels)
+        ]
+
+    def _seconds(self) -> dict[int, float]:
+        """What each kernel takes, by its place, where every kernel can be measured."""
+        rows = self._plan.profile(5).rows if self._plan.kernels else []
+        found = {row.number - 1: row.median for row in rows if row.number > 0}
+        return found if len(found) == len(self._plan.kernels) else {}
+
+
+def _curve(program: Program | CudaProgram | None) -> Sequence[int]:
+    """The bytes of temporaries that are live in each kernel of a region."""
+    if program is None:
+        return []
+    lowered = program.lowered
+    live = [0] * len(lowered.launches)
+    for buffer, (first, last) in lifetimes(lowered.launches, lowered.pieces).items():
+        for at in range(first, last + 1):
+            live[at] += buffer.bytes
+    return live

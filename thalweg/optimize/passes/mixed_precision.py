@@ -1,0 +1,114 @@
+"""Mixed precision: products and what lies between them in a narrow float, all else in float32.
+
+Matrix products and convolutions gain most and are allowed. Elementwise and moving ops are inferred:
+they follow where they come after an allowed op and before another. What sums, normalises or has a
+wide range (losses, exponentials, reductions, batch norm, updates) is denied: it is in neither list.
+Casts stand at the edges. Variables are never narrow: products read a cast of them, and gradients
+are wide again before they update the float32 weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from thalweg.graph import dtypes, nest
+from thalweg.graph.dtypes import DType
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.casting import Cast
+from thalweg.optimize.pure import is_free
+from thalweg.optimize.step_graph import StepGraph
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ALLOWED = _names(
+    """MatMul BatchMatMulV2 Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D
+    Conv3DBackpropInputV2 Conv3DBackpropFilterV2 DepthwiseConv2dNative
+    DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter"""
+)
+INFERRED = _names(
+    """Add AddN AvgPool AvgPoolGrad BiasAdd BroadcastTo ConcatV2 Elu EluGrad ExpandDims Maximum
+    MaxPool MaxPoolGrad Minimum Mul Neg Pack Pad PadV2 Relu Relu6 Relu6Grad ReluGrad Reshape
+    Select Selu SeluGrad Sigmoid SigmoidGrad Slice Split SplitV Squeeze StridedSlice Sub Tanh
+    TanhGrad Transpose Unpack ZerosLike"""
+)
+
+
+def narrowing(dtype: DType) -> Callable[[StepGraph], None]:
+    """A pass that computes products in a narrow float."""
+
+    def run(graph: StepGraph) -> None:
+        if graph.types.isdisjoint(ALLOWED):
+            return
+        casts = _Casts(graph, dtype)
+        for node in _chosen(graph):
+            casts.narrow(node)
+            graph.fire(f"narrow {node.type}", node)
+
+    return run
+
+
+def _chosen(graph: StepGraph) -> list[Node]:
+    """The nodes to compute in a narrow float, in their order."""
+    nodes = graph.nodes
+    able = {n for n in nodes if n.op.type_name in ALLOWED | INFERRED and _is_wide(n, graph)}
+    products = {node for node in able if node.op.type_name in ALLOWED}
+    after = _spread(nodes, able, products, lambda n: (t.op for t in n.inputs if graph.is_open(t)))
+    before = _spread(
+        nodes[::-1], able, products, lambda n: (u for t in n.outputs for u in graph.takers(t))
+    )
+    return [node for node in nodes if node in products or (node in after and node in before)]
+
+
+def _spread(
+    nodes: Iterable[Node],
+    able: set[Node],
+    products: set[Node],
+    neighbours: Callable[[Node], Iterable[Node]],
+) -> set[Node]:
+    """The nodes that products reach over nodes that are able to be narrow."""
+    found = set(products)
+    for node in nodes:
+        if node in able and any(each in found for each in neighbours(node)):
+            found.add(node)
+    return found
+
+
+def _is_wide(node: Node, graph: StepGraph) -> bool:
+    """Whether all floats that a node takes and gives are float32, none of them fed in its place."""
+    taken = [tensor.dtype for tensor in node.inputs if tensor.dtype.is_floating]
+    given = [tensor.dtype for tensor in node.outputs]
+    if not taken or not is_free(node) or any(t in graph.feeds for t in node.outputs):
+        return False
+    return {*taken, *given} == {dtypes.float32}
+
+
+class _Casts:
+    """Nodes on their way to a narrow float, and the casts that are shared between them."""
+
+    def __init__(self, graph: StepGraph, dtype: DType) -> None:
+        self._graph, self._dtype = graph, dtype
+        self._narrow: dict[Tensor, Tensor] = {}
+
+    def narrow(self, node: Node) -> None:
+        """Compute a node in the narrow float; what takes it gets float32 again."""
+        self._graph.refresh(node)
+        inputs = [self._narrowed(tensor, node) for tensor in node.inputs]
+        op, grouped = node.op, node.op.parsed.group(inputs, node.input_counts())
+
+        made: list[Tensor] = nest.flatten(self._graph.build(node, lambda: op(*grouped)))
+        for old, new in zip(node.outputs, made, strict=True):
+            wide = self._graph.build(node, lambda new=new: Cast(DstT=dtypes.float32)(new))
+            self._narrow[wide] = new
+            self._graph.replace(old, wide)
+        self._graph.release(node)
+
+    def _narrowed(self, tensor: Tensor, node: Node) -> Tensor:
+        if tensor.dtype is not dtypes.float32:
+            return tensor
+        if tensor not in self._narrow:
+            cast = Cast(DstT=self._dtype)
+            self._narrow[tensor] = self._graph.build(node, lambda: cast(tensor))
+        return self._narrow[tensor]

@@ -1,0 +1,76 @@
+"""Gradients of max pooling: what is done to each of its elements, or to their sum, is done to the
+fewer elements that come in.
+
+A window passes its gradient to one element, which is the largest: a ReLU's gradient sees the same
+value there as in the pooled output, and no gradient is lost in a sum over all places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thalweg.optimize.facts import is_float
+from thalweg.optimize.pattern import op
+from thalweg.optimize.rule import Exactness, Match, rule
+
+ROUNDING = Exactness.ROUNDING
+
+
+def _pooled_only(match: Match) -> bool:
+    """Whether nothing else needs the gradient of the pooling."""
+    return match.uses(match.root.inputs[0]) == 1
+
+
+def _sums_all_windows(match: Match) -> bool:
+    """Whether windows lie within the images, and channels apart."""
+    bound = match.bound
+    return bound["padding"] == "VALID" and bound["ksize"][-1] == 1
+
+
+def _images(rng: Any) -> Mapping[str, Any]:
+    return {
+        "x": rng.normal(size=(2, 7, 5, 3)),
+        "dy": rng.normal(size=(2, 3, 2, 3)),
+        "ksize": (1, 3, 3, 1),
+        "strides": (1, 2, 2, 1),
+        "padding": "VALID",
+    }
+
+
+def _gradient(x: Any, dy: Any, ksize: Any, strides: Any, padding: Any) -> Any:
+    given = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": "NHWC"}
+    return op.MaxPoolGrad(x, op.MaxPool(x, **given), dy, **given)
+
+
+def _of_pooled(x: Any, dy: Any, ksize: Any, strides: Any, padding: Any) -> Any:
+    given = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": "NHWC"}
+    y = op.MaxPool(x, **given)
+    return op.MaxPoolGrad(x, y, op.ReluGrad(dy, y), **given)
+
+
+RULES = (
+    # Where a NaN is the largest of a window, the ReLU's gradient is 0, as it is for any NaN.
+    rule(
+        "relu gradient after that of max pooling",
+        ROUNDING,
+        lambda x, dy, ksize, strides, padding: op.ReluGrad(
+            _gradient(x, dy, ksize, strides, padding), x
+        ),
+        _of_pooled,
+        _pooled_only,
+        is_float,
+        sample=_images,
+    ),
+    rule(
+        "bias gradient after that of max pooling",
+        ROUNDING,
+        lambda x, dy, ksize, strides, padding: op.BiasAddGrad(
+            _gradient(x, dy, ksize, strides, padding), data_format="NHWC"
+        ),
+        lambda dy: op.BiasAddGrad(dy, data_format="NHWC"),
+        _sums_all_windows,
+        is_float,
+        sample=_images,
+    ),
+)
