@@ -114,6 +114,9 @@ def test_ray_knows_the_placement(cluster):
     assert set(states) == {"CREATED"}
     assert sum(map(len, bundles)) == 1 + cluster.spec.num_tasks("worker")
     assert "worker:3" in repr(cluster)
+    status = on_this_ray("-m", "ray.scripts.scripts", "status")
+    print(status.stdout)
+    assert "reserved in placement groups" in status.stdout, status.stderr
 
 
 def on_this_ray(*command):

@@ -80,15 +80,13 @@ def test_it_is_written_in_place_once_nobody_reads(pair: tuple[Endpoint, Peer, En
     server, peer, other = pair
     cell = cell_of(lender_of(server))
     buffer = cell.buffer
-    for step in range(100):  # more often than a page has bytes to tell, were they not cleared
+    for step in range(20):
         there = handed_over(peer, other, cell.read())
         view = there[1:3]
         del there
-        gc.collect()
         assert buffer is not None and buffer.is_leased
         assert view.tolist() == [1.0 + step, 2.0 + step]
         del view
-        gc.collect()
         assert not buffer.is_leased
         cell.update(add(1.0))
         assert cell.buffer is buffer
@@ -102,7 +100,6 @@ def test_memory_serves_again(pair: tuple[Endpoint, Peer, Endpoint]) -> None:
     former = cell.borrow().address
     cell.update(add(1.0))
     del there
-    gc.collect()
     assert lender.allocate((ELEMENTS,), np.float32, "").address == former
 
 
