@@ -193,3 +193,11 @@ def test_averages_are_saved_in_place_of_variables(tmp_path: Path) -> None:
         path = saver.save(session, str(tmp_path / "model"))
         assert session.run(w) == 0.5
     assert tf.train.load_variable(path, "w") == 0.75
+
+
+def test_a_strategy_of_several_workers_needs_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = tf.distribute.experimental.MultiWorkerMirroredStrategy
+    assert make().num_replicas_in_sync == 1
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:2"]}}')
+    with pytest.raises(ValueError, match="2 workers"):
+        make()

@@ -64,7 +64,7 @@ def program(tmp_path):
         "tf.disable_v2_behavior()\n"
         "x = tf.placeholder(tf.float32)\n"
         "y = tf.layers.dense(x, 3, activaton=tf.nn.relu)\n"
-        "z = tf.keras.layers.Dense(3)(x)\n"
+        "z = tf.ragged.constant([x])\n"
         "w = tf.nn.sofmax(x)\n"
         "n = tf.errors.OutOfRangeError, tf.GraphKeys.NO_SUCH\n"
     )
@@ -76,7 +76,7 @@ def test_what_is_missing_is_told_with_its_place(program, thalweg):
     assert answer.status == 1
     lines = answer.out.splitlines()
     assert lines[0].startswith(f"{program}:4:5: tf.layers.dense(activaton=) is not here: it takes")
-    assert lines[1].startswith(f"{program}:5:5: tf.keras.layers.Dense is not here: use tf.layers")
+    assert lines[1].startswith(f"{program}:5:5: tf.ragged.constant is not here: use tf.constant")
     assert lines[2] == f"{program}:6:5: tf.nn.sofmax is not here: did you mean tf.nn.softmax?"
     assert lines[3].startswith(f"{program}:7:32: tf.GraphKeys.NO_SUCH is not here")
     assert lines[4] == "1 file: 6 names of TensorFlow are here, 4 are not"

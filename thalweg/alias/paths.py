@@ -50,7 +50,9 @@ MODULES: Final[dict[str, str]] = {
     "contrib.tpu.python": "tpu",
     "contrib.tpu.python.tpu": "tpu_config tpu_estimator tpu_optimizer",
     "contrib": "learn nn testing",
-    "contrib.learn": "datasets estimators learn_runner metric_spec monitors preprocessing utils",
+    "contrib.learn": (
+        "datasets estimators learn_runner metric_spec monitors prediction_key preprocessing utils"
+    ),
     "contrib.learn.estimators": "constants model_fn prediction_key run_config",
     "core.example": "example_pb2 feature_pb2",
     "core.framework": (

@@ -7,6 +7,8 @@ strategy runs its functions once, on this process's devices: programs written ar
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -153,6 +155,20 @@ class MirroredStrategy(Strategy):
                 "tf.train.SyncReplicasOptimizer with tf.train.replica_device_setter."
             )
         self.device = listed[0] if listed else ""
+
+
+class MultiWorkerMirroredStrategy(MirroredStrategy):
+    """A replica in each worker that `TF_CONFIG` lists: this process, where it lists no other."""
+
+    def __init__(self, communication: Any = None, cluster_resolver: Any = None) -> None:
+        super().__init__()
+        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+        tasks = [task for job in ("chief", "worker") for task in cluster.get(job, ())]
+        if len(tasks) > 1:
+            raise ValueError(
+                f"TF_CONFIG lists {len(tasks)} workers, and a strategy has one replica here. Train "
+                "with tf.train.SyncReplicasOptimizer and tf.train.replica_device_setter."
+            )
 
 
 class _State(threading.local):

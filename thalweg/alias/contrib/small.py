@@ -17,6 +17,10 @@ tf = names.root()
 
 __all__ = ["smart_cond"]  # found by name, as all others
 
+#: Where they were before 1.0.
+SequenceExample = tf.train.SequenceExample
+SyncReplicasOptimizer = tf.train.SyncReplicasOptimizer
+
 
 def timestamp(name: str | None = None) -> Any:
     """The seconds since 1970, when the op runs."""

@@ -23,6 +23,7 @@ _MODULES: Final = {
     "contrib.summary": "thalweg.alias.contrib.summary",
     "contrib.tpu": "thalweg.alias.contrib.tpu",
     "distribute": "thalweg.alias.contrib.distribute",
+    "distribute.experimental": "thalweg.alias.contrib.distribute",
     "feature_column": "thalweg.alias.feature_columns",
     "xla.experimental": "thalweg.alias.contrib.small",
 }
@@ -46,7 +47,8 @@ _NAMES: Final = (
     (
         "",
         "thalweg.alias.contrib.small",
-        "control_flow_v2_enabled disable_control_flow_v2 enable_control_flow_v2 timestamp",
+        "SequenceExample SyncReplicasOptimizer control_flow_v2_enabled disable_control_flow_v2 "
+        "enable_control_flow_v2 timestamp",
     ),
 )
 
