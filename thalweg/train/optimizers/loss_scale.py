@@ -7,7 +7,7 @@ step whose gradients overflow is left out, and halves the scale; many good steps
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from thalweg.control.branches import cond
 from thalweg.graph.composite import IndexedSlices
@@ -71,7 +71,7 @@ class MixedPrecisionLossScaleOptimizer(Optimizer):
         if get_default_graph().is_eager:
             raise RuntimeError("Mixed precision is a rewrite of graphs: eager code is not scaled")
         value = convert_to_tensor(loss() if callable(loss) else loss)
-        scale: Tensor = casting.cast(self._scale, value.dtype)
+        scale = cast("Tensor", casting.cast(self._scale, value.dtype))
         pairs = self._optimizer.compute_gradients(value * scale, *arguments, **options)
         return [(None if g is None else _divided(g, self._scale), v) for g, v in pairs]
 
