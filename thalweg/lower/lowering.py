@@ -12,7 +12,7 @@ from thalweg.lower.memory.buffers import Buffer, Pieces
 from thalweg.lower.nests.bufferize import Launch, bufferize
 from thalweg.lower.nests.builder import NestBuilder
 from thalweg.lower.nests.split import in_pieces, in_steps
-from thalweg.lower.nests.verify import verified, verify_launches
+from thalweg.lower.nests.verify import verified, verify_launches, verify_pieces
 from thalweg.lower.passes.alias_concat import alias_concat
 from thalweg.lower.passes.concat_in_place import concat_in_place
 from thalweg.lower.passes.fuse import fuse
@@ -47,6 +47,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     del builder, classes  # their tables are larger than all that is kept
     nests = verified("alias_concat", alias_concat(nests, pieces))
     nests = verified("merge_reductions", merge_reductions(nests, pieces, target))
+    verify_pieces("merge_reductions", pieces)
     nests = verified("in_steps", in_steps(nests, target))
     nests = verified("fuse", fuse(nests, target))
     nests = verified("fuse_rows", fuse_rows(nests, target))

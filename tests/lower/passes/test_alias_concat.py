@@ -172,3 +172,27 @@ def test_small_parts_are_not_fused_into_what_reads_the_whole(
         return tf.gradients([tf.tanh(half) for half in halves], [x])
 
     check(slopes, [rows, 2], monkeypatch)
+
+
+@pytest.mark.parametrize("axis", [0, 3])
+@pytest.mark.parametrize("layers", [2, 3, 4])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_stacks_of_stacks(
+    depth: int, layers: int, axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As keys and values of all layers go into the memory of a text that is generated."""
+
+    def make(x: Any) -> list[Any]:
+        stacks: list[Any] = []
+        for _ in range(layers):
+            both = tf.split(tf.tanh(tf.concat([x, x * 2], 1)), 2, axis=1)
+            parts = [tf.transpose(tf.reshape(part, [1, 4, 64]), [1, 0, 2]) for part in both]
+            x = x + tf.reshape(tf.transpose(parts[0], [1, 0, 2]), [1, 256])
+            stacks.append(tf.stack(parts))
+        if depth == 2:
+            stacks = [tf.stack([stack, 2 * stack]) for stack in stacks]
+        whole = tf.stack(stacks)
+        past = tf.ones([3 if n == axis else size for n, size in enumerate(whole.shape.as_list())])
+        return [tf.concat([past, whole], axis), x]
+
+    check(make, [1, 256], monkeypatch)

@@ -8,7 +8,7 @@ import numpy as np
 
 from thalweg.ir import verify
 from thalweg.ir.rewrite import free_variables
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.lower.nests.loop_nest import LoopNest
 
@@ -22,6 +22,15 @@ def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
             verify.report(_unwritten(nest, written), after, f"the nest of {_names(nest)}")
             written |= nest.written
     return nests
+
+
+def verify_pieces(after: str, pieces: Pieces) -> None:
+    """Raises where a sub-buffer lies in one that is a sub-buffer itself, or beyond its end: memory
+    is planned for the buffers that they lie in, and found by one step."""
+    if verify.ENABLED:
+        for part, (whole, start) in pieces.items():
+            if whole in pieces or start < 0 or start + part.size > whole.size:
+                verify.report(iter(["a sub-buffer lies in no buffer of its own"]), after, str(part))
 
 
 def verify_launches(launches: Sequence[Launch]) -> None:

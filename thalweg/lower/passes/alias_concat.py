@@ -50,11 +50,21 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
         if all(is_made_once(writers[buffer]) for buffer in (whole, *starts)):
+            if not aliases.keys().isdisjoint(starts):
+                _move(starts, whole, pieces)
             pieces.update((buffer, (whole, start)) for buffer, start in starts.items())
-            aliases[whole] = frozenset(starts)
+            # A part may be a whole itself: what is written are the parts of that.
+            aliases[whole] = frozenset[Buffer]().union(*(aliases.get(p, {p}) for p in starts))
             gone.add(position)
     kept = [nest for position, nest in enumerate(nests) if position not in gone]
     return [_with_aliases(nest, aliases) for nest in kept] if gone else kept
+
+
+def _move(starts: Mapping[Buffer, int], whole: Buffer, pieces: Pieces) -> None:
+    """What lies in a part of a whole lies in the whole."""
+    for buffer, (around, start) in pieces.items():
+        if around in starts:
+            pieces[buffer] = whole, starts[around] + start
 
 
 def is_made_once(writes: Sequence[Store]) -> bool:

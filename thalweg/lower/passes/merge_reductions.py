@@ -184,7 +184,7 @@ def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -
             return None
         whole, start = places[0]
         (stride,) = strides
-    elif len(set(buffers)) < len(buffers) or any(buffer in pieces for buffer in buffers):
+    elif len(set(buffers)) < len(buffers) or not _aliased(pieces).isdisjoint(buffers):
         return None
     else:
         size = buffers[0].size
@@ -194,6 +194,11 @@ def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -
     placed = offset + index_of(steps).scaled(stride)
     value = Load(whole, placed + number(start))
     return Access(value, factors[0].bounds)
+
+
+def _aliased(pieces: Pieces) -> set[Buffer]:
+    """The buffers that lie in others, and those that others lie in."""
+    return {*pieces, *(whole for whole, _ in pieces.values())}
 
 
 def _left(part: Expr, left: Fold[Expr | None], gone: set[Buffer]) -> Expr | None:
