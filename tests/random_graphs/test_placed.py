@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import thalweg as tf
@@ -215,6 +215,7 @@ class Program:
 
 @examples(15, soak=10_000)
 @given(SEEDS, COUNTS)
+@example(4, 1)  # a conditional that takes a constant, and needs it no more
 def test_programs_with_control_flow_give_what_one_device_gives(seed: int, count: int) -> None:
     with tf.Graph().as_default():
         with tf.device(scattered(seed, count)):

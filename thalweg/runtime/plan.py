@@ -28,7 +28,7 @@ from thalweg.runtime.compiled import Backend, Elsewhere, Executable, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import of_instructions
-from thalweg.runtime.dataflow.unfold import has_primitives
+from thalweg.runtime.dataflow.unfold import has_primitives, is_constant
 from thalweg.runtime.kernels import Instruction, call_of, dereferenced
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.sending import with_sends
@@ -94,13 +94,14 @@ class Plan:
         self, node: Node, index: int, holders: Mapping[Node, Sequence[int]]
     ) -> Iterator[int]:
         """The other instructions that a node of one waits for. Of a node that several have, the
-        own copy or the first one is enough; but a write comes after all copies of a read."""
+        own copy or the first one is enough; but a write comes after all copies of a read. Nothing
+        waits for a constant: it may be in a region that takes what the node gives."""
         writes = bool(node.op.footprint or node.op.bodies)
         for earlier in self.order.get(node, ()):
             found = holders[earlier]
             if writes and touches_state(earlier):
                 yield from (at for at in found if at != index)
-            elif index not in found:
+            elif index not in found and not is_constant(earlier):
                 yield from found[:1]
 
     def __str__(self) -> str:

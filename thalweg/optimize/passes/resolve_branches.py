@@ -48,6 +48,9 @@ def resolve_branches(graph: StepGraph) -> None:
         graph.fire("decided conditional", node)
         outputs, found = _inlined(node, body, traces[node.op], graph)
         known.update(found)
+        for trace in traces[node.op]:  # at once: what nothing takes by then may go
+            if trace in graph:
+                graph.replace(trace.output, found[trace.op])
         return outputs
 
     roots = {*CONTROL_TYPES, *(each.type for nodes in traces.values() for each in nodes)}

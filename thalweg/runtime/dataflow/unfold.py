@@ -138,7 +138,7 @@ class Unfolder(ABC):
 
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """A node, a region or a control node."""
-        if isinstance(unit, Node) and self.folds and _is_constant(unit):
+        if isinstance(unit, Node) and self.folds and is_constant(unit):
             section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
         elif isinstance(unit, Node) and isinstance(unit.op, Primitive):
             self._primitive(unit, section, order)
@@ -173,14 +173,18 @@ class Unfolder(ABC):
                 section.values[tensor] = Source(made.vertex, place)
 
     def _before(self, unit: Unit, section: Section, order: Order) -> list[int]:
-        """What a unit comes after besides what it takes."""
+        """What a unit comes after besides what it takes. A constant may be in a region that takes
+        what the unit gives: nothing has to wait for it."""
         nodes = (unit,) if isinstance(unit, Node) else unit.nodes
         came = {tensor.op for tensor in unit.inputs if not _goes_on_after(tensor.op)}
         earlier = dict.fromkeys(e for node in nodes for e in order.get(node, ()))
         return [
             self.done(section, each)
             for each in earlier
-            if each in section.ends and each not in nodes and each not in came
+            if each in section.ends
+            and each not in nodes
+            and each not in came
+            and not is_constant(each)
         ]
 
     # Primitives
@@ -472,7 +476,8 @@ class _Collected:
         return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
 
 
-def _is_constant(node: Node) -> bool:
+def is_constant(node: Node) -> bool:
+    """Whether a node gives a constant, whatever happens."""
     return isinstance(node.op, Const) and not node.control_inputs
 
 
