@@ -44,7 +44,7 @@ INSTEAD: dict[str, str] = {
     "contrib.memory_stats": "tf.RunMetadata has what a step allocates",
     "contrib.stat_summarizer": _PROFILE,
     "contrib.tfprof": _PROFILE,
-    "contrib.timeseries": "write the model with tf.estimator.Estimator and tf.data",
+    "contrib.timeseries": "write the model as layers over windows of the series, fed by tf.data",
     "contrib.tpu": "there is no TPU here; leave it out",
     "contrib.training.batch_sequences_with_states": "use Dataset.padded_batch",
     "disable_tensor_equality": "leave it out: == compares objects here",

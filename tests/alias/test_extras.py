@@ -33,7 +33,6 @@ def graph() -> Any:
     [
         ("tf_slim", "slim", "contrib.slim.conv2d"),
         ("tf_slim", "slim", "contrib.layers.layer_norm"),
-        ("tf_slim", "slim", "contrib.metrics.streaming_accuracy"),
         ("keras", "keras", "keras.layers.Dense"),
         ("keras", "keras", "keras.layers.AbstractRNNCell"),
         ("keras", "keras", "keras.losses.Reduction"),

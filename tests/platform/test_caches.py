@@ -25,6 +25,7 @@ LIMITS = {
     "forms of a region": 64,
     "GPUs of this process": 64,
     "kernels in memory": 1 << 13,
+    "keys of sent values": 4_096,
     "kernels of a GPU": 1 << 13,
     "kinds of tensors in eager code": 10_000,
     "numbers as operands": 1_000,

@@ -58,8 +58,9 @@ def _bindings(body: list[ast.stmt], module: str) -> Iterator[tuple[str, str]]:
         elif isinstance(node, Function | ast.ClassDef):
             yield node.name, f"{module}.{node.name}"
         elif isinstance(node, ast.Assign | ast.AnnAssign):
+            is_root = node.value is not None and ast.unparse(node.value) == "names.root()"
             for name in _targets(node):
-                yield name, f"{module}.{name}"
+                yield name, "thalweg" if is_root else f"{module}.{name}"
         elif isinstance(node, ast.If):
             yield from _bindings(node.body, module)
 
