@@ -332,7 +332,7 @@ class LinearOperator(Module):
             return transcendental.exp(self.log_abs_determinant())
         return linalg.matrix_determinant(self.to_dense())
 
-    def determinant(self, name: str = "det") -> Any:
+    def determinant(self, name: str = "det") -> Tensor:
         """The determinant."""
         self._check_square("Determinant")
         with self._scope(name):
@@ -345,7 +345,7 @@ class LinearOperator(Module):
             return 2 * reduce.reduce_sum(transcendental.log(diag), axis=[-1])
         return linalg.slogdet(dense)[1]
 
-    def log_abs_determinant(self, name: str = "log_abs_det") -> Any:
+    def log_abs_determinant(self, name: str = "log_abs_det") -> Tensor:
         """The logarithm of the absolute value of the determinant."""
         self._check_square("Determinant")
         with self._scope(name):
@@ -391,7 +391,7 @@ class LinearOperator(Module):
         batch: Any = self.batch_shape.as_list() if static else self.batch_shape_tensor()
         return self.matmul(diagonal.eye(count, batch_shape=batch, dtype=self.dtype))
 
-    def to_dense(self, name: str = "to_dense") -> Any:
+    def to_dense(self, name: str = "to_dense") -> Tensor:
         """The matrix."""
         with self._scope(name):
             return self._to_dense()
@@ -415,7 +415,7 @@ class LinearOperator(Module):
     def _add_to_tensor(self, x: Tensor) -> Any:
         return self.to_dense() + x
 
-    def add_to_tensor(self, x: TensorLike, name: str = "add_to_tensor") -> Any:
+    def add_to_tensor(self, x: TensorLike, name: str = "add_to_tensor") -> Tensor:
         """The matrix plus another."""
         with self._scope(name):
             return self._add_to_tensor(self._checked(x, "x"))

@@ -60,7 +60,7 @@ class _Circulant(LinearOperator):
         )
 
     @property
-    def spectrum(self) -> Any:
+    def spectrum(self) -> Tensor:
         """The eigenvalues."""
         return self._spectrum
 
@@ -253,12 +253,12 @@ class LinearOperatorToeplitz(LinearOperator):
         )
 
     @property
-    def col(self) -> Any:
+    def col(self) -> Tensor:
         """The first column."""
         return self._col
 
     @property
-    def row(self) -> Any:
+    def row(self) -> Tensor:
         """The first row."""
         return self._row
 

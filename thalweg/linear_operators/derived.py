@@ -229,7 +229,7 @@ class LinearOperatorHouseholder(LinearOperator):
         super().__init__(self._axis.dtype, [self._axis], True, True, False, True, name)
 
     @property
-    def reflection_axis(self) -> Any:
+    def reflection_axis(self) -> Tensor:
         """The vector that is turned round."""
         return self._axis
 
@@ -328,17 +328,17 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         return self._base_operator
 
     @property
-    def u(self) -> Any:
+    def u(self) -> Tensor:
         """U"""
         return self._u
 
     @property
-    def v(self) -> Any:
+    def v(self) -> Tensor:
         """V"""
         return self._v
 
     @property
-    def diag_update(self) -> Any:
+    def diag_update(self) -> Tensor:
         """The diagonal of D, as it was given."""
         return self._given_diag
 

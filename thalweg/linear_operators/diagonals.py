@@ -71,7 +71,7 @@ class LinearOperatorDiag(LinearOperator):
         )
 
     @property
-    def diag(self) -> Any:
+    def diag(self) -> Tensor:
         """The diagonal."""
         return self._diag
 
@@ -286,7 +286,7 @@ class LinearOperatorScaledIdentity(_OfIdentity):
         )
 
     @property
-    def multiplier(self) -> Any:
+    def multiplier(self) -> Tensor:
         """The multiple."""
         return self._multiplier
 
