@@ -54,6 +54,15 @@ def test_names_of_packages_are_found_or_say_what_to_install(
     assert callable(found) or isinstance(found, type)
 
 
+def test_metrics_of_contrib_need_no_package() -> None:
+    value, update = tf.contrib.metrics.streaming_accuracy(
+        predictions=tf.constant([1, 0]), labels=tf.constant([1, 1])
+    )
+    with tf.Session() as session:
+        session.run(tf.local_variables_initializer())
+        assert session.run(update) == session.run(value) == 0.5
+
+
 @with_estimator
 def test_estimators_of_contrib_learn(tmp_path: Path) -> None:
     learn = tf.contrib.learn

@@ -214,7 +214,7 @@ def test_what_may_be_anything_has_a_reason(project: Path) -> None:
     unknown = {name for name, text in [*results, *taken] if text == "Any"}
     assert unknown == {name for names in ANYTHING.values() for name in names.split()}
     texts = [text for _, text in taken]
-    assert texts.count("Structure") + texts.count("UserObject") < 0.022 * len(texts)
+    assert texts.count("Structure") + texts.count("UserObject") < 0.02 * len(texts)
     # Of functions alone: more classes that compute nothing make no type of a tensor worse.
     returned = [text for name, text in results if "." not in name]
     assert returned.count("Tensor") > 0.48 * len(returned)

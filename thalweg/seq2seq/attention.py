@@ -55,7 +55,7 @@ class BaseAttentionMechanism(AttentionMechanism):
     def __init__(
         self,
         query_layer: Any,
-        memory: Structure,
+        memory: TensorLike,
         probability_fn: Probabilities,
         memory_sequence_length: TensorLike | None = None,
         memory_layer: Any = None,
@@ -312,7 +312,7 @@ class LuongAttention(LuongScores):
     def __init__(
         self,
         num_units: int,
-        memory: Structure,
+        memory: TensorLike,
         memory_sequence_length: TensorLike | None = None,
         scale: bool = False,
         probability_fn: Callable[[Any], Any] | None = None,
@@ -360,7 +360,7 @@ class BahdanauAttention(BahdanauScores):
     def __init__(
         self,
         num_units: int,
-        memory: Structure,
+        memory: TensorLike,
         memory_sequence_length: TensorLike | None = None,
         normalize: bool = False,
         probability_fn: Callable[[Any], Any] | None = None,

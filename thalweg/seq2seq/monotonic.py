@@ -9,7 +9,7 @@ import numpy as np
 from thalweg.control.functional import scan as scan_steps
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int32
-from thalweg.graph.likes import DTypeLike, Structure, TensorLike
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.arrays import joining, marking, scan, transposing
@@ -152,7 +152,7 @@ class BahdanauMonotonicAttention(_Monotonic, BahdanauScores):
     def __init__(
         self,
         num_units: int,
-        memory: Structure,
+        memory: TensorLike,
         memory_sequence_length: TensorLike | None = None,
         normalize: bool = False,
         score_mask_value: TensorLike | None = None,
@@ -208,7 +208,7 @@ class LuongMonotonicAttention(_Monotonic, LuongScores):
     def __init__(
         self,
         num_units: int,
-        memory: Structure,
+        memory: TensorLike,
         memory_sequence_length: TensorLike | None = None,
         scale: bool = False,
         score_mask_value: TensorLike | None = None,
