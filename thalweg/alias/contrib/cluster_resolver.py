@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from thalweg.alias import names
@@ -9,19 +10,19 @@ from thalweg.alias import names
 tf = names.root()
 
 
-class ClusterResolver:
+class ClusterResolver(ABC):
     """The base of resolvers: `cluster_spec` says which tasks there are, `master` which to ask."""
 
     task_type: str | None = None
     task_id: int | None = None
 
+    @abstractmethod
     def cluster_spec(self) -> Any:
         """The `tf.train.ClusterSpec`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def master(self, task_type: Any = None, task_id: Any = None, rpc_layer: Any = None) -> str:
         """The target of a session."""
-        raise NotImplementedError
 
 
 class SimpleClusterResolver(ClusterResolver):
