@@ -228,3 +228,9 @@ def test_another_dtype_is_an_error() -> None:
 def test_a_singular_operator_is_found() -> None:
     with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="Singular"):
         session.run(L.LinearOperatorDiag([1.0, 0.0]).assert_non_singular())
+
+
+@pytest.mark.parametrize("values", [["a", "b"], [True, False]])
+def test_entries_are_numbers(values):
+    with tf.Graph().as_default(), pytest.raises(TypeError, match="LinearOperatorDiag must be of"):
+        tf.linalg.LinearOperatorDiag(values)

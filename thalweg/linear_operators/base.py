@@ -50,6 +50,10 @@ def composed_of(left: Any, right: Any) -> LinearOperator:
     raise NotImplementedError(f"No composition with {type(left).__name__}")
 
 
+def _is_number(dtype: DType) -> bool:
+    return dtype.is_floating or dtype.is_complex or dtype.is_integer
+
+
 @public("linalg.LinearOperator")
 class LinearOperator(Module):
     """A batch of matrices that need not be stored: what they do is enough.
@@ -93,6 +97,8 @@ class LinearOperator(Module):
                 is_square = True
         super().__init__(name=None)
         self._dtype: Any = None if dtype is None else as_dtype(dtype).base_dtype
+        if self._dtype is not None and not _is_number(self._dtype):
+            raise TypeError(f"{name or type(self).__name__} must be of numbers, not {self._dtype}")
         self._graph_parents = list(graph_parents or ())
         self._is_square_hint = is_square
         self._is_non_singular, self._is_self_adjoint = is_non_singular, is_self_adjoint

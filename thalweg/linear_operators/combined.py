@@ -338,9 +338,9 @@ class LinearOperatorKronecker(_OfOperators):
                 made, joining.concat([batch, joining.stack([gave, rest, columns])], 0)
             )
             rank = (split.shape.rank or (x.shape.rank or 2) + 1) - 3
-            turned = transposed(split, [*range(rank), rank + 1, rank, rank + 2])
+            swapped = transposed(split, [*range(rank), rank + 1, rank, rank + 2])
             result = shaping.reshape(
-                turned, joining.concat([batch, joining.stack([rest * gave, columns])], 0)
+                swapped, joining.concat([batch, joining.stack([rest * gave, columns])], 0)
             )
         if self.shape.rank is not None and x.shape.rank is not None:
             size = self.domain_dimension if adjoint else self.range_dimension

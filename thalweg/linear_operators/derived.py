@@ -230,7 +230,7 @@ class LinearOperatorHouseholder(LinearOperator):
 
     @property
     def reflection_axis(self) -> Tensor:
-        """The vector that is turned round."""
+        """The vector that the operator reflects."""
         return self._axis
 
     def _shape(self) -> TensorShape:

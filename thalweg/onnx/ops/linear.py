@@ -225,8 +225,8 @@ def conv_transpose(node: NodeView, x: Tensor, w: Tensor, bias: Any = None) -> Te
     weights = transposing.reverse(w, list(range(2, 2 + rank)))
     parts = splitting.split(weights, groups, 0) if groups > 1 else [weights]
     order = [1, 0, *range(2, 2 + rank)]
-    turned = [transposing.transpose(part, order) for part in parts]
-    filters = joining.concat(turned, 0) if groups > 1 else turned[0]
+    transposed = [transposing.transpose(part, order) for part in parts]
+    filters = joining.concat(transposed, 0) if groups > 1 else transposed[0]
     window = _plain_window(rank, kernel, dilations)
     found = _convolved(node, x, filters, window, groups)
     return found if bias is None else found + _per_channel(bias, rank + 2)
@@ -292,9 +292,9 @@ def _windows(x: Tensor, window: Window) -> Tensor:
         found = indexing.gather(found, places, axis=2 + 2 * axis)
     outer = [2 + 2 * axis for axis in range(window.rank)]
     inside = [3 + 2 * axis for axis in range(window.rank)]
-    turned = transposing.transpose(found, [0, 1, *outer, *inside])
-    shape = shaping.shape(turned)[: 2 + window.rank]
-    return shaping.reshape(turned, joining.concat([shape, [math.prod(window.sizes)]], 0))
+    transposed = transposing.transpose(found, [0, 1, *outer, *inside])
+    shape = shaping.shape(transposed)[: 2 + window.rank]
+    return shaping.reshape(transposed, joining.concat([shape, [math.prod(window.sizes)]], 0))
 
 
 def _lowest(x: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ def grid_sample(node: NodeView, x: Tensor, grid: Tensor) -> Tensor:
 def _places(points: Array, sizes: tuple[int, ...], corners: bool) -> Array:
     """Points of a grid, the last axis first, as places among the pixels."""
     whole = np.array(sizes, np.float64)
-    turned = np.asarray(points, np.float64)[..., ::-1]
-    return (turned + 1) / 2 * (whole - 1) if corners else ((turned + 1) * whole - 1) / 2
+    flipped = np.asarray(points, np.float64)[..., ::-1]
+    return (flipped + 1) / 2 * (whole - 1) if corners else ((flipped + 1) * whole - 1) / 2
 
 
 def _sampled(image: Array, places: Array, mode: str, padding: str, corners: bool) -> Array:
