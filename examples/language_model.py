@@ -130,6 +130,11 @@ def train(server, cluster, index, given):
     hooks = [tf.train.StopAtStepHook(last_step=given.steps)]
     config = tf.ConfigProto(device_filters=["/job:ps", device])  # other workers may come and go
     times = []
+
+    def test(session):
+        """The loss on texts that no worker trains on, over all words; it makes no step."""
+        return np.mean([session.run(test_loss, {text: each}) for each in tests])
+
     with tf.train.MonitoredTrainingSession(
         server.target, is_chief, hooks=hooks, config=config
     ) as session:
@@ -140,17 +145,12 @@ def train(server, cluster, index, given):
             times.append(time.perf_counter() - began)
             if is_chief and at >= next_test:
                 next_test = at + given.test_every
-                print(f"step {at}: loss {test(session, test_loss, text, tests):.2f}")
+                found = session.run_step_fn(lambda context: test(context.session))
+                print(f"step {at}: loss {found:.2f}")
+    if is_chief:  # the servers have the model: another session goes on with it
+        with tf.Session(server.target, config=config) as session:
+            print(f"in the end: loss {test(session):.2f}")
     print(f"{1e3 * np.median(times):.1f} ms a step with a {given.softmax} softmax")
-
-
-def test(session, loss, text, batches):
-    """The loss on texts that no worker trains on, over all words; it makes no step."""
-
-    def losses(context):
-        return [context.session.run(loss, {text: each}) for each in batches]
-
-    return np.mean(session.run_step_fn(losses))
 
 
 def main():
