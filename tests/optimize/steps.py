@@ -24,7 +24,7 @@ def after(run: Any, graph: StepGraph) -> str:
     spec = verify.Spec(graph)
     run(graph)
     graph.prune()
-    spec.check(graph, "the pass")
+    spec.checked(graph, "the pass")
     return str(graph)
 
 

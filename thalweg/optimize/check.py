@@ -126,13 +126,13 @@ class _Case:
             wanted = evaluate(graph, self.feeds)
         except OpError:
             return 0  # nor are the kernels
+        spec = verify.Spec(graph)
         for _ in range(_MAX_APPLICATIONS):
-            spec = verify.Spec(graph)
             graph.fired.clear()
             index.apply(graph)
             if not graph.fired:
                 break
-            spec.check(graph, self._rule.name)
+            spec = spec.checked(graph, self._rule.name)
             count += graph.fired.total()
         else:
             raise BrokenRule(f"rule '{self._rule.name}' applies to what it makes, without end")

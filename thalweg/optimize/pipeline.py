@@ -292,6 +292,7 @@ def run_passes(
         watch("", graph)
     reports = [PassReport(each.name, each.reason) for each in passes]
     seen: list[int | None] = [None] * len(passes)
+    spec = verify.Spec(graph) if verify.ENABLED else None
     for _ in range(MAX_ROUNDS):
         before = len(graph.changes)
         for number, each in enumerate(passes):
@@ -299,7 +300,11 @@ def run_passes(
             if graph.mark != count:
                 _run(each, graph, reports[number])
                 seen[number] = len(graph.changes)
-                if watch is not None and seen[number] != count:
+                if seen[number] == count:
+                    continue
+                if spec is not None:
+                    spec = spec.checked(graph, each.name)
+                if watch is not None:
                     watch(each.name, graph)
         if len(graph.changes) == before:
             break
@@ -308,7 +313,6 @@ def run_passes(
 
 def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
     start = time.perf_counter()
-    spec = verify.Spec(graph) if verify.ENABLED else None
     count, changes = len(graph), len(graph.changes)
     each.run(graph)
     is_changed = len(graph.changes) > changes
@@ -322,8 +326,6 @@ def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
         for name, number in graph.fired.items():
             report.fired[name] = report.fired.get(name, 0) + number
         report.places += graph.fired_for
-        if spec is not None:
-            spec.check(graph, each.name)
     graph.fired.clear()
     graph.fired_for.clear()
 

@@ -30,16 +30,18 @@ class Spec:
         self._fetches, self._targets, self._feeds = graph.fetches, graph.targets, graph.feeds
         self._order = _effect_order(graph)
 
-    def check(self, graph: StepGraph, name: str) -> None:
-        """Raise `InvalidRewrite` if a step after a pass does not do what it did before."""
-        for fault in self.faults(graph):
+    def checked(self, graph: StepGraph, name: str) -> Spec:
+        """What must hold after the next pass. Raises `InvalidRewrite` if a step after this one does
+        not do what it did before."""
+        after = Spec(graph)
+        for fault in self._faults(graph, after):
             raise InvalidRewrite(f"after {name}: {fault}")
+        return after
 
-    def faults(self, graph: StepGraph) -> Iterator[str]:
-        """What is wrong with a step after a pass."""
+    def _faults(self, graph: StepGraph, after: Spec) -> Iterator[str]:
         yield from self._end_faults(graph)
         yield from _flow_faults(graph)
-        yield from self._effect_faults(graph)
+        yield from self._effect_faults(after)
 
     def _end_faults(self, graph: StepGraph) -> Iterator[str]:
         for old, new in zip(self._fetches, graph.fetches, strict=True):
@@ -53,9 +55,9 @@ class Spec:
         if self._feeds is not graph.feeds:
             yield "the feeds changed"
 
-    def _effect_faults(self, graph: StepGraph) -> Iterator[str]:
+    def _effect_faults(self, after: Spec) -> Iterator[str]:
         """Whether what has effects is there, and comes after what it came after."""
-        old, new = self._order, _effect_order(graph)
+        old, new = self._order, after._order
         for node in old.keys() - new.keys():
             yield f"{node.name}, which has effects, is gone"
         for node in new.keys() - old.keys():
