@@ -10,7 +10,8 @@ from typing import Any
 
 from thalweg.cli.arguments import Subparsers, add_json, subcommand
 from thalweg.cli.problem import Problem, named
-from thalweg.cli.report import Report, Size, show, size_text
+from thalweg.cli.report import Report, Size, show
+from thalweg.platform.amounts import size
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 _ABOUT = """\
@@ -85,7 +86,7 @@ def _clear(_: argparse.Namespace) -> int:
     disk = _usable()
     with named(str(disk.root)):
         removed = disk.clear()
-    print(f"{disk.root}: removed {removed.entries:,} entries, {size_text(removed.bytes)}")
+    print(f"{disk.root}: removed {removed.entries:,} entries, {size(removed.bytes)}")
     return 0
 
 
@@ -95,7 +96,7 @@ def _limit(given: argparse.Namespace) -> int:
         with named(str(disk.root)):
             disk.keep_limit(given.size)
     override = " (THALWEG_CACHE_LIMIT)" if os.environ.get("THALWEG_CACHE_LIMIT") else ""
-    print(f"{disk.root}: at most {size_text(disk.limit)}{override}")
+    print(f"{disk.root}: at most {size(disk.limit)}{override}")
     return 0
 
 

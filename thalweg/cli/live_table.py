@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from thalweg.cli.report import has_colours, printable, size_text
+from thalweg.cli.report import has_colours, printable
 from thalweg.cluster.launch.watch import Rates
+from thalweg.platform.amounts import size
 
 _LINES_EVERY = 10  # tables are not drawn: one line for so many of them
 
@@ -110,7 +111,7 @@ def cells(row: Row) -> list[str]:
     steps = "" if row.steps is None else f"{row.steps:,}"
     if row.rates is None or row.state != "running":
         return [row.task, row.state, steps, "", "", ""]
-    sent, received = size_text(int(row.rates.bytes_sent)), size_text(int(row.rates.bytes_received))
+    sent, received = size(int(row.rates.bytes_sent)), size(int(row.rates.bytes_received))
     return [row.task, row.state, steps, f"{row.rates.steps:,.1f}", sent, received]
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, cast
 
+from thalweg.platform.amounts import size
+
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
@@ -117,23 +119,13 @@ def text_of(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case Size():
-            return size_text(value)
+            return size(value)
         case int():
             return f"{value:,}"
         case float():
             return f"{value:.6g}"
         case _:
             return printable(str(value))
-
-
-def size_text(count: int) -> str:
-    """Bytes in the unit that reads best: `580 kB`."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:,.4g} TB"
 
 
 def printable(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 from thalweg.device.cpu.device import LOCAL_TASK, cpu_device
-from thalweg.device.cuda.device import cuda_devices
+from thalweg.device.cuda.presence import driver_kind
 from thalweg.device.device import Device
 from thalweg.device.gpu_options import GpuOptions
 
@@ -25,6 +26,7 @@ def local_devices(
     count = max(1, device_count.get("CPU", 1))
     cpus = [cpu_device(index, count, threads, task) for index in range(count)]
     wanted = device_count.get("GPU")
-    if gpus is None or wanted == 0:
+    if gpus is None or wanted == 0 or not driver_kind():
         return [*cpus]
-    return [*cpus, *cuda_devices(wanted, task, gpus)]
+    cuda = importlib.import_module("thalweg.device.cuda.device")  # which most machines do without
+    return [*cpus, *cuda.cuda_devices(wanted, task, gpus)]

@@ -13,8 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.device import DeviceProgram
-from thalweg.device.program_template import ProgramTemplate
+from thalweg.device.program_template import Output, ProgramTemplate
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import Arena
@@ -25,6 +29,8 @@ from thalweg.ops.state.variable_uses import USES, Use
 
 #: First values of variables, which are theirs once the step has ended well.
 FirstValues = dict[VariableCell, Buffer]
+#: Nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call.
+Times = NDArray[np.int64]
 
 
 class Borrower(Protocol):
@@ -62,7 +68,52 @@ class Listing(Protocol[CallT_co]):
         ...
 
 
-class RegionProgram(DeviceProgram, Generic[InvocationT, CallT]):
+class TimedProgram(Protocol):
+    """A program that keeps the times of its last run."""
+
+    def __call__(
+        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> list[Any] | None:
+        """Run it: the region's outputs, or None where its reference kernels must decide."""
+        ...
+
+    @property
+    def times(self) -> Times:
+        """When the entries of the last run began and ended."""
+        ...
+
+
+class ListedProgram(DeviceProgram):
+    """A program that says what it was made of, for those who print, profile and tune it."""
+
+    outputs: Sequence[Output]
+
+    @property
+    @abstractmethod
+    def lowered(self) -> Lowered:
+        """The region as it was lowered."""
+
+    @property
+    @abstractmethod
+    def arena(self) -> Arena:
+        """Where the temporaries lie."""
+
+    @abstractmethod
+    def compiled_kernels(self) -> list[CompiledKernel]:
+        """The kernels of its launches, in order."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """How it runs, for readers."""
+
+    @abstractmethod
+    def timed(self, check: Callable[[], None]) -> TimedProgram:
+        """The same program, keeping the times of its kernels when it runs. `check` raises where the
+        step is to stop."""
+
+
+class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
     """A region, compiled for one set of shapes. All that a call needs is in the template; `listing`
     gives what it was made of."""
 

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from thalweg.codegen.contraction.schedule import Schedule
-from thalweg.codegen.cuda.contraction.schedule import Schedule as CudaSchedule
 from thalweg.codegen.progress import progress
 from thalweg.ir.kernel import Contraction
 
@@ -20,6 +18,15 @@ BETTER = 0.97  # a winner that gains less than this is luck
 SubjectT = TypeVar("SubjectT")
 
 
+class Summarized(Protocol):
+    """A schedule of any device."""
+
+    @property
+    def summary(self) -> str:
+        """What matters of it, for readers."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tuned:
     """What measuring a contraction found: seconds by the likely schedule and by the best one."""
@@ -28,7 +35,7 @@ class Tuned:
     iterations: str
     likely: float
     best: float
-    schedule: Schedule | CudaSchedule
+    schedule: Summarized
     tried: int
 
 

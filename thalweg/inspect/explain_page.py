@@ -13,8 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from thalweg.device.cpu.program import Program
-from thalweg.device.cuda.program import CudaProgram
+from thalweg.device.program import ListedProgram
 from thalweg.graph.node import Node
 from thalweg.inspect.explain import StepPlan
 from thalweg.lower.memory.arena import lifetimes
@@ -147,7 +146,7 @@ class _Step:
         return found if len(found) == len(self._plan.kernels) else {}
 
 
-def _curve(program: Program | CudaProgram | None) -> Sequence[int]:
+def _curve(program: ListedProgram | None) -> Sequence[int]:
     """The bytes of temporaries that are live in each kernel of a region."""
     if program is None:
         return []

@@ -7,24 +7,14 @@ Comes in: a program. Goes out: a `PlannedKernel` for each of its launches.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from thalweg.codegen.cuda.compile import to_ptx
-from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.compile import assembly, optimised
-from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import named
-from thalweg.device.cpu.listing import Call
-from thalweg.device.cpu.pool import Pool
-from thalweg.device.cpu.program import Program
-from thalweg.device.cuda.listing import CudaCall
-from thalweg.device.cuda.memory import Memory
-from thalweg.device.cuda.program import CudaProgram
+from thalweg.device.compiled_kernel import CompiledKernel
+from thalweg.device.program import ListedProgram
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Reduce
 from thalweg.ir.kernel import Contraction, Kernel, Loops
@@ -41,16 +31,16 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedKernel(ABC):
+class PlannedKernel:
     """One kernel of a step: a fused loop nest or a contraction, compiled for these shapes."""
 
-    call: Call | CudaCall
+    code: CompiledKernel
     nodes: tuple[Node, ...]  # all that it computes, in the order they were made
 
     @property
     def kernel(self) -> Kernel:
         """What the code was made from: loops or a contraction over flat buffers."""
-        return self.call.launch.kernel
+        return self.code.kernel
 
     @property
     def text(self) -> str:
@@ -76,7 +66,7 @@ class PlannedKernel(ABC):
     @cached_property
     def main(self) -> Node:
         """The node that most of the work is for."""
-        nodes = self.call.launch.nodes
+        nodes = self.code.launch.nodes
         return nodes[0] if self.kind == "contraction" else nodes[-1]
 
     @property
@@ -114,141 +104,44 @@ class PlannedKernel(ABC):
         return sum(flops_bytes(self.kernel).touched)
 
     @property
-    @abstractmethod
     def scratch(self) -> int:
         """Memory of its own that a call needs: packed operands and the like."""
+        return self.code.scratch
 
     @property
-    @abstractmethod
     def phases(self) -> int:
         """How many functions it runs one after the other, each with times of its own."""
+        return self.code.phases
 
     @property
-    @abstractmethod
     def barriers(self) -> int:
         """At how many barriers its threads meet: before it, and between its phases."""
+        return self.code.barriers
 
     @property
-    @abstractmethod
     def users(self) -> int:
         """On how many threads it runs."""
+        return self.code.users
 
     @property
-    @abstractmethod
     def llvm(self) -> str:
         """Its code as LLVM has it."""
+        return self.code.llvm
 
     @property
-    @abstractmethod
     def asm(self) -> str:
         """Its code as the processor's instructions."""
+        return self.code.asm
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.kind} {self.space}>"
 
 
-@dataclass(frozen=True, eq=False)
-class CpuKernel(PlannedKernel):
-    """A kernel that the threads of a CPU run."""
-
-    call: Call
-    pool: Pool
-    threads: int
-
-    @cached_property
-    def emitted(self) -> Emitted:
-        """Its code as Thalweg wrote it, before LLVM's passes."""
-        return self.call.emitted(self.pool.target)
-
-    @property
-    def scratch(self) -> int:
-        """Memory of its own that a call needs: packed operands and the like."""
-        return self.emitted.scratch
-
-    @property
-    def phases(self) -> int:
-        """How many functions it runs one after the other."""
-        return len(self.call.functions)
-
-    @property
-    def barriers(self) -> int:
-        """At how many barriers its threads meet: before it, and between its phases."""
-        return self.call.barrier + self.phases - 1 if self.threads > 1 else 0
-
-    @property
-    def users(self) -> int:
-        """On how many threads it runs."""
-        return 1 if self.call.thread >= 0 else self.threads
-
-    @cached_property
-    def llvm(self) -> str:
-        """Its code after LLVM's passes."""
-        return optimised(self.emitted.text, self.pool.target, self.emitted.passes)
-
-    @cached_property
-    def asm(self) -> str:
-        """Its code as the processor's instructions."""
-        return assembly(self.emitted.text, self.pool.target, self.emitted.passes)
-
-
-@dataclass(frozen=True, eq=False)
-class GpuKernel(PlannedKernel):
-    """A kernel that a GPU runs."""
-
-    call: CudaCall
-    target: CudaTarget
-    memory: Memory
-
-    @property
-    def scratch(self) -> int:
-        """Memory of its own that its launches share."""
-        return self.call.kernel.scratch
-
-    @property
-    def phases(self) -> int:
-        """One: its launches are timed together."""
-        return 1
-
-    @property
-    def barriers(self) -> int:
-        """None: the edges of a graph order launches."""
-        return 0
-
-    @property
-    def users(self) -> int:
-        """The threads of its largest grid."""
-        return max(prod(shape.grid) * prod(shape.block) for shape in self.call.shapes)
-
-    @property
-    def llvm(self) -> str:
-        """Its code as Thalweg wrote it."""
-        return self.call.emitted(self.target).text
-
-    @cached_property
-    def asm(self) -> str:
-        """Its PTX; of an emulated GPU, the processor's instructions."""
-        if self.target.is_emulated:
-            return assembly(self.llvm, named("native"))
-        return to_ptx(self.llvm, self.target)
-
-    @property
-    def code_bytes(self) -> int:
-        """The size of what was loaded into the GPU: a cubin, or PTX for its driver."""
-        return self.call.kernel.size
-
-
-def kernels_of(program: Program | CudaProgram) -> list[PlannedKernel]:
+def kernels_of(program: ListedProgram) -> list[PlannedKernel]:
     """The kernels of a program, in order."""
-    lowered, calls = program.lowered, program.calls
-    computed = {node for call in calls for node in call.launch.nodes}
-    fused = [_fused(call.launch, lowered, computed) for call in calls]
-    if isinstance(program, CudaProgram):
-        pairs = zip(program.calls, fused, strict=True)
-        return [GpuKernel(call, nodes, program.target, program.memory) for call, nodes in pairs]
-    return [
-        CpuKernel(call, nodes, program.pool, program.threads)
-        for call, nodes in zip(program.calls, fused, strict=True)
-    ]
+    lowered, kernels = program.lowered, program.compiled_kernels()
+    computed = {node for kernel in kernels for node in kernel.launch.nodes}
+    return [PlannedKernel(each, _fused(each.launch, lowered, computed)) for each in kernels]
 
 
 def _fused(launch: Launch, lowered: Lowered, computed: Collection[Node]) -> tuple[Node, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from thalweg.device.cpu.program import Program
-from thalweg.device.cuda.program import CudaProgram
+from thalweg.device.program import ListedProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text_control import control_lines
@@ -19,6 +18,7 @@ from thalweg.inspect.plan_walk import (
     is_variable,
 )
 from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.platform.amounts import amount, plural, size
 from thalweg.runtime.plan import Plan
 
 _WIDEST = 56
@@ -107,7 +107,7 @@ def region_facts(region: PlannedRegion, number: int) -> list[str]:
     ]
 
 
-def _lowered_lines(region: PlannedRegion, step: Program | CudaProgram, number: int) -> list[str]:
+def _lowered_lines(region: PlannedRegion, step: ListedProgram, number: int) -> list[str]:
     lowered, kernels = step.lowered, region.kernels
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
@@ -118,20 +118,9 @@ def _lowered_lines(region: PlannedRegion, step: Program | CudaProgram, number: i
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
         f"fused    {plural(lowered.unfused, 'loop nest')} into {kept}",
-        f"runs     {_runs(step, kernels)}",
+        f"runs     {step.summary}",
         f"compiled {_made(region)}",
     ]
-
-
-def _runs(step: Program | CudaProgram, kernels: Sequence[PlannedKernel]) -> str:
-    if isinstance(step, Program):
-        barriers = sum(kernel.barriers for kernel in kernels)
-        return f"on {plural(step.threads, 'thread')}, {plural(barriers, 'barrier')}"
-    launches = sum(len(call.shapes) for call in step.calls)
-    code = sum(kernel.size for kernel in step.kernels)
-    graphs = plural(len(step.template.graphs), "CUDA graph")
-    nodes = plural(launches, "kernel node")
-    return f"on {step.device} as {graphs} of {nodes}, {size(code)} of code"
 
 
 def _made(region: PlannedRegion) -> str:
@@ -155,13 +144,13 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     lines = [f"shapes   {_some([described(*pair) for pair in pairs]) or 'no inputs'}"]
     for change in region.changes():
         lines.append(f"again    compiled because of {change}")
-    at_run_time = sum(bool(kernel.call.specialized.words) for kernel in region.kernels)
+    at_run_time = sum(bool(kernel.code.specialized.words) for kernel in region.kernels)
     if at_run_time:
         lines.append(f"varying  {plural(at_run_time, 'kernel')} read sizes when they run")
     return lines
 
 
-def _early_lines(region: PlannedRegion, step: Program | CudaProgram) -> list[str]:
+def _early_lines(region: PlannedRegion, step: ListedProgram) -> list[str]:
     """What leaves for other devices, and which kernel of the region it waits for."""
     makers = [output.made_by % len(region.kernels) for output in step.outputs]
     made = dict(zip(region.region.outputs, makers, strict=True))
@@ -169,10 +158,10 @@ def _early_lines(region: PlannedRegion, step: Program | CudaProgram) -> list[str
     return [f"sends    {t.name} after kernel {made[t] + 1} of {count}" for t in region.region.early]
 
 
-def memory_lines(step: Program | CudaProgram, kernels: Sequence[PlannedKernel]) -> list[str]:
+def memory_lines(step: ListedProgram, kernels: Sequence[PlannedKernel]) -> list[str]:
     """What the kernels read and write, and what the arena holds at its fullest."""
-    buffers = dict.fromkeys(b for kernel in kernels for b in kernel.call.launch.buffers)
-    written = Counter(b for kernel in kernels for b in kernel.call.launch.written)
+    buffers = dict.fromkeys(b for kernel in kernels for b in kernel.code.launch.buffers)
+    written = Counter(b for kernel in kernels for b in kernel.code.launch.written)
     kinds = (BufferKind.INPUT, BufferKind.VARIABLE, BufferKind.CONSTANT, BufferKind.OUTPUT)
     parts = [_held(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
     updated = sum(b.kind is BufferKind.VARIABLE for b in written)
@@ -183,7 +172,7 @@ def memory_lines(step: Program | CudaProgram, kernels: Sequence[PlannedKernel]) 
 
 
 def _arena_line(
-    step: Program | CudaProgram, kernels: Sequence[PlannedKernel], written: Mapping[Buffer, int]
+    step: ListedProgram, kernels: Sequence[PlannedKernel], written: Mapping[Buffer, int]
 ) -> str:
     temporaries = [buffer for buffer in written if buffer.kind is BufferKind.TEMPORARY]
     total = size(sum(buffer.bytes for buffer in temporaries))
@@ -255,26 +244,6 @@ def clipped(name: str) -> str:
     return name if len(name) <= _WIDEST else name[: _WIDEST - 1] + "…"
 
 
-def plural(count: int, word: str) -> str:
-    """A number of things: `1 kernel`, `3 kernels`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
 def _some(parts: Sequence[str]) -> str:
     more = len(parts) - _MAX_SHAPES
     return ", ".join(parts[:_MAX_SHAPES]) + (f", … {more} more" if more > 0 else "")
-
-
-def amount(number: float) -> str:
-    """A count in thousands, millions and so on: `10.1 M`."""
-    for unit in ("", " k", " M", " G"):
-        if number < 1000:
-            return f"{number:.3g}{unit}"
-        number /= 1000
-    return f"{number:.3g} T"
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that reads best: `580 kB`."""
-    text = amount(count)
-    return f"{text}B" if " " in text else f"{text} B"

@@ -15,9 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from thalweg.codegen.cache import Statistics, statistics
-from thalweg.device.cpu.program import Program
-from thalweg.device.cuda.program import CudaProgram
 from thalweg.device.device import Device, DeviceProgram
+from thalweg.device.program import ListedProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.lower.regions import compilable
@@ -62,7 +61,7 @@ class PlannedRegion:
     """Nodes that are compiled together: for these shapes, or not yet."""
 
     region: Region
-    step: Program | CudaProgram | None = None
+    step: ListedProgram | None = None
     made: Made | None = None  # None where it had been compiled before
     seen: Sequence[Sequence[Shape]] = ()  # the shapes it was compiled for so far, in order
     units: Sequence[PlannedUnit] = ()  # of a region with a node that cannot be compiled
@@ -183,7 +182,7 @@ class _ShapeWalk:
         self, compiled: Executable, program: DeviceProgram, made: Made | None
     ) -> PlannedRegion:
         self.shapes.update(zip(compiled.region.outputs, program.output_shapes, strict=True))
-        is_listed = isinstance(program, Program | CudaProgram)
+        is_listed = isinstance(program, ListedProgram)
         listed = program if is_listed else None  # others have no kernels to show
         return PlannedRegion(compiled.region, listed, made, list(compiled.programs))
 

@@ -19,21 +19,17 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import numpy as np
 
 from thalweg import errors
-from thalweg.codegen.contraction.amx_plan import on_matrix_unit
-from thalweg.codegen.machine import host
-from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
-from thalweg.device.cpu.program import Program
-from thalweg.device.cuda.program import CudaProgram
+from thalweg.device.program import ListedProgram, Times
 from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor
-from thalweg.inspect.kernel_info import GpuKernel, PlannedKernel, kernels_of, snake_case
-from thalweg.inspect.plan_text import clipped, plural, table
+from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
+from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.plan_walk import is_variable
-from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.inspect.timed import TimedRegion, run_single, timed
 from thalweg.inspect.timeline import ChromeTrace, Track
-from thalweg.ir.kernel import Contraction
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
+from thalweg.platform.amounts import plural
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction
@@ -260,7 +256,7 @@ class Profile:
             f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
             *self._disturbance(threads),
             f"threads  {1 - self.waiting:.1%} of their time in kernels, {self.waiting:.1%} waiting",
-            *_machines(programs, threads),
+            *_peaks(programs),
         ]
 
     def _disturbance(self, threads: int) -> list[str]:
@@ -339,44 +335,16 @@ def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
     if seconds <= 0:
         return 0.0, ""
     limits = (
-        (kernel.flops, _arithmetic_limit(kernel), "flops"),
-        (kernel.bytes, _memory_limit(kernel), "bytes"),
+        (kernel.flops, kernel.code.arithmetic_limit, "flops"),
+        (kernel.bytes, kernel.code.memory_limit(kernel.touched), "bytes"),
     )
     return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
 
 
-def _machines(programs: Sequence[ProgramRun], threads: int) -> list[str]:
+def _peaks(programs: Sequence[ProgramRun]) -> list[str]:
     """What the devices can do that programs ran on."""
-    every = [kernel for program in programs for kernel in program.kernels]
-    gpus = {kernel.target for kernel in every if isinstance(kernel, GpuKernel)}
-    lines = [f"gpu      {gpu.memory_rate / 1e9:.0f} GB/s of its memory" for gpu in gpus]
-    if gpus and all(isinstance(kernel, GpuKernel) for kernel in every):
-        return lines
-    return [
-        *lines,
-        f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
-        f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
-    ]
-
-
-def _memory_limit(kernel: PlannedKernel) -> float:
-    """Bytes per second that a kernel could read and write, were that all it did."""
-    if isinstance(kernel, GpuKernel):
-        return kernel.target.memory_rate
-    return copy_peak(kernel.touched, kernel.users)
-
-
-def _arithmetic_limit(kernel: PlannedKernel) -> float:
-    """Operations per second of what multiplies in a kernel, were that all it did; 0 where nobody
-    has measured it."""
-    if isinstance(kernel, GpuKernel):
-        return 0.0
-    form = kernel.kernel
-    if not isinstance(form, Contraction):
-        return arithmetic_peak(kernel.users)
-    if on_matrix_unit(form, host()):
-        return matrix_peak(kernel.users)
-    return arithmetic_peak(kernel.users, np.dtype(form.dtype))
+    every = [kernel.code.peaks for program in programs for kernel in program.kernels]
+    return list(dict.fromkeys(every))
 
 
 class _Span(NamedTuple):
@@ -495,7 +463,7 @@ class _Private:
         if _is_host(instruction):
             self.events.append(HostRun(instruction.node, start, time.perf_counter_ns()))
 
-    def _ran(self, step: Program | CudaProgram, times: Times) -> None:
+    def _ran(self, step: ListedProgram, times: Times) -> None:
         if id(step) not in self._kernels:  # steps live as long as their plan, so ids stay theirs
             self._kernels[id(step)] = kernels_of(step)
         self.events.append(ProgramRun(self._kernels[id(step)], times))

@@ -11,49 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.device.cpu.pool import Pool, StepTable
-from thalweg.device.cpu.program import Program
-from thalweg.device.cuda.program import CudaProgram
+from thalweg.device.program import ListedProgram, Times
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, run
 from thalweg.runtime.sending import SendingExecutable
 
-#: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call
-Times = NDArray[np.int64]
 #: (the program that ran, the times of its entries)
-Ran = Callable[[Program | CudaProgram, Times], None]
+Ran = Callable[[ListedProgram, Times], None]
 #: run one instruction over slots in a context
 Single = Callable[[Instruction, list[Any], Context], None]
-
-
-class _Clock(Pool):
-    """The pool as a step sees it while it is timed."""
-
-    def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
-        vars(self).update(vars(pool))  # programs are laid out for the pool itself
-        self._pool, self._check = pool, check
-        self.times: Times = np.zeros((0, 1, 2), np.int64)
-
-    def run(self, program: StepTable) -> int:
-        """Run a step to its end, noting its times."""
-        self.times = self._pool.timed(program, self._check)
-        return program.fault.value
-
-
-class TimedProgram(Program):
-    """A program that keeps the times of its last run. It shares all else with the original."""
-
-    def __init__(self, program: Program, check: Callable[[], None]) -> None:
-        vars(self).update(vars(program))
-        self.pool = self._clock = _Clock(program.pool, check)
-
-    @property
-    def times(self) -> Times:
-        """When the entries of the last run began and ended."""
-        return self._clock.times
 
 
 @dataclass(frozen=True)
@@ -68,8 +36,8 @@ class TimedRegion:
         count = len(self.compiled.region.inputs)
         arrays, cells = values[:count], values[count:]
         program = self.compiled.compile(tuple(np.shape(array) for array in arrays), cells)
-        is_timed = isinstance(program, Program | CudaProgram)
-        results = self._timed(program, context, arrays, cells) if is_timed else None
+        is_listed = isinstance(program, ListedProgram)
+        results = self._timed(program, context, arrays, cells) if is_listed else None
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
             results = Executable.run(self.compiled, inner, arrays, cells)
@@ -79,15 +47,12 @@ class TimedRegion:
 
     def _timed(
         self,
-        program: Program | CudaProgram,
+        program: ListedProgram,
         context: Context,
         arrays: Sequence[Any],
         cells: Sequence[Any],
     ) -> list[Any] | None:
-        if isinstance(program, CudaProgram):
-            timed = program.timed()
-        else:
-            timed = TimedProgram(program, context.cancellation.check)
+        timed = program.timed(context.cancellation.check)
         try:
             results = timed(context, arrays, cells)
         except errors.FailedPreconditionError:

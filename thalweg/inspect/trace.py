@@ -17,14 +17,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from thalweg import protos
-from thalweg.device.cpu.program import Program
-from thalweg.device.cuda.program import CudaProgram
+from thalweg.device.program import ListedProgram, Times
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graphdef.attributes import shape_proto
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
-from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.inspect.timed import TimedRegion, run_single, timed
 from thalweg.partition.transfers import Transfer
 from thalweg.place.placer import Placement
 from thalweg.platform.spans import Recorder
@@ -96,7 +95,7 @@ class Trace(list[Timed]):
         if not isinstance(instruction.call, TimedRegion):
             self._note(instruction.node, start, time.perf_counter_ns(), {})
 
-    def _ran(self, step: Program | CudaProgram, times: Times) -> None:
+    def _ran(self, step: ListedProgram, times: Times) -> None:
         """Note the nodes of a program: those known before first, then kernel by kernel."""
         shapes = step.lowered.spec.shapes
         ran = times[times > 0]

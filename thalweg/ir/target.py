@@ -80,6 +80,11 @@ class Target:
     max_strided_phases: int = 64  # nests that a strided write is split into
 
     @property
+    def key(self) -> str:
+        """Names everything besides its text that a kernel's machine code depends on."""
+        return self.name
+
+    @property
     def lanes(self) -> int:
         """How many float32 numbers a vector register holds."""
         return self.vector_bytes // 4

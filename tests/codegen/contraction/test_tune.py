@@ -16,7 +16,6 @@ from thalweg.codegen.contraction.tune import Winners, parsed
 from thalweg.codegen.kernels import emit, keep_schedule, request, tuned_schedule
 from thalweg.codegen.machine import host, named
 from thalweg.device.cpu import loading, tuner
-from thalweg.inspect.tuning import described
 from thalweg.platform.disk_cache import Disk
 
 HERE = host()
@@ -111,12 +110,12 @@ def test_tune(folder):
         for kernel in products:
             made = tuned_schedule(kernel.kernel, HERE)
             assert made is not None
-            assert kernel.emitted.text == emit(kernel.kernel, HERE, made).text
+            assert kernel.code.emitted.text == emit(kernel.kernel, HERE, made).text
         assert session.run(fetches, feeds)[1] == pytest.approx(
             np.square(next(iter(feeds.values())) @ before).sum(), rel=1e-4
         )
         text = str(report)
-        assert "matmul" in text and described(report.kernels[0].schedule) in text
+        assert "matmul" in text and report.kernels[0].schedule.summary in text
 
 
 def test_the_tuned_step_is_compiled_anew(folder):

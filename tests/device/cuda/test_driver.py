@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from thalweg import errors
-from thalweg.device.cuda import libcuda
+from thalweg.device.cuda import presence
 from thalweg.device.cuda.discovery import found_driver
 from thalweg.device.cuda.driver import KernelNode
 from thalweg.device.cuda.emulated import EmulatedContext, EmulatedDriver
-from thalweg.device.cuda.libcuda import LibcudaDriver
 
 
 @pytest.fixture
@@ -94,10 +93,12 @@ def test_an_error_that_does_not_stay_leaves_the_context_open(context: EmulatedCo
 
 
 def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    libcuda._library.cache_clear()
-    monkeypatch.setattr(libcuda, "_LIBRARY", "libcuda-that-is-not-there.so.1")
-    assert LibcudaDriver.found() is None
-    libcuda._library.cache_clear()
+    presence.library.cache_clear()
+    monkeypatch.setattr(presence, "LIBRARY", "libcuda-that-is-not-there.so.1")
+    monkeypatch.delenv("THALWEG_CUDA")
+    found_driver.cache_clear()
+    assert found_driver() == (None, False)
+    presence.library.cache_clear()
 
 
 @pytest.mark.parametrize(

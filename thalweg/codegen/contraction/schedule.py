@@ -55,6 +55,15 @@ class Schedule:
     matrix: bool = False  # tiles of 16 by 16 sums on the matrix unit of the processor
     outputs: int = 0  # of a Winograd tile (`Blocks`), along each axis; 0: none is
 
+    @property
+    def summary(self) -> str:
+        """What matters of it, for readers."""
+        unit = "columns" if self.dots else "tiles" if self.matrix else "vectors"
+        parts = [f"tile {self.tile}x{self.vectors} {unit}", f"piece {self.block}x{self.panels}"]
+        named = {"split": self.split, "a": self.copy_a, "b": self.copy_b}
+        named |= {"prefetch_steps": self.prefetch_steps, "prefetch_panels": self.prefetch_panels}
+        return ", ".join([*parts, *(f"{name} {value}" for name, value in named.items() if value)])
+
 
 @dataclass(frozen=True)
 class Setting:

@@ -13,8 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thalweg.codegen.contraction.schedule import Schedule
-from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.target import Target
 from thalweg.platform.caches import Bounded
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 _STATE = sha256(b"state of the schedules").hexdigest()
 _SAMPLE = Schedule(1, 0, 1)
 
-Keyed = CpuTarget | CudaTarget
 Kept = TypeVar("Kept", bound="DataclassInstance")
 
 
@@ -36,11 +34,11 @@ class Winners:
         self._known = Bounded[str, Any]("schedules that won", 1 << 13)
         self._state: str | None = None  # not looked up yet
 
-    def find(self, key: str, target: Keyed) -> Schedule | None:
+    def find(self, key: str, target: Target) -> Schedule | None:
         """The schedule that was kept for a kernel of a processor, if any."""
         return self.find_like(key, target, _SAMPLE)
 
-    def find_like(self, key: str, target: Keyed, sample: Kept) -> Kept | None:
+    def find_like(self, key: str, target: Target, sample: Kept) -> Kept | None:
         """The schedule that was kept for a kernel, if it is one of the sample's type."""
         name = _name(key, target)
         if name not in self._known:
@@ -56,7 +54,7 @@ class Winners:
             self._state = (content or b"").hex()
         return self._state
 
-    def keep(self, key: str, target: Keyed, schedule: DataclassInstance) -> None:
+    def keep(self, key: str, target: Target, schedule: DataclassInstance) -> None:
         """Use a schedule for a kernel from now on."""
         name = _name(key, target)
         self._known[name] = schedule
@@ -90,7 +88,7 @@ def parsed_like(content: bytes, sample: Kept) -> Kept | None:
     return made if same else None
 
 
-def _name(key: str, target: Keyed) -> str:
+def _name(key: str, target: Target) -> str:
     """The file of a kernel's winner; the sizes of caches decide about it too."""
     sizes = f"{target.l1} {target.l2} {target.l3}"
     return sha256(f"schedule\0{target.key}\0{sizes}\0{key}".encode()).hexdigest()

@@ -15,14 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
+from thalweg.device.compiled_kernel import CompiledKernel
+from thalweg.device.cpu.compiled_kernel import CpuKernel
 from thalweg.device.cpu.courier import Deliver, courier_of
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.listing import Call, Listing
-from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
-from thalweg.device.program import RegionProgram
+from thalweg.device.program import RegionProgram, Times
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
+from thalweg.platform.amounts import plural
 
 Array = NDArray[Any]
 #: An argument word, the address it begins with, and how far that moves from row to row.
@@ -76,6 +79,20 @@ class Program(RegionProgram[Invocation, Call]):
     def release_memory(self) -> None:
         """Free the memory of calls that are over; the next one allocates again."""
         self._idle.clear()
+
+    def compiled_kernels(self) -> list[CompiledKernel]:
+        """The kernels of its launches, in order."""
+        return [CpuKernel(call, self.pool, self.threads) for call in self.calls]
+
+    @property
+    def summary(self) -> str:
+        """On how many threads it runs, and how often they meet."""
+        barriers = sum(kernel.barriers for kernel in self.compiled_kernels())
+        return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}"
+
+    def timed(self, check: Callable[[], None]) -> TimedCpuProgram:
+        """The same program, keeping the times of its kernels when it runs."""
+        return TimedCpuProgram(self, check)
 
     def _invocation(self) -> Invocation:
         functions = [kernel.functions for kernel in self.loaded]
@@ -203,6 +220,33 @@ class Program(RegionProgram[Invocation, Call]):
             if shape  # of a single number the invocation has memory
             for word, shift in targets
         ]
+
+
+class _Clock(Pool):
+    """The pool as a step sees it while it is timed."""
+
+    def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
+        vars(self).update(vars(pool))  # programs are laid out for the pool itself
+        self._pool, self._check = pool, check
+        self.times: Times = np.zeros((0, 1, 2), np.int64)
+
+    def run(self, program: StepTable) -> int:
+        """Run a step to its end, noting its times."""
+        self.times = self._pool.timed(program, self._check)
+        return program.fault.value
+
+
+class TimedCpuProgram(Program):
+    """A program that keeps the times of its last run. It shares all else with the original."""
+
+    def __init__(self, program: Program, check: Callable[[], None]) -> None:
+        vars(self).update(vars(program))
+        self.pool = self._clock = _Clock(program.pool, check)
+
+    @property
+    def times(self) -> Times:
+        """When the entries of the last run began and ended."""
+        return self._clock.times
 
 
 def _is_plain(array: Array) -> bool:

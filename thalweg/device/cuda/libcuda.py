@@ -6,7 +6,6 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from functools import cache
 from typing import Any
 
 from thalweg import errors
@@ -18,8 +17,8 @@ from thalweg.device.cuda.driver import (
     KernelNode,
     Properties,
 )
+from thalweg.device.cuda.presence import library
 
-_LIBRARY = "libcuda.so.1"
 _STATIC_SHARED = 48 << 10  # above this, a function has to be allowed its shared memory
 _MAX_DYNAMIC_SHARED = 8  # an attribute of functions
 _CLUSTER = 4  # an attribute of launches
@@ -76,15 +75,10 @@ class _ClusterSize(Structure):
     _fields_ = (("x", c_uint), ("y", c_uint), ("z", c_uint), ("rest", ctypes.c_char * 52))
 
 
-@cache
-def _library() -> Any:
-    return ctypes.CDLL(_LIBRARY)
-
-
 def _described(code: int) -> str:
     name, text = ctypes.c_char_p(), ctypes.c_char_p()
-    _library().cuGetErrorName(code, byref(name))
-    _library().cuGetErrorString(code, byref(text))
+    library().cuGetErrorName(code, byref(name))
+    library().cuGetErrorString(code, byref(text))
     parts = [part.value.decode() for part in (name, text) if part.value]
     return ": ".join(parts) or "which the driver does not know"
 
@@ -94,12 +88,8 @@ class LibcudaDriver(Driver):
 
     @classmethod
     def found(cls) -> LibcudaDriver | None:
-        """The driver; None where there is none, or no GPU that it can use."""
-        try:
-            library = _library()
-        except OSError:
-            return None
-        return cls() if library.cuInit(0) == 0 else None
+        """The driver; None where there is no GPU that it can use."""
+        return cls() if library().cuInit(0) == 0 else None
 
     def count(self) -> int:
         found = c_int()
@@ -143,7 +133,7 @@ class LibcudaDriver(Driver):
         return device
 
     def _call(self, function: str, *arguments: Any) -> None:
-        code = getattr(_library(), function)(*arguments)
+        code = getattr(library(), function)(*arguments)
         if code:
             message = f"{function} failed with CUDA error {code}, {_described(code)}"
             raise errors.InternalError(None, None, message)
@@ -156,14 +146,14 @@ class LibcudaContext(Context):
         super().__init__(name)
         self._handle = c_void_p()
         self._current = threading.local()
-        code = _library().cuDevicePrimaryCtxRetain(byref(self._handle), device)
+        code = library().cuDevicePrimaryCtxRetain(byref(self._handle), device)
         if code:
             raise self.failure(code, "cuDevicePrimaryCtxRetain", _described(code))
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call the driver with this context."""
         self.enter()
-        code = getattr(_library(), function)(*arguments)
+        code = getattr(library(), function)(*arguments)
         if code:
             raise self.failure(code, function, _described(code))
 
@@ -172,13 +162,13 @@ class LibcudaContext(Context):
         does not matter."""
         if self.lost is None:
             self.enter()
-            getattr(_library(), function)(handle)
+            getattr(library(), function)(handle)
 
     def enter(self) -> None:
         """Have this thread's calls go to this context."""
         if getattr(self._current, "is_set", False):
             return
-        code = _library().cuCtxSetCurrent(self._handle)
+        code = library().cuCtxSetCurrent(self._handle)
         if code:
             raise self.failure(code, "cuCtxSetCurrent", _described(code))
         self._current.is_set = True
@@ -246,7 +236,7 @@ class LibcudaContext(Context):
         options = (c_int * 2)(5, 6)  # where the log of errors goes, and how long it may be
         values = (c_void_p * 2)(ctypes.cast(log, c_void_p), len(log))
         self.enter()
-        code = _library().cuModuleLoadDataEx(byref(module), image, 2, options, values)
+        code = library().cuModuleLoadDataEx(byref(module), image, 2, options, values)
         if code:
             described = f"{_described(code)}\n{log.value.decode(errors='replace')}".strip()
             raise self.failure(code, "cuModuleLoadDataEx", described)
@@ -293,7 +283,7 @@ class LibcudaGraph(Graph):
         self._context, self._context_handle = context, handle
         self._graph, self._runnable = c_void_p(), c_void_p()
         self._nodes: list[c_void_p] = []
-        self._launch = _library().cuGraphLaunch
+        self._launch = library().cuGraphLaunch
         context.call("cuGraphCreate", byref(self._graph), 0)
 
     def add_kernel(self, kernel: KernelNode, after: Sequence[int]) -> int:

@@ -15,21 +15,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.device.compiled_kernel import CompiledKernel
+from thalweg.device.cuda.compiled_kernel import GpuKernel
 from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.invocation import Invocation, Timed
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.listing import CudaCall, CudaListing
 from thalweg.device.cuda.memory import DeviceBuffer, Memory, shown
-from thalweg.device.program import FirstValues, RegionProgram
+from thalweg.device.program import FirstValues, RegionProgram, Times
 from thalweg.graph.node import Tensor
 from thalweg.lower.memory.buffers import BufferKind
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
+from thalweg.platform.amounts import plural, size
 
 _MAX_NAMED = 5  # tensors that an error about memory names
 
@@ -116,13 +118,23 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         except errors.ResourceExhaustedError as error:
             raise self._exhausted(error) from None
 
-    @property
-    def memory(self) -> Memory:
-        """The memory of its device."""
-        return self._shared.memory
+    def compiled_kernels(self) -> list[CompiledKernel]:
+        """The kernels of its launches, in order."""
+        memory = self._shared.memory
+        return [GpuKernel(call, self.target, memory) for call in self.calls]
 
-    def timed(self) -> TimedCudaProgram:
+    @property
+    def summary(self) -> str:
+        """As how many CUDA graphs it runs, of how many kernels."""
+        launches = sum(len(call.shapes) for call in self.calls)
+        code = sum(kernel.size for kernel in self.kernels)
+        graphs = plural(len(self.template.graphs), "CUDA graph")
+        nodes = plural(launches, "kernel node")
+        return f"on {self.device} as {graphs} of {nodes}, {size(code)} of code"
+
+    def timed(self, check: Callable[[], None]) -> TimedCudaProgram:
         """The same program, keeping the times of its kernels when it runs."""
+        del check  # between graphs, `_launch` asks the step
         return TimedCudaProgram(self)
 
     def _uploaded(self, array: Any) -> DeviceBuffer:
@@ -292,7 +304,7 @@ class TimedCudaProgram(CudaProgram):
         return results
 
     @property
-    def times(self) -> NDArray[np.int64]:
+    def times(self) -> Times:
         """When each launch of the last run began and ended, in nanoseconds: [launch, 0, end]."""
         elapsed, now = self._shared.memory.context.elapsed, time.perf_counter_ns()
         found = np.zeros((len(self._events), 1, 2), np.int64)

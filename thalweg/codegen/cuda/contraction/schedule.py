@@ -35,6 +35,13 @@ class Schedule:
     splits: int = 1
 
     @property
+    def summary(self) -> str:
+        """What matters of it, for readers."""
+        parts = [f"{self.unit} {self.m}x{self.n}x{self.k}", f"{self.stages} stages"]
+        counts = {"workers": self.workers, "parts": self.splits if self.splits > 1 else 0}
+        return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])
+
+    @property
     def has_parts(self) -> bool:
         """Whether a second launch adds up what blocks summed."""
         return self.workers > 0 or self.splits > 1

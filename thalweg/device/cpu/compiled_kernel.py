@@ -1,0 +1,95 @@
+"""The kernels of a program that the threads of a CPU run, for readers and tuners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from thalweg.codegen.contraction.amx_plan import on_matrix_unit
+from thalweg.codegen.llvm.compile import assembly, optimised
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.machine import host
+from thalweg.device.compiled_kernel import CompiledKernel
+from thalweg.device.cpu.listing import Call
+from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
+from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.tuner import Subject, tune_kernels
+from thalweg.device.tuning import Tuned
+from thalweg.ir.kernel import Contraction
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class CpuKernel(CompiledKernel):
+    """A kernel that the threads of a pool run."""
+
+    def __init__(self, call: Call, pool: Pool, threads: int) -> None:
+        self.launch, self.specialized = call.launch, call.specialized
+        self._call, self._pool, self._threads = call, pool, threads
+
+    @cached_property
+    def emitted(self) -> Emitted:
+        """Its code as Thalweg wrote it, before LLVM's passes."""
+        return self._call.emitted(self._pool.target)
+
+    @property
+    def scratch(self) -> int:
+        """Memory of its own that a call needs: packed operands and the like."""
+        return self.emitted.scratch
+
+    @property
+    def phases(self) -> int:
+        """How many functions it runs one after the other."""
+        return len(self._call.functions)
+
+    @property
+    def barriers(self) -> int:
+        """At how many barriers its threads meet: before it, and between its phases."""
+        return self._call.barrier + self.phases - 1 if self._threads > 1 else 0
+
+    @property
+    def users(self) -> int:
+        """On how many threads it runs."""
+        return 1 if self._call.thread >= 0 else self._threads
+
+    @cached_property
+    def llvm(self) -> str:
+        """Its code after LLVM's passes."""
+        return optimised(self.emitted.text, self._pool.target, self.emitted.passes)
+
+    @cached_property
+    def asm(self) -> str:
+        """Its code as the processor's instructions."""
+        return assembly(self.emitted.text, self._pool.target, self.emitted.passes)
+
+    @property
+    def peaks(self) -> str:
+        """What arithmetic and copies reach at best on all threads of the program."""
+        return (
+            f"machine  {arithmetic_peak(self._threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
+            f"{copy_peak(1 << 26, self._threads) / 1e9:.1f} GB/s of copies from memory to memory"
+        )
+
+    def memory_limit(self, touched: int) -> float:
+        """Bytes per second of a copy of so many."""
+        return copy_peak(touched, self.users)
+
+    @property
+    def arithmetic_limit(self) -> float:
+        """Operations per second in registers, or of the matrix unit where it is used."""
+        form = self.kernel
+        if not isinstance(form, Contraction):
+            return arithmetic_peak(self.users)
+        if on_matrix_unit(form, host()):
+            return matrix_peak(self.users)
+        return arithmetic_peak(self.users, np.dtype(form.dtype))
+
+    @classmethod
+    def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
+        """Measure schedules on the threads of the pool, and keep the best."""
+        subjects = [Subject(name, k.specialized, k._pool, k.users) for name, k in named]
+        return tune_kernels(subjects, budget)

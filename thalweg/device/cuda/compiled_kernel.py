@@ -1,0 +1,86 @@
+"""The kernels of a program that a GPU runs, for readers and tuners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING
+
+from thalweg.codegen.cuda.compile import to_ptx
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.compile import assembly
+from thalweg.codegen.machine import named as target_named
+from thalweg.device.compiled_kernel import CompiledKernel
+from thalweg.device.cuda.listing import CudaCall
+from thalweg.device.cuda.memory import Memory
+from thalweg.device.cuda.tuner import CudaSubject, tune_contractions
+from thalweg.device.tuning import Tuned
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class GpuKernel(CompiledKernel):
+    """A kernel that a GPU runs."""
+
+    def __init__(self, call: CudaCall, target: CudaTarget, memory: Memory) -> None:
+        self.launch, self.specialized = call.launch, call.specialized
+        self.call = call
+        self._target, self._memory = target, memory
+
+    @property
+    def scratch(self) -> int:
+        """Memory of its own that its launches share."""
+        return self.call.kernel.scratch
+
+    @property
+    def phases(self) -> int:
+        """One: its launches are timed together."""
+        return 1
+
+    @property
+    def barriers(self) -> int:
+        """None: the edges of a graph order launches."""
+        return 0
+
+    @property
+    def users(self) -> int:
+        """The threads of its largest grid."""
+        return max(prod(shape.grid) * prod(shape.block) for shape in self.call.shapes)
+
+    @property
+    def llvm(self) -> str:
+        """Its code as Thalweg wrote it."""
+        return self.call.emitted(self._target).text
+
+    @cached_property
+    def asm(self) -> str:
+        """Its PTX; of an emulated GPU, the processor's instructions."""
+        if self._target.is_emulated:
+            return assembly(self.llvm, target_named("native"))
+        return to_ptx(self.llvm, self._target)
+
+    @property
+    def peaks(self) -> str:
+        """What its memory reaches at best."""
+        return f"gpu      {self._target.memory_rate / 1e9:.0f} GB/s of its memory"
+
+    def memory_limit(self, touched: int) -> float:
+        """Bytes per second of its memory, whatever their number."""
+        del touched
+        return self._target.memory_rate
+
+    @property
+    def arithmetic_limit(self) -> float:
+        """None is known."""
+        return 0.0
+
+    @classmethod
+    def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
+        """Measure schedules on scratch memory of the GPU, and keep the best."""
+        subjects = [
+            CudaSubject(name, k.specialized, k.call.aligned, k._memory, k._target)
+            for name, k in named
+        ]
+        return tune_contractions(subjects, budget)
