@@ -56,6 +56,8 @@ test-targets: .venv/.stamp
 		echo "on $$target:"; \
 		THALWEG_TARGET=$$target $(BIN)/python -m pytest -n auto $(TARGET_TESTS) || exit 1; \
 	done
+	@echo "on 16 threads, however many processors there are:"
+	THALWEG_THREADS=16 $(BIN)/python -m pytest -n auto $(TARGET_TESTS)
 
 soak: .venv/.stamp
 	THALWEG_SOAK=1 $(BIN)/python -m pytest --timeout 7200 tests/random_graphs tests/lower tests/soak \

@@ -11,7 +11,7 @@ from functools import cache, partial
 
 from thalweg.codegen.contraction.form import NotContraction
 from thalweg.codegen.contraction.kernel import emit_contraction
-from thalweg.codegen.contraction.schedule import Schedule
+from thalweg.codegen.contraction.schedule import SLOTS, Schedule
 from thalweg.codegen.contraction.tune import winners
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.loops.kernel import Iteration, emit_iteration, emit_loops
@@ -69,7 +69,7 @@ def key_of(kernel: Kernel) -> str:
 def _generators() -> str:
     """A digest of the code that makes code, and what was switched off of it: kernels made by other
     versions of it do not count."""
-    return own_digest(("codegen", "ir")) + ("" if ENABLED else " plain")
+    return f"{own_digest(('codegen', 'ir'))} {SLOTS}" + ("" if ENABLED else " plain")
 
 
 def emit(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Emitted:

@@ -89,7 +89,7 @@ def test_random_matrix_product(check, seed):
 def test_the_rows_factor_is_read_where_it_lies(check):
     kernel = shortened(matmul(96, 80, 64))
     assert not schedule(kernel, UNIT).copy_a
-    check(kernel, threads=3)
+    check(kernel, threads=20)
 
 
 @pytest.mark.parametrize("shape", [(2, 9, 8, 33, 20, 3, 3), (1, 14, 14, 64, 48, 1, 1)])

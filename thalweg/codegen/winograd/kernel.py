@@ -75,10 +75,11 @@ class _Pieces(Stage):
         """All pieces of a thread; those of the same columns follow each other."""
         frame, blocks = self.frame, self.blocks
         self.stages = stages
-        self._clear(self.zeros, self.layout.parts[0])
         tiles = ceil(prod(self.extents) / blocks.tiles)
         columns = ceil(self.window.lane.extent / self.layout.columns)
         start, stop = frame.share(frame.integer(tiles * columns), SLOTS)
+        with self.b.when(self.b.compare("slt", start, stop)):  # else it may have no scratch memory
+            self._clear(self.zeros, self.layout.parts[0])
         with self.b.loop(start, stop, frame.integer(1)) as loop:
             column, block = frame.parts(loop.index, map(frame.integer, (columns, tiles)))
             is_new = self.b.compare("slt", loop.index, frame.add(start, frame.integer(tiles)))
