@@ -10,6 +10,7 @@ from tests.codegen.oracle import at, close, numbers
 from thalweg.codegen.cuda.kernel import emit
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.ir.dynamic import dynamic
+from thalweg.ir.expr import call
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
@@ -49,3 +50,13 @@ def test_a_bfloat16_is_rounded_by_an_instruction() -> None:
     assert "cvt.rn.bf16" in assemble(doubled(1 << 20, "bfloat16"))
     target = CudaTarget(capability=75)
     assert "fptrunc" not in emit(doubled(64, "bfloat16"), target).text
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
+def test_no_instruction_makes_the_least_number_positive(dtype: str) -> None:
+    x, out = Argument(0, np.dtype(dtype), 64), Argument(1, np.dtype(dtype), 64, True)
+    i = Variable(64, "i")
+    kernel = Loops(
+        (x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), call("abs", at(x, (1, i)))),)
+    )
+    assert "abs.s16" not in assemble(kernel)  # whose result for it is not what LLVM takes it to be
