@@ -1,10 +1,11 @@
-"""`tf.config`: the devices of this process."""
+"""`tf.config`: the devices of this process, and how exact they are."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from thalweg.alias import names
+from thalweg.device.gpu_options import ARITHMETIC
 
 tf = names.root()
 
@@ -64,3 +65,28 @@ def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
 
 
 list_logical_devices = list_physical_devices
+
+
+def enable_op_determinism() -> None:
+    """Sum in one order on GPUs, so that steps give the same numbers every time; CPUs always do.
+
+    It holds for sessions that are made afterwards, as `TF_DETERMINISTIC_OPS=1` does for all. What
+    costs time are sums of floats at places that are computed: rows that meet are added one by one.
+    """
+    ARITHMETIC.deterministic = True
+
+
+def enable_tensor_float_32_execution(enabled: bool) -> None:
+    """Whether tensor cores multiply float32 numbers, of which they see 10 bits after the first.
+
+    It holds for sessions that are made afterwards. It is off unless asked for.
+
+    Args:
+        enabled: whether they may.
+    """
+    ARITHMETIC.tf32 = bool(enabled)
+
+
+def tensor_float_32_execution_enabled() -> bool:
+    """Whether tensor cores may multiply float32 numbers."""
+    return ARITHMETIC.tf32

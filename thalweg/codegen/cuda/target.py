@@ -83,7 +83,8 @@ class CudaTarget(Target):
         version = ".".join(map(str, llvm().llvm_version_info))
         lite = importlib.import_module("llvmlite").__version__
         machine = "emulated" if self.is_emulated else f"{self.cpu} {self.features}"
-        form = f"{self.multiprocessors} {'tf32' if self.allow_tf32 else ''}"
+        switches = {"tf32": self.allow_tf32, "deterministic": self.deterministic}
+        form = " ".join([str(self.multiprocessors), *(name for name, on in switches.items() if on)])
         return f"{self.triple} {machine} {form} {version} {lite} {CODE_VERSION}"
 
 

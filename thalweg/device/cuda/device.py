@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -47,14 +48,13 @@ class CudaDevice(Device):
         driver: Driver,
         index: int,
         name: str,
-        fraction: float = 0.0,
-        allow_growth: bool = True,
+        options: GpuOptions | None = None,
         is_emulated: bool = False,
     ) -> None:
         """At most a fraction of its memory is used (0: all but some that is left to others), taken
         as it is needed or, without growth, at once."""
-        self.properties = driver.properties(index)
-        super().__init__(name, target_of(self.properties, is_emulated))
+        self.properties, options = driver.properties(index), options or GpuOptions()
+        super().__init__(name, target_of(self.properties, options, is_emulated))
         found = self.properties
         self.capability = found.capability
         self.description = (
@@ -62,7 +62,7 @@ class CudaDevice(Device):
             f"compute capability: {found.capability // 10}.{found.capability % 10}"
         )
         self._driver, self._index = driver, index
-        self._fraction, self._allow_growth = fraction, allow_growth
+        self._fraction, self._allow_growth = options.memory_fraction, options.allow_growth
         self._lock = freed_after_fork(threading.RLock())
         self._process = os.getpid()
         self.kernels = Kernels(lambda: self.context, self.target)
@@ -174,13 +174,15 @@ class CudaDevice(Device):
         return
 
 
-def target_of(properties: Properties, is_emulated: bool = False) -> CudaTarget:
+def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = False) -> CudaTarget:
     """What lowering and the code generator must know about a GPU; an emulated one packs images of
     any size, as tests have small ones."""
     least = 1 if is_emulated else CudaTarget.min_packed_elements
     return CudaTarget(
         name="cuda emulated" if is_emulated else "cuda",
         is_emulated=is_emulated,
+        deterministic=options.deterministic,
+        allow_tf32=options.tf32,
         capability=properties.capability,
         multiprocessors=properties.multiprocessors,
         max_threads=properties.threads_per_block,
@@ -205,10 +207,10 @@ def cuda_devices(count: int | None, task: str, gpus: GpuOptions) -> list[CudaDev
     chosen = _chosen(gpus.visible, there)
     made: list[CudaDevice] = []
     for number, index in enumerate(chosen[:count]):
-        key = index, number, task, gpus.memory_fraction, gpus.allow_growth
+        key = index, number, task, replace(gpus, visible="")
         if key not in _devices:
             name = f"{task}/device:GPU:{number}"
-            _devices[key] = CudaDevice(driver, index, name, *key[3:], is_emulated)
+            _devices[key] = CudaDevice(driver, index, name, gpus, is_emulated)
         made.append(_devices[key])
     return [device for device in made if not device.is_lost]
 
