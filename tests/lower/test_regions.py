@@ -189,6 +189,24 @@ def test_a_variable_is_read_in_the_region_that_uses_it() -> None:
     assert [unit for unit in found if "Identity" in unit and "GatherV2" in unit] == found[2::2]
 
 
+def test_a_table_whose_rows_are_updated_is_not_copied_for_a_lookup() -> None:
+    """The write waits for the rows' numbers anyway, so the read may wait for them, too."""
+    table = tf.get_variable("table", [1000, 8], initializer=tf.zeros_initializer())
+    rows = on_host(given(3, dtype=tf.int32))
+    with tf.control_dependencies([table.read_value()]):
+        update = tf.scatter_sub(table, rows, on_host(given(3, 8)))
+    found = units(tf.gather(table, rows), update)
+    assert sorted(["Const", "Identity", "GatherV2"]) in found
+
+
+def test_a_variable_is_read_early_for_a_write_that_waits_for_less() -> None:
+    table = tf.get_variable("table", [1000, 8])
+    with tf.control_dependencies([table.value()]):
+        update = tf.assign_sub(table, tf.ones([1000, 8]))
+    found = units(tf.gather(table, on_host(given(3, dtype=tf.int32))), update)
+    assert ["Const", "GatherV2"] in found
+
+
 def test_a_variable_is_read_before_a_write_on_the_way() -> None:
     v = tf.get_variable("v", [3], initializer=tf.zeros_initializer())
     read = v.read_value()

@@ -64,6 +64,39 @@ def test_programs_of_shapes_long_gone_are_dropped(session: Any) -> None:
     assert list(region.programs) == [((18,),), ((19,),), ((2,),), ((3,),)]
 
 
+def test_a_small_region_whose_sizes_always_change_is_lowered_for_those_that_come_again(
+    session: Any,
+) -> None:
+    x = tf.placeholder(tf.float32, [None])
+    y = x * 2 + 1
+
+    def run(size: int) -> None:
+        array = np.arange(size, dtype=np.float32)
+        np.testing.assert_array_equal(session.run(y, {x: array}), array * 2 + 1)
+
+    at_once = compiled._PROGRAMS_AT_ONCE
+    for size in range(2, 2 + 2 * at_once):
+        run(size)
+    (region,) = regions(session)
+    assert list(region.programs) == [((size,),) for size in range(2, 2 + at_once)]
+    for _ in range(compiled._SIGHTINGS):
+        run(100)
+    assert ((100,),) not in region.programs
+    run(100)
+    assert ((100,),) in region.programs and len(region.programs) == at_once + 1
+
+
+def test_a_large_region_is_lowered_for_all_sizes(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [None])
+    y = x * 2
+    with mock.patch.object(compiled, "_MAX_SMALL_WORK", 0):
+        for size in range(2, 30):
+            array = np.arange(size, dtype=np.float32)
+            np.testing.assert_array_equal(session.run(y, {x: array}), array * 2)
+    (region,) = regions(session)
+    assert len(region.programs) == 28
+
+
 def test_what_runs_without_a_node_serves_for_all_shapes(session: Any) -> None:
     """Sizes that change with every step, as those of shards of a lookup do, plan nothing anew."""
 

@@ -30,6 +30,7 @@ class DeviceProgram(ABC):
     template: Any  # what the program cache keeps of it
     output_shapes: Sequence[tuple[int, ...]]
     holds_gil: bool  # a call is shorter than the interpreter's switch interval
+    work: float  # the estimated number of vector instructions of a call
 
     @abstractmethod
     def __call__(

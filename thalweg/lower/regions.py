@@ -205,7 +205,7 @@ class _Moves:
             for node in ([unit] if isinstance(unit, Node) else unit)
         }
         self._after = _followers(self._unit_of, order)
-        self._in_order = not any(node.op.blocking for node in nodes)  # that units run
+        self._blockers = blockers(nodes, order)  # none: units run in order
 
     def sink_growing(self) -> None:
         """Move nodes whose outputs are larger than their inputs to the one region that reads them,
@@ -228,11 +228,18 @@ class _Moves:
                 continue
             value, after = node.outputs[0], self._after[node]
             used = {self._unit_of[later] for later in after if value in later.inputs}
-            others = {self._unit_of[later] for later in after if not _only_takes(later, value)}
-            is_last = all(number >= max(used, default=here) for number in others)
-            is_last = is_last and (self._in_order or not others)
+            others = [later for later in after if not _only_takes(later, value)]
+            is_last = all(self._unit_of[each] >= max(used, default=here) for each in others)
+            is_last = is_last and all(self._waits(each, used) for each in others)
             if not used <= {here} and is_last and self._is_movable(node, used):
                 self._move(node, used)
+
+    def _waits(self, node: Node, numbers: Collection[int]) -> bool:
+        """Whether a node comes after all that some regions wait for, be it here or elsewhere."""
+        own = self._blockers.get(node, 0)
+        regions = [self._units[number] for number in numbers]
+        inside = [each for unit in regions if isinstance(unit, list) for each in unit]
+        return not any(self._blockers.get(each, 0) & ~own for each in inside)
 
     def _is_movable(self, node: Node, targets: Collection[int]) -> bool:
         units = [self._units[number] for number in (self._unit_of[node], *targets)]

@@ -1,8 +1,9 @@
 """Regions of a step as kernels of a plan: compiled for the shapes that come in.
 
-The first call with new shapes lowers and compiles. What native code gives up (an index out of
-range) is run again on the reference kernels, which say what is wrong, where, in words; and a node
-that cannot be compiled is run on its NumPy kernel, between what can.
+The first call with new shapes lowers and compiles; of a small region whose shapes change all the
+time, the reference kernels run those that came a few times only. What native code gives up (an
+index out of range) is run again on the reference kernels, which say what is wrong, where, in words;
+and a node that cannot be compiled is run on its NumPy kernel, between what can.
 """
 
 from __future__ import annotations
@@ -92,6 +93,11 @@ _MAX_WITH_MEMORY = 8
 #: compiled for all of them, it is left on its NumPy kernel for good.
 _MAX_TRIES = 4
 _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
+#: Sets of shapes that a region has a program for at once. Further ones must come so many times, if
+#: the region is small: to lower it takes as long as its reference kernels do in some dozen runs.
+_PROGRAMS_AT_ONCE, _SIGHTINGS = 16, 32
+_MAX_SMALL_WORK = 200_000  # vector instructions of a program whose region is small
+_MAX_SIGHTED = 1024  # sets of shapes whose runs are counted
 
 
 class Executable:
@@ -108,6 +114,8 @@ class Executable:
         self._device = device
         self._fallback = fallback
         self._fallbacks: dict[Node, Run] = {}  # by the node that cannot be compiled
+        self._sightings = Bounded[Shapes, int]("runs without a program", _MAX_SIGHTED)
+        self._is_small = True  # as far as is known
         self._varying = Varying()
         self._cache = ProgramCache(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
@@ -131,11 +139,21 @@ class Executable:
         if self._converts:
             arrays, cells = host_arrays(arrays), host_cells(cells)
         shapes = tuple([np.shape(array) for array in arrays])
-        program = self.programs.get(shapes) or self.compile(shapes, cells)
+        program = self.programs.get(shapes)
+        if program is None and not self._is_rare(shapes):
+            program = self.compile(shapes, cells)
         results = None if program is None else program(context, arrays, cells, deliver)
         if results is not None:
             return results
         return (self._partly_compiled.get(shapes) or self._reference)(context, arrays, cells)
+
+    def _is_rare(self, shapes: Shapes) -> bool:
+        """Whether shapes, one set of many, came too seldom as yet to lower the region for them: the
+        numbers of rows that each shard of a table looks up are others in every step."""
+        if len(self.programs) < _PROGRAMS_AT_ONCE or not self._is_small:
+            return False
+        self._sightings[shapes] = count = self._sightings.get(shapes, 0) + 1
+        return count <= _SIGHTINGS and shapes not in self._partly_compiled
 
     def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The outputs for each of the rows that some values have; None if native code cannot."""
@@ -180,6 +198,7 @@ class Executable:
             self._partly_compiled[shapes] = self._without(failure.node)
             return None
         self.programs[shapes] = found
+        self._is_small = self._is_small and found.work < _MAX_SMALL_WORK
         self._release_memory()
         return found
 

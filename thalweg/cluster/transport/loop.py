@@ -2,6 +2,9 @@
 
 Callbacks run one at a time on this thread, so what only they touch needs no lock. An error in one
 is logged and ends nothing. The thread is a daemon: it never keeps a process alive.
+
+Its clock stands still while the process is stopped, as by a signal, a debugger or a suspended
+machine: nobody's time runs out then.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class Loop:
         self._calls: deque[Callback] = deque()
         self._timers: list[tuple[float, int, Callback]] = []  # touched by this thread alone
         self._order = count()
+        self._now = 0.0  # seconds that the thread has run
+        self._looked = time.monotonic()
         self._stopped = False
         self._ending = threading.Lock()  # nobody writes to a descriptor that is closed
         self.watch(self._wakeup, self._clear_wakeup)
@@ -68,8 +73,8 @@ class Loop:
 
     def later(self, seconds: float, function: Callback) -> None:
         """Call a function after a time."""
-        entry = (time.monotonic() + seconds, next(self._order), function)
-        self.call(lambda: heappush(self._timers, entry))
+        order = next(self._order)
+        self.call(lambda: heappush(self._timers, (self._now + seconds, order, function)))
 
     def stop(self) -> None:
         """End the thread, and wait for that unless it is this one."""
@@ -82,6 +87,7 @@ class Loop:
         while not self._stopped:
             for file, _ in self._epoll.poll(self._timeout()):
                 guarded(self._callbacks.get(file, _nothing))
+            self._advance()
             self._run_calls()
             self._run_timers()
         self._epoll.close()
@@ -94,9 +100,14 @@ class Loop:
         for _ in range(len(self._calls)):
             guarded(self._calls.popleft())
 
-    def _run_timers(self) -> None:
+    def _advance(self) -> None:
+        """Move the clock on, by no more than a running thread can have waited."""
         now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
+        self._now += min(now - self._looked, _MAX_WAIT)
+        self._looked = now
+
+    def _run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= self._now:
             guarded(heappop(self._timers)[2])
 
     def _timeout(self) -> float:
@@ -104,7 +115,7 @@ class Loop:
             return 0
         if not self._timers:
             return _MAX_WAIT
-        return min(max(self._timers[0][0] - time.monotonic(), 0), _MAX_WAIT)
+        return min(max(self._timers[0][0] - self._now, 0), _MAX_WAIT)
 
     def _clear_wakeup(self) -> None:
         os.eventfd_read(self._wakeup)

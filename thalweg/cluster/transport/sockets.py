@@ -14,13 +14,16 @@ from socket import gethostbyname
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from thalweg import errors
+from thalweg.cluster.transport import pulse
 from thalweg.cluster.transport.loop import Loop, guarded
+from thalweg.cluster.transport.pulse import Pulse
 from thalweg.cluster.wire import MAX_FRAME
 
 if TYPE_CHECKING:
     import zmq
 
-_HEARTBEAT_MS, _SILENCE_MS = 500, 3000  # a peer that is silent for so long is cut off
+_HEARTBEAT_MS = 500
+_SILENCE_MS = 3000  # after which ZeroMQ cuts a peer off where only it can tell
 _HANDSHAKE_MS = 5000
 _RECONNECT_MS, _MAX_RECONNECT_MS = 50, 500
 _HIGH_WATER = 4096  # messages that wait in a direction; more make the sender wait
@@ -61,6 +64,7 @@ class Socket:
         self._zmq = zeromq()
         self._loop, self._socket, self._received, self._happened = loop, socket, received, happened
         self._lock = threading.Lock()
+        self._pulses: dict[int, Pulse] = {}  # of connections, by their files
         self._configure()
         self._monitor = socket.get_monitor_socket(self._zmq.EVENT_ALL)
         self._files = int(socket.get(self._zmq.FD)), int(self._monitor.get(self._zmq.FD))
@@ -68,8 +72,10 @@ class Socket:
     def _configure(self) -> None:
         zmq, socket = self._zmq, self._socket
         socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        socket.set(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
-        socket.set(zmq.HEARTBEAT_TTL, _SILENCE_MS)
+        # Its own timers run out first and then look, once this process was stopped for a while.
+        silence = 0 if pulse.is_counted() else _SILENCE_MS
+        socket.set(zmq.HEARTBEAT_TIMEOUT, silence)
+        socket.set(zmq.HEARTBEAT_TTL, silence)
         socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.set(zmq.RECONNECT_IVL_MAX, _MAX_RECONNECT_MS)
@@ -105,6 +111,8 @@ class Socket:
         # ZeroMQ signals nothing before the first look has found a queue empty.
         self._loop.call(self._drain)
         self._loop.call(self.read_events)
+        if pulse.is_counted():
+            self._loop.later(_HEARTBEAT_MS / 1000, self._look)
 
     def send(self, frames: Sequence[Any], stamp: Callable[[], None] | None = None) -> bool:
         """Send a message from any thread, without waiting: False where the queue is full.
@@ -173,4 +181,19 @@ class Socket:
                 event, _ = self._monitor.recv_multipart(_NOBLOCK)
             except self._zmq.Again:
                 return
-            self._happened(ConnectionEvent(*_EVENT.unpack(event)))
+            told = ConnectionEvent(*_EVENT.unpack(event))
+            if told.event in (self._zmq.EVENT_CONNECTED, self._zmq.EVENT_ACCEPTED):
+                self._pulses[told.file] = Pulse(told.file)
+            elif told.event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
+                self._pulses.pop(told.file, None)
+            self._happened(told)
+
+    def _look(self) -> None:
+        """Cut connections over which no heartbeat comes, now and then."""
+        self.read_events()
+        if self._monitor.closed:
+            return
+        for each in self._pulses.values():
+            if each.is_silent():
+                each.cut()
+        self._loop.later(_HEARTBEAT_MS / 1000, self._look)

@@ -51,6 +51,7 @@ class Program(RegionProgram[Invocation, Call]):
         super().__init__(template, region, listing)
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
+        self.work = float(sum(call.work for call in template.calls))
         self._idle: deque[Invocation] = deque()
 
     def __call__(

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
 
     template: GraphTemplate
     holds_gil = False
+    work = inf  # the reference kernels run on the host
 
     def __init__(
         self,

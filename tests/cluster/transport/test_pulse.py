@@ -1,0 +1,108 @@
+"""Silence at the other end of a connection, and time that does not count."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.transport.conftest import LONG, MakeEndpoint, ask
+from thalweg.cluster.transport.loop import Loop
+from thalweg.cluster.transport.pulse import Pulse, bytes_received, is_counted
+
+LOOKS = 6
+
+pytestmark = pytest.mark.skipif(not is_counted(), reason="this system counts no bytes")
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+    ):
+        yield one, other
+
+
+def looks(pulse: Pulse) -> int:
+    """How many looks find a connection alive; many at most."""
+    return next(count for count in range(100) if count == 99 or pulse.is_silent())
+
+
+def test_a_connection_is_silent_after_some_looks_without_a_byte(
+    pair: tuple[socket.socket, socket.socket],
+):
+    one, other = pair
+    pulse = Pulse(other.fileno())
+    assert looks(pulse) == LOOKS  # after the first, which only reads the count
+    one.sendall(b"12")
+    assert other.recv(2) == b"12" and bytes_received(other.fileno()) == 2
+    assert not pulse.is_silent()
+    assert looks(pulse) == LOOKS - 1
+
+
+def test_bytes_that_nobody_read_are_not_silence(pair: tuple[socket.socket, socket.socket]):
+    one, other = pair
+    pulse = Pulse(other.fileno())
+    one.sendall(b"1")
+    assert looks(pulse) == 99
+
+
+def test_a_connection_that_is_cut_ends_at_both_sides(pair: tuple[socket.socket, socket.socket]):
+    one, other = pair
+    Pulse(other.fileno()).cut()
+    assert one.recv(1) == other.recv(1) == b""
+
+
+def test_a_closed_connection_is_not_judged(pair: tuple[socket.socket, socket.socket]):
+    _, other = pair
+    pulse = Pulse(other.fileno())
+    other.close()
+    assert looks(pulse) == 99
+    pulse.cut()
+
+
+def test_the_clock_of_a_loop_stands_still_while_the_process_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    loop, fired = Loop("stopped"), list[float]()
+    loop.later(5, lambda: fired.append(now))
+    loop._run_calls()
+    now += 3600  # between two looks at the clock
+    loop._advance()
+    loop._run_timers()
+    assert not fired
+    for _ in range(5):
+        now += 1
+        loop._advance()
+        loop._run_timers()
+    assert len(fired) == 1
+
+
+def test_zeromq_cuts_nobody_off_by_its_own_clock(endpoint: MakeEndpoint):
+    """Its timers run out while a process is stopped, and it acts on them before it reads."""
+    import zmq
+
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    for socket_ in (server._listener._socket, peer._socket):
+        assert socket_._socket.get(zmq.HEARTBEAT_IVL) > 0
+        assert socket_._socket.get(zmq.HEARTBEAT_TIMEOUT) == 0
+        assert socket_._socket.get(zmq.HEARTBEAT_TTL) == 0
+
+
+def test_an_endpoint_looks_at_every_connection_and_cuts_the_silent(
+    endpoint: MakeEndpoint, monkeypatch: pytest.MonkeyPatch
+):
+    server, client = endpoint(), endpoint(None)
+    ask(client.peer(server.address))
+    monkeypatch.setattr(Pulse, "is_silent", lambda _: True)
+    for each in (server, client):
+        assert "the connection broke" in str(each.handler.losses.get(timeout=LONG)[1])
