@@ -16,7 +16,7 @@ TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 CUDA_TESTS ?= tests/device/cuda tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
-.PHONY: install stubs lint format test test-cuda test-ray test-targets soak chaos demo bench bench-cluster bench-cuda stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
+.PHONY: install stubs lint format test test-browser test-cuda test-ray test-targets soak chaos demo bench bench-cluster bench-cuda stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
 
 install: .venv/.stamp
 
@@ -43,6 +43,14 @@ format: .venv/.stamp
 
 test: .venv/.stamp
 	$(BIN)/python -m pytest -n auto
+
+test-browser: .venv/.browser-stamp # pages in a real browser
+	$(BIN)/python -m pytest tests/browser/explain_page.py
+
+.venv/.browser-stamp: .venv/.stamp
+	@command -v chromium chromedriver >/dev/null || { echo "Chromium is needed: apt-get install chromium chromium-driver"; exit 1; }
+	$(BIN)/python -m pip install --quiet -e ".[browser]"
+	touch $@
 
 test-ray: .venv/.ray-stamp # Ray is large: other targets do without it
 	$(BIN)/python -m pytest tests/cluster/launch

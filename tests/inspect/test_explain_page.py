@@ -1,13 +1,10 @@
-"""The page of `thalweg explain`: its data, and what its script draws of it.
-
-The script runs in Node on a stand-in for a browser's document (`page_dom.js`), where there is Node.
-"""
+"""The page of `thalweg explain`: its data. What its script draws of them is seen in a browser, by
+`make test-browser` (`tests/browser`)."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,32 +110,3 @@ def test_a_program_without_steps_is_named(tmp_path: Path) -> None:
     with explain.Recorder() as recorder:
         pass
     assert not recorder.plans
-
-
-@pytest.mark.skipif(
-    shutil.which("node") is None, reason="there is no Node to run the page's script"
-)
-def test_the_script_draws_what_the_data_says(written: Path) -> None:
-    shim = Path(__file__).with_name("page_dom.js")
-    done = subprocess.run(
-        ["node", str(shim), str(written)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    drawn, step = (
-        json.loads(done.stdout),
-        max(data_of(written)["steps"], key=lambda step: len(step["nodes"])),
-    )
-    assert drawn["title"] == "program.py"
-    for stage, found in zip(step["stages"], drawn["stages"], strict=True):
-        assert found["open"] == sorted(step["nodes"][each[0]][0] for each in stage["nodes"])
-        assert found["edges"] > 0
-        assert any(key.endswith("/") for key in found["closed"])
-        assert len(found["closed"]) < len(found["open"])
-    assert len(drawn["reopened"]) > len(drawn["stages"][-1]["closed"])
-    assert len({*drawn["time"]}) > 1
-    assert len({*drawn["device"]}) == 1
-    assert len({*drawn["kernel"]}) > 1
-    assert "multiply by one ×" in drawn["facts"]
-    assert "program.py:" in drawn["chosen"]
-    assert drawn["overlaps"] == 0
-    assert drawn["zoom"] < 0.5

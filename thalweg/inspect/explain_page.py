@@ -1,13 +1,14 @@
 """Steps as a page: the graph before and after each pass of the optimiser, the rules that fired with
 the user's lines, the kernels and the memory they need.
 
-Comes in: step plans. Goes out: one HTML file that needs no network: the data as JSON, and the
-script of `explain_page.html`, which draws it.
+Comes in: step plans. Goes out: one HTML file that needs no network: the data as JSON, and
+the style and scripts of `page/`, which draw it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +23,9 @@ from thalweg.optimize.step_graph import StepGraph
 from thalweg.runtime.plan import prune
 
 _MAX_SOURCE = 400_000  # characters of a file that the page quotes
-_PLACE = "/*DATA*/"
+_PAGE = files("thalweg.inspect").joinpath("page")
+_SLOT = re.compile(r"/\*([A-Z]+)\*/")
+_SCRIPTS = "layout.js", "draw.js", "page.js"
 
 
 def page(title: str, plans: Iterable[StepPlan]) -> str:
@@ -30,8 +33,16 @@ def page(title: str, plans: Iterable[StepPlan]) -> str:
     steps = [_Step(plan).data() for plan in plans]
     named = {line.rpartition(":")[0] for step in steps for line in step["lines"]}
     data = {"title": title, "steps": steps, "sources": _sources(named)}
-    template = files("thalweg.inspect").joinpath("explain_page.html").read_text("utf-8")
-    return template.replace(_PLACE, json.dumps(data).replace("</", "<\\/"))
+    parts = {
+        "STYLE": _asset("style.css"),
+        "SCRIPT": "\n".join(map(_asset, _SCRIPTS)),
+        "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    }
+    return _SLOT.sub(lambda slot: parts[slot[1]], _asset("page.html"))
+
+
+def _asset(name: str) -> str:
+    return _PAGE.joinpath(name).read_text("utf-8")
 
 
 def _sources(names: Iterable[str]) -> dict[str, list[str]]:
