@@ -9,14 +9,15 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from thalweg import alias
-from thalweg.alias import legacy
+from thalweg.alias import legacy, old_arrays
 from thalweg.cli.arguments import Subparsers, subcommand
 from thalweg.cli.problem import Problem
 
 _ABOUT = """\
 Run a Python program in which `import tensorflow`, with all that is below it, means Thalweg.
 The program is not changed. Names that left Python and NumPy since TensorFlow 1 (np.float,
-collections.Mapping, time.clock, ...) are there again while it runs.
+collections.Mapping, time.clock, ...) are there again while it runs, arrays have `tostring` and
+take lists of slices as indices.
 
 A TensorFlow that is installed is not replaced without --replace."""
 
@@ -65,9 +66,11 @@ def run_program(script: Path, arguments: Sequence[str]) -> int:
     main.__file__ = str(script)
     sys.modules["__main__"] = main
     sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+    folder = script.resolve().parent
+    sys.path.insert(0, str(folder))
+    old_arrays.install(folder)
     try:
-        exec(compile(source, str(script), "exec", dont_inherit=True), main.__dict__)
+        exec(old_arrays.compiled(source, str(script)), main.__dict__)
     except Exception as error:
         sys.excepthook(type(error), error, _own_frames(error.__traceback__))
         return 1
