@@ -25,6 +25,7 @@ _EXAMPLES = """\
 examples:
   thalweg run train.py --learning_rate=0.1
   thalweg run --replace train.py                 although TensorFlow is installed
+  thalweg run --tensorflow 0.12 train.py         a program from before TensorFlow 1.0
   thalweg launch --workers 2 --flags thalweg run mnist_replica.py"""
 
 
@@ -36,6 +37,13 @@ def add(commands: Subparsers) -> None:
     command.add_argument(
         "--replace", action="store_true", help="stand in for a TensorFlow that is installed"
     )
+    command.add_argument(
+        "--tensorflow",
+        choices=alias.VERSIONS,
+        default=alias.VERSIONS[-1],
+        metavar="VERSION",
+        help="whose meaning of names holds where versions differ: 0.12 or 1.15 (default)",
+    )
     command.add_argument("script", help="a Python file")
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     command.set_defaults(run=run)
@@ -43,14 +51,14 @@ def add(commands: Subparsers) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command."""
-    prepare(given.replace)
+    prepare(given.replace, given.tensorflow)
     return run_program(Path(given.script), given.arguments)
 
 
-def prepare(replace: bool) -> None:
+def prepare(replace: bool, version: str = alias.VERSIONS[-1]) -> None:
     """Have `tensorflow` mean Thalweg, and names that left Python and NumPy be there."""
     try:
-        alias.install(replace=replace)
+        alias.install(replace=replace, version=version)
     except ImportError as error:
         raise Problem(str(error)) from error
     legacy.restore()
