@@ -12,6 +12,7 @@ from thalweg.alias.inside import (
     framework,
     function_utils,
     object_identity,
+    small_helpers,
     tf_decorator,
     tf_inspect,
 )
@@ -155,3 +156,30 @@ def test_block_cells_compute_what_plain_cells_do():
         session.run(tf.global_variables_initializer())
         session.run(copy)
         np.testing.assert_allclose(*session.run([first, second]), rtol=1e-5)
+
+
+def test_small_helpers():
+    assert small_helpers.grad_source(tf.constant(0, name="a/gradients_1/b")) == "a/gradients_1"
+    with pytest.raises(ValueError, match="in no scope of"):
+        small_helpers.grad_source(tf.constant(0, name="a"))
+    assert small_helpers.skip_common_stack_elements([1, 2, 3], [1, 5, 6]) == [2, 3]
+    assert small_helpers.skip_common_stack_elements([1, 2], [1, 2]) == [2]
+    assert small_helpers.random_walk([8, 2], tf.nn.relu).shape == [8, 2]
+    with pytest.raises(ValueError, match="No gain"):
+        small_helpers.random_walk([8, 2], tf.nn.elu)
+
+
+def test_shapes_of_messages():
+    message = tf.make_tensor_proto([[1, 2], [3, 4]])
+    assert small_helpers.shape_equals(message, (2, 2))
+    assert small_helpers.shape_equals(message, tf.TensorShape([2, 2]).as_proto())
+    assert not small_helpers.shape_equals(message, [4])
+    assert tf.TensorShape(tf.TensorShape([None, 3]).as_proto()).as_list() == [None, 3]
+    assert tf.TensorShape(tf.TensorShape(None).as_proto()).ndims is None
+
+
+def test_a_tensor_array_is_read_by_its_handle():
+    array = tf.TensorArray(tf.float32, size=1).write(0, 2.0)
+    read = small_helpers.tensor_array_read(array.handle, 0, array.flow, tf.float64)
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="dtype"):
+        session.run(read)

@@ -50,6 +50,7 @@ HOLDS = {
     "shape": lambda c: c.assertShapeEqual(np.ones((2, 3)), tf.zeros([2, 3])),
     "starts": lambda c: c.assertStartsWith("abc", "ab"),
     "empty": lambda c: c.assertEmpty([]),
+    "false": lambda c: c.assertFalse(np.zeros([0])),
     "length": lambda c: c.assertLen([1, 2], 2),
     "device": lambda c: c.assertDeviceEqual("/job:a/cpu:0", "/job:a/device:CPU:0"),
 }
@@ -69,6 +70,7 @@ FAILS = {
     "shape": lambda c: c.assertShapeEqual(np.ones(3), tf.zeros([2])),
     "starts": lambda c: c.assertStartsWith("abc", "b"),
     "empty": lambda c: c.assertEmpty([1]),
+    "false": lambda c: c.assertFalse(np.ones([1])),
     "device": lambda c: c.assertDeviceEqual("/cpu:0", "/cpu:1"),
 }
 

@@ -69,3 +69,17 @@ def test_ops_in_a_graph():
             tf.test.assert_ops_in_graph({"b": "NoOp"}, graph)
         with pytest.raises(ValueError, match="different"):
             tf.test.assert_ops_in_graph({"a": "Const"}, graph)
+
+
+def test_a_plain_literal_means_bytes_in_a_bytes_field() -> None:
+    message = tf.make_tensor_proto([20.0, 20.0])
+    text = 'dtype: DT_FLOAT tensor_shape { dim { size: 2 } } tensor_content: "\0\0\240A\0\0\240A"'
+    message.tensor_content = b"\0\0\xa0A" * 2
+    Case().assertProtoEquals(text, message)
+    message.tensor_content = b"\0\0\xa1A" * 2
+    with pytest.raises(AssertionError):
+        Case().assertProtoEquals(text, message)
+
+
+def test_characters_of_a_string_field_stay() -> None:
+    Case().assertProtoEquals('name: "\u00e9"', tf.NodeDef(name="\u00e9"))

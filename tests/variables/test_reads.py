@@ -134,3 +134,15 @@ def test_a_read_is_made_once_in_a_scope_and_not_without_one():
         assert first.op.control_inputs == [v.initializer]
         with tf.control_dependencies(None):
             assert tf.convert_to_tensor(v) is v._snapshot
+
+
+def test_a_variable_made_after_dependencies_is_not_read_again():
+    with tf.control_dependencies([tf.no_op()]):
+        made = tf.Variable(1.0)
+        doubled = made * 2
+        with tf.control_dependencies([made.assign(5.0)]):
+            tripled = made * 3
+    assert doubled.op.inputs[0].op.name == "Variable/read"
+    with tf.Session() as session:
+        session.run(made.initializer)
+        assert session.run(tripled) == 15.0

@@ -7,12 +7,13 @@
 or `thalweg run script.py`. Nothing is done unless it is asked for. `paths.py` is the table of
 TensorFlow's modules, `finder.py` makes them when they are imported, `names.py` finds their names,
 `inside/` has helpers of TensorFlow's own that libraries call, `libraries/` the packages of other
-people that were a part of TensorFlow (tf-slim, Keras, Estimator).
+people that were a part of TensorFlow (tf-slim, Keras, Estimator). `early.py` has what names meant
+in TensorFlow 0.12, `legacy.py` and `old_arrays.py` what left Python and NumPy since.
 """
 
 from thalweg.alias.libraries.places import publish
-from thalweg.alias.switch import install, installed, uninstall
+from thalweg.alias.switch import VERSIONS, install, installed, uninstall
 
 publish()
 
-__all__ = ["install", "installed", "uninstall"]
+__all__ = ["VERSIONS", "install", "installed", "uninstall"]

@@ -1,5 +1,6 @@
 """Names that left Python, NumPy and unittest since TensorFlow 1 was young, put back.
 
+What needs more than a name is in `old_arrays.py`.
 `thalweg run` calls `restore` in the process of the program, which it was asked to run as it is;
 `install` does not.
 """
@@ -22,9 +23,11 @@ import types
 import unittest
 import urllib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+
+from thalweg.graph import literal
 
 
 def _in1d(a: Any, b: Any, **options: Any) -> Any:
@@ -45,6 +48,18 @@ def _with_newshape(reshape: Any) -> Any:
         return reshape(*args, **kwargs)
 
     return reshaped
+
+
+def _with_iterators(stack: Any) -> Any:
+    """A function that stacks arrays and still takes them from an iterator."""
+
+    @functools.wraps(stack)
+    def stacked(arrays: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(arrays, collections.abc.Iterator):
+            arrays = list(cast("collections.abc.Iterator[Any]", arrays))
+        return stack(arrays, *args, **kwargs)
+
+    return stacked
 
 
 def _iterator(method: str) -> Callable[[Any], Any]:
@@ -139,6 +154,9 @@ def restore() -> None:
     add_missing(np, NUMPY)
     add_missing(collections, {name: getattr(collections.abc, name) for name in _abstract_classes()})
     np.reshape = _with_newshape(np.reshape)
+    for name in ("hstack", "vstack", "dstack", "column_stack"):
+        setattr(np, name, _with_iterators(getattr(np, name)))
+    literal.wrap_integers()
     add_missing(time, {"clock": time.perf_counter})
     add_missing(inspect, {"getargspec": getargspec})
     for old, new in UNITTEST.items():

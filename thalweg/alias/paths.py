@@ -392,6 +392,17 @@ RENAMED: Final[dict[str, str]] = {
     "python.training.basic_session_run_hooks._MultiStepStopAtStepHook": "train.StopAtStepHook",
     "python.ops.rnn_cell_impl._zero_state_tensors": "thalweg.nn.rnn_cell:zero_states",
     "python.ops.variable_scope.variable": "Variable",
+    **{
+        f"python.{old}": f"{_HELPERS}.small_helpers:{new}"
+        for old, new in (
+            ("framework.tensor_util.ShapeEquals", "shape_equals"),
+            ("ops.gen_data_flow_ops._tensor_array_read_v2", "tensor_array_read"),
+            ("ops.gen_data_flow_ops.tensor_array_read_v3", "tensor_array_read"),
+            ("ops.init_ops._random_walk", "random_walk"),
+            ("ops.template._skip_common_stack_elements", "skip_common_stack_elements"),
+            ("ops.tensor_array_grad._GetGradSource", "grad_source"),
+        )
+    },
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
     "python.framework.test_util.TensorFlowTestCase": "test.TestCase",

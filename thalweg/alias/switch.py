@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import sys
@@ -12,11 +13,14 @@ from thalweg.alias.libraries.sources import PatchingFinder
 from thalweg.alias.libraries.table import patches
 from thalweg.public import public
 
+VERSIONS: Final = ("0.12", "1.15")
+_EARLY: Final = "thalweg.alias.early"  # it stands on all public names
+
 _finders: Final[list[Finder | PatchingFinder]] = []
 
 
 @public("alias.install")
-def install(*, replace: bool = False) -> None:
+def install(*, replace: bool = False, version: str = "1.15") -> None:
     """Let `import tensorflow` give Thalweg, with all that programs import from below it.
 
     Call it before the first `import tensorflow`. A second call does nothing.
@@ -24,9 +28,11 @@ def install(*, replace: bool = False) -> None:
     Args:
         replace: whether to stand in for a TensorFlow that is installed; without it that is an
             error, so that no program gets another library than it expects.
+        version: whose meaning of names holds where versions differ: "1.15", or "0.12".
 
     Raises:
         ImportError: if TensorFlow is installed and `replace` is false, or is imported already.
+        ValueError: for another version.
 
     Example:
         >>> tf.alias.install()
@@ -36,6 +42,8 @@ def install(*, replace: bool = False) -> None:
         (False, True)
         >>> tf.alias.uninstall()
     """
+    if version not in VERSIONS:
+        raise ValueError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
     if _finders:
         return
     if NAME in sys.modules:
@@ -47,6 +55,8 @@ def install(*, replace: bool = False) -> None:
         )
     _finders.extend([Finder(), PatchingFinder(patches())])
     sys.meta_path[:0] = _finders
+    if version == "0.12":
+        importlib.import_module(_EARLY).install()
 
 
 @public("alias.uninstall")
@@ -60,6 +70,8 @@ def uninstall() -> None:
     """
     while _finders:
         sys.meta_path.remove(_finders.pop())
+    if _EARLY in sys.modules:
+        sys.modules[_EARLY].uninstall()
     for name in [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]:
         del sys.modules[name]
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from thalweg import alias
-from thalweg.alias import legacy
+from thalweg.alias import legacy, old_arrays
 from thalweg.cli.arguments import Subparsers, subcommand
 from thalweg.cli.problem import Problem
 
 _ABOUT = """\
 Run a Python program in which `import tensorflow`, with all that is below it, means Thalweg.
 The program is not changed. Names that left Python and NumPy since TensorFlow 1 (np.float,
-collections.Mapping, time.clock, ...) are there again while it runs.
+collections.Mapping, time.clock, ...) are there again while it runs, arrays have `tostring` and
+take lists of slices as indices.
 
 A TensorFlow that is installed is not replaced without --replace."""
 
@@ -24,6 +25,7 @@ _EXAMPLES = """\
 examples:
   thalweg run train.py --learning_rate=0.1
   thalweg run --replace train.py                 although TensorFlow is installed
+  thalweg run --tensorflow 0.12 train.py         a program from before TensorFlow 1.0
   thalweg launch --workers 2 --flags thalweg run mnist_replica.py"""
 
 
@@ -35,6 +37,13 @@ def add(commands: Subparsers) -> None:
     command.add_argument(
         "--replace", action="store_true", help="stand in for a TensorFlow that is installed"
     )
+    command.add_argument(
+        "--tensorflow",
+        choices=alias.VERSIONS,
+        default=alias.VERSIONS[-1],
+        metavar="VERSION",
+        help="whose meaning of names holds where versions differ: 0.12 or 1.15 (default)",
+    )
     command.add_argument("script", help="a Python file")
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     command.set_defaults(run=run)
@@ -42,14 +51,14 @@ def add(commands: Subparsers) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command."""
-    prepare(given.replace)
+    prepare(given.replace, given.tensorflow)
     return run_program(Path(given.script), given.arguments)
 
 
-def prepare(replace: bool) -> None:
+def prepare(replace: bool, version: str = alias.VERSIONS[-1]) -> None:
     """Have `tensorflow` mean Thalweg, and names that left Python and NumPy be there."""
     try:
-        alias.install(replace=replace)
+        alias.install(replace=replace, version=version)
     except ImportError as error:
         raise Problem(str(error)) from error
     legacy.restore()
@@ -65,9 +74,11 @@ def run_program(script: Path, arguments: Sequence[str]) -> int:
     main.__file__ = str(script)
     sys.modules["__main__"] = main
     sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+    folder = script.resolve().parent
+    sys.path.insert(0, str(folder))
+    old_arrays.install(folder)
     try:
-        exec(compile(source, str(script), "exec", dont_inherit=True), main.__dict__)
+        exec(old_arrays.compiled(source, str(script)), main.__dict__)
     except Exception as error:
         sys.excepthook(type(error), error, _own_frames(error.__traceback__))
         return 1

@@ -341,5 +341,5 @@ class Server:
 
     @staticmethod
     def create_local_server(config: protos.ConfigProto | None = None, start: bool = True) -> Server:
-        """A server that is a cluster of its own, at a port that is free."""
-        return Server({"localhost": ["localhost:0"]}, protocol="grpc", config=config, start=start)
+        """A server that is a cluster of its own, whose job is `local`, at a port that is free."""
+        return Server({"local": ["localhost:0"]}, protocol="grpc", config=config, start=start)

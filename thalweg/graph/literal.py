@@ -100,10 +100,21 @@ def _from_python(value: Any) -> Array:
     return array
 
 
+_integers_wrap = False
+
+
+def wrap_integers() -> None:
+    """Have integers that do not fit their dtype wrap around, as they did in NumPy 1."""
+    global _integers_wrap
+    _integers_wrap = True
+
+
 def _dense(value: Any, kind: Any) -> Array:
     try:
         return np.array(value, dtype=kind)
     except OverflowError as error:
+        if _integers_wrap and np.dtype(kind).kind in "iu" and np.asarray(value).dtype == np.int64:
+            return np.asarray(value).astype(kind)
         raise ValueError(f"{_short_repr(value)} does not fit its dtype: {error}") from error
     except ValueError as error:
         raise ValueError(

@@ -13,6 +13,7 @@ from functools import reduce
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
+from thalweg import protos
 from thalweg.graph.dtypes import DType
 from thalweg.public import public
 
@@ -226,6 +227,13 @@ class TensorShape:
         if self.sizes is None:
             raise ValueError("as_list() is not defined on an unknown TensorShape.")
         return list(self.sizes)
+
+    def as_proto(self) -> Any:
+        """The shape as a TensorShapeProto; unknown sizes are -1."""
+        proto = protos.TensorShapeProto(unknown_rank=self.sizes is None)
+        for size in self.sizes or ():
+            proto.dim.add(size=-1 if size is None else size)
+        return proto
 
     def num_elements(self) -> Size:
         """The number of elements, or None if any size is unknown."""

@@ -19,7 +19,6 @@ import numpy as np
 from thalweg import protos
 from thalweg.device.program import ListedProgram, Times
 from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.graphdef.attributes import shape_proto
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
@@ -193,7 +192,7 @@ def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> Any:
     for slot, (dtype, shape, size) in enumerate(timed.outputs):
         about = stats.output.add(slot=slot).tensor_description
         about.dtype = 0 if dtype is None else as_dtype(dtype).as_datatype_enum
-        about.shape.CopyFrom(shape_proto(TensorShape.of(shape)))
+        about.shape.CopyFrom(TensorShape.of(shape).as_proto())
         memory = about.allocation_description
         memory.requested_bytes = memory.allocated_bytes = size
         memory.allocator_name = allocator

@@ -225,6 +225,18 @@ def mean_pairwise_squared_error(
         >>> sess.run(tf.losses.mean_pairwise_squared_error([[1.0, 2.0]], [[1.0, 4.0]]))
         np.float32(4.0)
     """
+    return mean_over_pairs(labels, predictions, weights, scope, loss_collection)
+
+
+def mean_over_pairs(
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike,
+    scope: str | None,
+    loss_collection: str | None,
+    with_itself: bool = False,
+) -> Tensor:
+    """The mean over pairs; `with_itself` counts an element and itself as one, of the value 0."""
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "mean_pairwise_squared_error", [predictions, labels, weights]):
         labels, predictions = _floats(labels, predictions)
@@ -232,7 +244,7 @@ def mean_pairwise_squared_error(
         errors = predictions - labels
         present = num_present(errors, aligned, per_batch=True)
         # Σᵢⱼ (eᵢ - eⱼ)² = 2 n Σ e² - 2 (Σ e)², and there are n (n - 1) ordered pairs.
-        others = arithmetic.maximum(present - 1, 0)
+        others = present if with_itself else arithmetic.maximum(present - 1, 0)
         squares = division.div_no_nan(sum_per_example(errors * errors), others)
         sums = sum_per_example(errors)
         products = division.div_no_nan(sums * sums, present * others)

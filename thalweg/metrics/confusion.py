@@ -95,13 +95,14 @@ def mean_iou(
         convert_to_tensor(predictions).shape.assert_is_compatible_with(
             convert_to_tensor(labels).shape
         )
-        matrix, update = _streaming_confusion_matrix(labels, predictions, num_classes, weights)
-        return published(_iou(matrix), update, metrics_collections, updates_collections)
+        matrix, update = streaming_confusion_matrix(labels, predictions, num_classes, weights)
+        return published(_mean_of_seen(matrix), update, metrics_collections, updates_collections)
 
 
-def _streaming_confusion_matrix(
+def streaming_confusion_matrix(
     labels: TensorLike, predictions: TensorLike, num_classes: int, weights: TensorLike | None
 ) -> Metric:
+    """The confusion matrix of all updates, and the update."""
     total = metric_variable([num_classes, num_classes], float64, name="total_confusion_matrix")
     labels, predictions = _flat(labels), _flat(predictions)
     weights = None if weights is None else _flat(weights)
@@ -113,15 +114,20 @@ def _flat(values: TensorLike) -> Tensor:
     return shaping.reshape(values, [-1])
 
 
-def _iou(matrix: TensorLike) -> Tensor:
+def _mean_of_seen(matrix: TensorLike) -> Tensor:
+    ratios, union = intersections_over_unions(matrix)
+    seen = reduce.reduce_sum(casting.cast(compare.not_equal(union, 0), float32))
+    return division.div_no_nan(reduce.reduce_sum(ratios, name="mean_iou"), seen)
+
+
+def intersections_over_unions(matrix: TensorLike) -> tuple[Tensor, Tensor]:
+    """For each class intersection / union, 0 where it never occurred, and the union."""
     rows = casting.cast(reduce.reduce_sum(matrix, 0), float32)
     columns = casting.cast(reduce.reduce_sum(matrix, 1), float32)
     hits = casting.cast(diagonal.diag_part(matrix), float32)
     union = rows + columns - hits
-    seen = reduce.reduce_sum(casting.cast(compare.not_equal(union, 0), float32))
-    union = choosing.where(compare.greater(union, 0), union, filling.ones_like(union))
-    total = reduce.reduce_sum(hits / union, name="mean_iou")
-    return division.div_no_nan(total, seen)
+    above = choosing.where(compare.greater(union, 0), union, filling.ones_like(union))
+    return hits / above, union
 
 
 @public("metrics.mean_per_class_accuracy")

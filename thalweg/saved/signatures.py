@@ -12,7 +12,6 @@ from thalweg import protos
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.graphdef.attributes import shape_proto
 from thalweg.graph.node import Tensor
 from thalweg.public import public, publish_value
 from thalweg.variables.save_slice import with_scope
@@ -72,7 +71,7 @@ def build_tensor_info(tensor: Tensor | SparseTensor) -> Any:
         ('z:0', [2, 3])
     """
     info = protos.TensorInfo(dtype=as_dtype(tensor.dtype).as_datatype_enum)
-    info.tensor_shape.CopyFrom(shape_proto(tensor.get_shape()))
+    info.tensor_shape.CopyFrom(tensor.get_shape().as_proto())
     if isinstance(tensor, SparseTensor):
         info.coo_sparse.values_tensor_name = tensor.values.name
         info.coo_sparse.indices_tensor_name = tensor.indices.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unittest
 from collections.abc import Mapping
 from typing import Any
@@ -66,9 +67,22 @@ def _round_fields(message: Any) -> None:
 
 
 def _parsed(text: str | bytes, like: Any) -> Any:
+    """The message that a text describes.
+
+    Where the text is a plain literal with escapes such as "\\240", a bytes field has characters
+    that stand for single bytes; `like` tells which reading is meant.
+    """
     from google.protobuf import text_format
 
-    return text_format.Parse(text, type(like)())
+    message = text_format.Parse(text, type(like)())
+    if message == like or isinstance(text, bytes):
+        return message
+    by_byte = re.sub("[\x80-\xff]", lambda found: f"\\{ord(found[0]):03o}", text)
+    try:
+        other = text_format.Parse(by_byte, type(like)())
+    except text_format.ParseError:  # a string field: these are characters
+        return message
+    return other if other == like else message
 
 
 @public("test.assert_equal_graph_def")

@@ -29,7 +29,7 @@ from thalweg.variables.collections import (
     moving_average_variables,
     trainable_variables,
 )
-from thalweg.variables.initializers import Zeros
+from thalweg.variables.initializers import Constant
 from thalweg.variables.scope import VariableScope, get_variable, variable_scope
 from thalweg.variables.variable import Variable
 
@@ -39,19 +39,31 @@ def assign_moving_average(
     variable: Variable, value: Any, decay: Any, zero_debias: bool = True, name: str | None = None
 ) -> Tensor:
     """Move an average towards a value; the result reads the new average."""
+    return moved(variable, value, decay, zero_debias, name)
+
+
+def moved(
+    variable: Variable,
+    value: Any,
+    decay: Any,
+    zero_debias: bool,
+    name: str | None = None,
+    steps_before: int = 0,
+) -> Tensor:
+    """The new average; `steps_before` is what the steps of a debiased one are counted from."""
     with name_scope(name, "AssignMovingAvg", [variable, value, decay]) as scope:
         graph = variable.graph
         with graph.colocate_with(variable.op):
             rate = convert_to_tensor(1.0 - decay, name="decay")
             rate = casting.cast(rate, variable.dtype.base_dtype)
             if zero_debias:
-                delta = _debiased_delta(variable, value, rate)
+                delta = _debiased_delta(variable, value, rate, steps_before)
             else:
                 delta = (variable.value() - value) * rate
             return state.assign_sub(variable, delta, name=scope)
 
 
-def _debiased_delta(variable: Variable, value: Any, rate: Tensor) -> Tensor:
+def _debiased_delta(variable: Variable, value: Any, rate: Tensor, steps_before: int) -> Tensor:
     """How far the average is from the debiased one, after this step's change to that."""
     graph = variable.graph
     kind = variable.dtype.base_dtype
@@ -63,11 +75,11 @@ def _debiased_delta(variable: Variable, value: Any, rate: Tensor) -> Tensor:
             _unused("local_step", scope),
             shape=[],
             dtype=kind,
-            initializer=Zeros(),
+            initializer=Constant(steps_before),
             trainable=False,
         )
-        moved = state.assign_sub(biased, (biased.value() - value) * rate, name=scope.name)
-        with graph.control_dependencies([moved, steps.assign_add(1)]):
+        change = state.assign_sub(biased, (biased.value() - value) * rate, name=scope.name)
+        with graph.control_dependencies([change, steps.assign_add(1)]):
             weight = 1 - (1.0 - rate) ** steps.read_value()
             return variable.value() - biased.read_value() / weight
 
@@ -140,6 +152,8 @@ class ExponentialMovingAverage:
         (np.float32(3.0), None, np.float32(2.0))
     """
 
+    _steps_before = 0
+
     def __init__(
         self,
         decay: Any,
@@ -168,8 +182,12 @@ class ExponentialMovingAverage:
         with name_scope(self._name) as scope:
             decay = self._current_decay()
             updates = [
-                assign_moving_average(
-                    self._averages[v], v, decay, zero_debias=self._zero_debias and v in debiased
+                moved(
+                    self._averages[v],
+                    v,
+                    decay,
+                    zero_debias=self._zero_debias and v in debiased,
+                    steps_before=self._steps_before,
                 )
                 for v in variables
             ]

@@ -234,6 +234,9 @@ class Variable(metaclass=MadeByCreators):
             self._initializer_op = state.assign(self._variable, value, validate_shape=validate).op
             with self._reading_device():
                 self._snapshot = basic.identity(self._variable, name="read")
+        reads = graph.reads_here()
+        if reads is not None:  # what comes first there is older than the variable: it writes none
+            reads[self._variable] = self._snapshot
 
     def _from_definition(self, definition: Any, import_scope: str | None) -> None:
         graph = get_default_graph()

@@ -106,7 +106,8 @@ VALUES: dict[str, Any] = {
 
 def install() -> Path:
     """Make `tensorflow` mean Thalweg; return the folder of the package."""
-    thalweg.alias.install(replace=True)  # the sources of the tests are a package of that name
+    # The sources of the tests are a package of that name; they are of the end of 2016.
+    thalweg.alias.install(replace=True, version="0.12")
     for path, value in VALUES.items():
         module, _, name = path.rpartition(".")
         setattr(importlib.import_module(f"tensorflow.{module}"), name, value)

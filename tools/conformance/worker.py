@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance import alias
-from thalweg.alias import legacy
+from thalweg.alias import legacy, old_arrays
 from thalweg.cluster.addresses import free_ports
 
 
@@ -102,10 +102,8 @@ def load(path: Path) -> types.ModuleType:
     module.__file__ = str(path)
     sys.modules["__main__"] = module
     sys.argv = [str(path)]
-    exec(
-        compile(path.read_text(encoding="utf-8-sig"), str(path), "exec", dont_inherit=True),
-        module.__dict__,
-    )
+    source = path.read_text(encoding="utf-8-sig")
+    exec(old_arrays.compiled(source, str(path)), module.__dict__)  # as `thalweg run` does
     return module
 
 

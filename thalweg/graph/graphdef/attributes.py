@@ -133,7 +133,7 @@ def _encode_item(value: Any, field: str) -> Any:
         case "type":
             return as_dtype(value).as_datatype_enum
         case "shape":
-            return shape_proto(value)
+            return value.as_proto()
         case "tensor":
             return make_tensor_proto(value)
         case "func":
@@ -196,14 +196,6 @@ def _text(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
-
-
-def shape_proto(shape: TensorShape) -> Any:
-    """A shape as a TensorShapeProto; unknown sizes are -1."""
-    proto = protos.TensorShapeProto(unknown_rank=shape.sizes is None)
-    for size in shape.sizes or ():
-        proto.dim.add(size=-1 if size is None else size)
-    return proto
 
 
 def shape_from_proto(proto: Any) -> TensorShape:
