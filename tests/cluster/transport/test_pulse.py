@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, ask
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.pulse import Pulse, bytes_received, is_counted
+from thalweg.cluster.transport.sockets import ConnectionEvent, Socket
 
 LOOKS = 6
 
@@ -106,3 +107,23 @@ def test_an_endpoint_looks_at_every_connection_and_cuts_the_silent(
     monkeypatch.setattr(Pulse, "is_silent", lambda _: True)
     for each in (server, client):
         assert "the connection broke" in str(each.handler.losses.get(timeout=LONG)[1])
+
+
+def test_a_connection_that_is_being_opened_is_not_judged(endpoint: MakeEndpoint):
+    """The other side's I/O thread must admit it first, and may be busy for long."""
+    import zmq
+
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    other = Socket(client.loop, client._context.socket(zmq.DEALER), print, peer._happened)
+    for event in (zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED):
+        told = other._noted(ConnectionEvent(event, 1 << 20))
+        assert not other._pulses and not told.was_open
+        peer._happened(told)
+    assert peer.is_alive
+    for event in (zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):
+        other._noted(ConnectionEvent(event, 1 << 20 if event == zmq.EVENT_CONNECTED else 0))
+    assert list(other._pulses) == [1 << 20]
+    assert other._noted(ConnectionEvent(zmq.EVENT_DISCONNECTED, 1 << 20)).was_open
+    other.close()

@@ -37,7 +37,6 @@ class Outbound(Peer):
         super().__init__(surroundings, address)
         self._make_socket, self._identity = make_socket, identity
         self._failed_handshakes = 0
-        self._is_connected = False
         self._bulk_socket: Socket | None = None
         self._socket = self._new_socket(self._received)
         self._socket.connect(address)
@@ -122,9 +121,7 @@ class Outbound(Peer):
 
     def _happened(self, event: ConnectionEvent) -> None:
         zmq = zeromq()
-        if event.event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._is_connected = True
-        elif event.event == zmq.EVENT_DISCONNECTED and self._is_connected:
+        if event.event == zmq.EVENT_DISCONNECTED and event.was_open:
             # ZeroMQ would connect again, but what was under way is gone.
             self.lose(unavailable(self.address, "the connection broke"))
         elif event.event in (

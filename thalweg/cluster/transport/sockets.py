@@ -49,6 +49,7 @@ class ConnectionEvent(NamedTuple):
 
     event: int
     file: int
+    was_open: bool = False  # of a connection that ends: both sides had agreed on it
 
 
 class Socket:
@@ -65,6 +66,7 @@ class Socket:
         self._loop, self._socket, self._received, self._happened = loop, socket, received, happened
         self._lock = threading.Lock()
         self._pulses: dict[int, Pulse] = {}  # of connections, by their files
+        self._connecting = -1  # the file of a connection that this side has made
         self._configure()
         self._monitor = socket.get_monitor_socket(self._zmq.EVENT_ALL)
         self._files = int(socket.get(self._zmq.FD)), int(self._monitor.get(self._zmq.FD))
@@ -181,12 +183,21 @@ class Socket:
                 event, _ = self._monitor.recv_multipart(_NOBLOCK)
             except self._zmq.Again:
                 return
-            told = ConnectionEvent(*_EVENT.unpack(event))
-            if told.event in (self._zmq.EVENT_CONNECTED, self._zmq.EVENT_ACCEPTED):
-                self._pulses[told.file] = Pulse(told.file)
-            elif told.event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
-                self._pulses.pop(told.file, None)
-            self._happened(told)
+            self._happened(self._noted(ConnectionEvent(*_EVENT.unpack(event))))
+
+    def _noted(self, told: ConnectionEvent) -> ConnectionEvent:
+        """Begin and end to look at connections. The other side's I/O thread has a part in opening
+        one, which may be long in coming: until then silence means nothing."""
+        zmq = self._zmq
+        if told.event == zmq.EVENT_ACCEPTED:
+            self._pulses[told.file] = Pulse(told.file)
+        elif told.event == zmq.EVENT_CONNECTED:
+            self._connecting = told.file
+        elif told.event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._connecting >= 0:
+            self._pulses[self._connecting] = Pulse(self._connecting)
+        elif told.event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
+            return told._replace(was_open=self._pulses.pop(told.file, None) is not None)
+        return told
 
     def _look(self) -> None:
         """Cut connections over which no heartbeat comes, now and then."""
