@@ -129,6 +129,15 @@ def test_means_of_more_than_a_type_holds() -> None:
         check(tf.reduce_mean, np.full(70_000, 3, dtype), expect=np.float64(3), gradient=False)
 
 
+@pytest.mark.parametrize(
+    "dtype", [*NARROW_FLOATS, "float32", "float64", "int8", "uint64", "complex64"]
+)
+def test_means_of_nothing(dtype: object) -> None:
+    empty = np.zeros((3, 0), dtype)
+    nothing = np.full(3, np.nan if tf.as_dtype(empty.dtype).is_floating else 0)
+    check(lambda x: tf.reduce_mean(x, 1), empty, expect=nothing.astype(dtype), gradient=False)
+
+
 def test_sum_of_many_narrow_floats() -> None:
     check(tf.reduce_sum, np.ones(1000, ml_dtypes.bfloat16), expect=np.float64(1000), gradient=False)
 

@@ -243,10 +243,16 @@ def _averaged(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     count = int(np.prod([x.shape[i] for i in axis], dtype=np.int64))
     if x.dtype.kind in "iu":
         total = np.sum(x, axis=axis, keepdims=keepdims, dtype=_sum_type(x.dtype, count))
-        return division.TruncateDiv().numpy(total, total.dtype.type(max(count, 1))).astype(x.dtype)
+        size = total.dtype.type(_divisor(count, x.dtype))
+        return division.TruncateDiv().numpy(total, size).astype(x.dtype)
     total = summed(widened(x), axis, keepdims)
     kind = dtypes.as_dtype(total.dtype).real_dtype.as_numpy_dtype
-    return (total / np.asarray(count, kind)).astype(x.dtype)
+    return (total / np.asarray(_divisor(count, x.dtype), kind)).astype(x.dtype)
+
+
+def _divisor(count: int, dtype: Any) -> int:
+    """What a sum of so many is divided by: the mean of no reals is NaN, of no others zero."""
+    return count if dtypes.as_dtype(dtype).is_floating else max(count, 1)
 
 
 def _sum_type(dtype: Any, count: int) -> Any:
@@ -275,11 +281,11 @@ class Mean(Reduction):
         if dtype.kind in "iu":
             wide = _sum_type(dtype, count)
             total = _reduced(self, at, input, axes, lambda x: x.cast(wide))
-            size = call("cast", max(count, 1), wide)
+            size = call("cast", _divisor(count, dtype), wide)
             return division.truncated_quotient(total, size).cast(dtype)
         total = _reduced(self, at, input, axes, lambda x: loop.widened(x, dtype))
         kind = np.float64 if dtype.itemsize > 4 else np.float32
-        return (total / call("cast", count, kind)).cast(dtype)
+        return (total / call("cast", _divisor(count, dtype), kind)).cast(dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         sizes = [tensor.shape.num_elements() for tensor in (node.inputs[0], node.output)]
