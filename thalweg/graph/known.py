@@ -3,7 +3,8 @@
 `constant_value` evaluates pure nodes whose inputs are all known with their NumPy kernels.
 `constant_elements` also follows integer vectors that are known in part, so that
 `reshape(x, [tf.shape(y)[0], -1])` keeps what is known; `constant_value_as_shape` reads the same
-as a shape. What the body of a conditional or loop captures is known there as it is outside. A query visits a bounded number of nodes, and at none of them twice.
+as a shape. What the body of a conditional or loop captures is known there as it is outside. A query
+visits a bounded number of nodes, and at none of them twice.
 """
 
 from __future__ import annotations
