@@ -104,3 +104,17 @@ def test_long_chains_are_given_up_not_followed() -> None:
         scalar = scalar + 1
     assert constant_value_as_shape(value).rank in (None, 3)
     assert constant_value(scalar) in (None, np.int32(2001))
+
+
+def test_a_body_knows_what_it_captures() -> None:
+    x = tf.placeholder(tf.float32, [None, 5])
+    shape = tf.shape(x)
+    inside = tf.while_loop(
+        lambda row: tf.constant(True),
+        lambda row: [tf.fill([1, shape[1]], 0.0) + row],
+        [tf.zeros([1, 5])],
+        maximum_iterations=1,
+    )
+    assert inside.shape.as_list() == [1, 5]
+    taken = tf.cond(tf.constant(True), lambda: tf.range(shape[1]), lambda: tf.range(shape[1]) * 2)
+    assert taken.shape.as_list() == [5]

@@ -350,3 +350,13 @@ def test_what_the_reference_kernels_meet_on_the_way_to_an_error_is_no_warning() 
             call(zeros, outside)
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 7"):
             session.run(y, {x: zeros, i: outside})
+
+
+def test_metadata_is_that_of_the_last_step() -> None:
+    options, metadata = tf.RunOptions(output_partition_graphs=True), tf.RunMetadata()
+    with tf.Graph().as_default(), tf.Session() as session:
+        y = tf.negative(tf.placeholder_with_default(1.0, []))
+        session.run(y, options=options, run_metadata=metadata)
+        assert len(metadata.partition_graphs) == 1
+        session.run(y, run_metadata=metadata)
+        assert not metadata.partition_graphs

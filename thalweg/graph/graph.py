@@ -531,6 +531,10 @@ class Graph:
 
     # What a session may do
 
+    def outside(self, inner: Tensor) -> Tensor | None:
+        """The tensor of a graph around this one that `inner` stands for, if there is one."""
+        return None
+
     def prevent_feeding(self, tensor: Tensor) -> None:
         """Make a tensor unfeedable."""
         self._unfeedable.add(tensor)

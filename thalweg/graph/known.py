@@ -3,7 +3,8 @@
 `constant_value` evaluates pure nodes whose inputs are all known with their NumPy kernels.
 `constant_elements` also follows integer vectors that are known in part, so that
 `reshape(x, [tf.shape(y)[0], -1])` keeps what is known; `constant_value_as_shape` reads the same
-as a shape. A query visits a bounded number of nodes, and at none of them twice.
+as a shape. What the body of a conditional or loop captures is known there as it is outside. A query
+visits a bounded number of nodes, and at none of them twice.
 """
 
 from __future__ import annotations
@@ -112,11 +113,20 @@ def _ready_value(node: Node) -> list[Any] | None:
     """The outputs of a node that needs no inputs evaluated: constants and static shapes."""
     known = getattr(node.op, "known_value", None)
     if known is None:
-        return None
+        outer = _outside(node)
+        value = None if outer is None else constant_value(outer)
+        return None if value is None else [value]
     value = known(*_grouped(node))
     if value is None:
         return None
     return cast("list[Any]", value) if isinstance(value, list) else [value]
+
+
+def _outside(node: Node) -> Tensor | None:
+    """What a node of a body stands for, if it is a value that does not change in there."""
+    if node.inputs or len(node.outputs) != 1:
+        return None
+    return node.graph.outside(node.outputs[0])
 
 
 def _can_evaluate(node: Node) -> bool:
@@ -160,6 +170,9 @@ def _elements(tensor: Tensor) -> Elements | None:
     if value is not None:
         return tuple(value.ravel().tolist())
     node = tensor.op
+    outer = _outside(node)
+    if outer is not None:
+        return constant_elements(outer)
     if node.op.has("dimensions"):
         return node.op.dimensions(*_grouped(node)).sizes
     if node.op.elementwise and tensor.shape.rank == 1:

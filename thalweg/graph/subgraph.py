@@ -52,6 +52,7 @@ class SubGraph(Graph):
         #: where tensors of graphs that are not around this one come from (see `capture`)
         self.sources: dict[Graph, Callable[[Tensor], Tensor]] = {}
         self._known: dict[Tensor, Tensor] = {}
+        self._outside: dict[Tensor, Tensor] = {}  # argument → tensor of the outer graph
         self._share(outer)
 
     def _share(self, outer: Graph) -> None:
@@ -83,6 +84,18 @@ class SubGraph(Graph):
         if found is None:
             found = self._known[tensor] = self._captured(tensor)
         return found
+
+    def outside(self, inner: Tensor) -> Tensor | None:
+        """The tensor of the graph around this one that an argument stands for, if it is a capture.
+
+        Of a function it is not told: the values of its captures are those of a call.
+        """
+        if type(self) is not SubGraph:
+            return None
+        if len(self._outside) != len(self.captures):
+            self._outside = {argument: tensor for tensor, argument in self.captures.items()}
+        outer = self._outside.get(inner)
+        return outer if outer is not None and self.captures.get(outer) is inner else None
 
     def release(self, tensor: Tensor) -> Tensor:
         """Take back a capture: what stood for the tensor has no value any more."""

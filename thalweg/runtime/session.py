@@ -123,7 +123,7 @@ class BaseSession:
             fetches: a tensor, node, variable or name, or lists, tuples and dicts of them, nested.
             feed_dict: values by the tensor they stand for: arrays, numbers, lists.
             options: a `tf.RunOptions`, to trace the step or to limit its time.
-            run_metadata: a `tf.RunMetadata` that is filled where `options` ask for a trace.
+            run_metadata: a `tf.RunMetadata`, emptied and filled with what `options` ask for.
 
         Returns:
             The nesting of `fetches` with NumPy arrays for tensors and None for nodes.
@@ -181,6 +181,8 @@ class BaseSession:
         metadata: RunMetadata | None = None,
     ) -> list[Any]:
         _check_options(options, metadata)
+        if metadata is not None:
+            metadata.Clear()  # what an earlier step left there
         cancellation = Cancellation()
         timer = self._start_timer(cancellation, options)
         self._steps.add(cancellation)  # one operation of the interpreter, as is the discarding
