@@ -168,7 +168,7 @@ class _Cutter:
 
 
 def _hops(nodes: Sequence[Node], order: Order, labels: Mapping[Node, str]) -> dict[Node, Hops]:
-    """For each node, the changes of label (its device, say) on the longest path to it, and its own."""
+    """For each node, the changes of label, say device, on the longest path to it, and its label."""
     found: dict[Node, Hops] = {}
     for node in nodes:
         label, count = labels[node], 0

@@ -244,7 +244,7 @@ class _Cut:
         part.rewriter.tensors[tensor] = self._taken(tensor, reader, part)
 
     def _know(self, tensor: Tensor, part: _Part) -> bool:
-        """Have a constant in a partition for what static shapes tell, such as a shape: what takes it
+        """Have a constant in a partition for what static shapes tell, as a shape: what takes it
         can be compiled though the shape is of another region. Whether there is one."""
         if tensor in part.known:
             return True
