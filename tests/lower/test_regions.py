@@ -219,3 +219,24 @@ def test_a_variable_is_read_before_a_write_on_the_way() -> None:
         session.run(v.initializer)
         for step in range(3):
             np.testing.assert_array_equal(session.run(late), np.full(3, 2.0 * step))
+
+
+def test_what_has_another_size_in_every_step_is_lowered_apart() -> None:
+    x, parts = given(64), given(64, dtype=tf.int32)
+    first, _ = tf.dynamic_partition(x, parts, 2)
+    steady = tf.exp(x) * tf.reduce_sum(x)
+    found = units(steady, tf.gather(steady, tf.cast(first, tf.int32)))
+    assert found == [
+        "DynamicPartition",
+        sorted(["Const", "Exp", "Sum", "Mul"]),
+        sorted(["Const", "Cast", "GatherV2"]),
+    ]
+
+
+def test_sizes_that_feeds_leave_open_part_nothing() -> None:
+    x = tf.placeholder(tf.float32, [None])
+    (host,) = tf.py_func(lambda array: array, [x], [tf.float32])
+    host.set_shape([None])
+    weights = given(8, 8)
+    total = tf.reduce_sum(host) + tf.reduce_sum(weights * 2)
+    assert [unit for unit in units(total) if "Add" in unit] == [sorted(["Const", "Sum", "Add"])]

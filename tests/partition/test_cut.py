@@ -198,3 +198,18 @@ def test_fetches_and_feeds_know_their_places():
     assert [slot.place for slot in first.fetches] == [1]
     assert [slot.place for slot in second.feeds] == [0, 1]
     assert [slot.place for slot in second.fetches] == [0, 2, 3]
+
+
+def test_what_static_shapes_tell_is_a_constant_that_comes_after_its_node():
+    x = tf.placeholder(tf.float32, [2, 3], name="x")
+    with tf.control_dependencies([tf.Print(x, [x], name="effect")]):
+        guarded = tf.identity(x, name="guarded")
+    size = tf.shape(guarded, name="size")
+    flat = tf.reshape(tf.ones([6]), size, name="flat")
+    with tf.device("/cpu:1"):
+        other = tf.fill(size, 1.0, name="other")
+    found = text(flat, other, feeds=[x])
+    assert "size/Const:0 = Const()" in found
+    assert "flat:0 = Reshape(ones:0, size/Const:0, ^size)" in found
+    assert "other:0 = Fill(size/Const:0, other/value:0, ^size/_RecvToken)" in found
+    assert "_Send(size:0)" not in found

@@ -3,7 +3,8 @@
 Comes in: nodes and their order edges (`graph/analysis/order.py`). All host ops that are ready come
 first, then all compiled nodes that are ready form regions, and so forth: a step without host ops is
 one region. Nodes after different blocking nodes are in different regions, so that no region waits
-for more of those than each of its nodes does.
+for more of those than each of its nodes does. What has another size in every step is apart from
+what has not: new sizes are another lowering, of all nodes of a region.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from thalweg.ops.core.compilable import compilable
 Unit = Node | Region | ControlRegion
 _Group = list[Node]  # nodes that become a region
 
-Hops = tuple[int, str]  # the device changes on the longest path to a node, and its device
+Hops = tuple[int, str]  # the changes of label on the longest path to a node, and its label
 
 
 def regions(
@@ -41,7 +42,8 @@ def regions(
         node for node in nodes if _is_loose(node)
     }  # constants are copied to where they are read
     compiled = {node for node in nodes if node not in on_host and compilable(node)}
-    hops = _hops(nodes, order, devices) if devices else {}
+    labels = devices or _size_labels(nodes, compiled)
+    hops = _hops(nodes, order, labels) if labels else {}
     units = _Cutter([node for node in nodes if node not in loose], order, compiled, hops).cut()
     if not devices and sum(isinstance(unit, list) for unit in units) > 1:
         moves = _Moves(units, nodes, order, set(fetches))
@@ -165,16 +167,36 @@ class _Cutter:
         return [groups[key] for key in sorted(groups, key=lambda key: (key[0].bit_count(), key[1]))]
 
 
-def _hops(nodes: Sequence[Node], order: Order, devices: Mapping[Node, str]) -> dict[Node, Hops]:
-    """For each node, the device changes on the longest path to it, and its device."""
+def _hops(nodes: Sequence[Node], order: Order, labels: Mapping[Node, str]) -> dict[Node, Hops]:
+    """For each node, the changes of label, say device, on the longest path to it, and its label."""
     found: dict[Node, Hops] = {}
     for node in nodes:
-        device, count = devices[node], 0
+        label, count = labels[node], 0
         for earlier in order.get(node, ()):
-            before, there = found.get(earlier, (0, device))
-            count = max(count, before + (there != device))
-        found[node] = count, device
+            before, there = found.get(earlier, (0, label))
+            count = max(count, before + (there != label))
+        found[node] = count, label
     return found
+
+
+def _size_labels(nodes: Sequence[Node], compiled: Collection[Node]) -> dict[Node, str] | None:
+    """For each node, whether sizes of its inputs depend on values that a host op was given, as the
+    parts of a partition do; None where no node's do."""
+    varying: set[Tensor] = set()
+    labels = dict.fromkeys(nodes, "")
+    for node in nodes:
+        if node in compiled:
+            is_varying = not varying.isdisjoint(node.inputs)
+            labels[node] = "varying" if is_varying else ""
+        else:
+            is_varying = not node.op.stateful and all(map(_is_sized, node.inputs))
+        if is_varying:
+            varying.update(tensor for tensor in node.outputs if not _is_sized(tensor))
+    return labels if varying else None
+
+
+def _is_sized(tensor: Tensor) -> bool:
+    return tensor.shape.is_fully_defined()
 
 
 def _followers(nodes: Iterable[Node], order: Order) -> dict[Node, list[Node]]:

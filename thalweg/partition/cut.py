@@ -3,7 +3,8 @@
 What comes in is a pruned step with a device for each node and the order of its nodes; what goes out
 is a graph for each device. A tensor that is used on another device is sent there once; an edge of
 the order that leads to another device and carries no value becomes a token. A constant is copied to
-where it is read. Feeds go to every partition that takes them.
+where it is read, and a value that static shapes tell is a constant: who takes it still comes after
+the node that gives it. Feeds go to every partition that takes them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from thalweg.control.liveness import Needs, is_control, live_inputs
 from thalweg.graph.analysis.order import Order
@@ -21,7 +24,8 @@ from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument
-from thalweg.ops.core.basic import Identity
+from thalweg.ops.core.basic import Const, Identity
+from thalweg.optimize.evaluate import flat_arrays
 from thalweg.partition.transfers import (
     Recv,
     RecvToken,
@@ -32,6 +36,8 @@ from thalweg.partition.transfers import (
 )
 from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_replicated, with_inner
+
+Array = NDArray[Any]
 
 _MIN_UNCOPIED = 1 << 20  # bytes of a variable that is not copied where it is read to be sent
 
@@ -112,6 +118,7 @@ class _Part:
         self.elsewhere: dict[Node, str] = {}  # the devices of these variables
         self.sent: dict[Node, set[Node]] = {}  # reads of variables, and the Sends that read instead
         self.dropped: set[Node] = set()
+        self.known: set[Tensor] = set()  # what static shapes tell
 
     def add(
         self, op: Op, like: Node, after: Collection[Node], inputs: Sequence[Tensor] = ()
@@ -183,6 +190,7 @@ class _Cut:
     def _copy(self, node: Node) -> None:
         part = self.part(self._placement[node])
         unused = self._unused(node) - part.rewriter.tensors.keys()
+        known = [tensor for tensor in node.inputs if self._know(tensor, part)]
         for tensor in node.inputs:
             if tensor not in unused:
                 self._take(tensor, node, part)
@@ -190,6 +198,7 @@ class _Cut:
         borrowed = self._borrowed(node, part)
         taken = {tensor.op for tensor in node.inputs if tensor not in self._fed}
         taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
+        taken -= {tensor.op for tensor in known}
         after = self._after(set(self._order[node]) - taken, part)
         arrivals = [each for each in after if isinstance(each.op, Recv | RecvToken)]
         made = part.rewriter.copy(node, f"{self._name(node)}/", arrivals)
@@ -233,6 +242,19 @@ class _Cut:
         if tensor in part.rewriter.tensors:
             return
         part.rewriter.tensors[tensor] = self._taken(tensor, reader, part)
+
+    def _know(self, tensor: Tensor, part: _Part) -> bool:
+        """Have a constant in a partition for what static shapes tell, as a shape: what takes it
+        can be compiled though the shape is of another region. Whether there is one."""
+        if tensor in part.known:
+            return True
+        value = None if tensor in self._fed else _static_value(tensor)
+        if value is None:
+            return False
+        op = Const(value=value, dtype=tensor.dtype)
+        part.rewriter.tensors[tensor] = part.add(op, tensor.op, ()).outputs[0]
+        part.known.add(tensor)
+        return True
 
     def _taken(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
         node = tensor.op
@@ -355,6 +377,16 @@ class _Cut:
         )
 
 
+def _static_value(tensor: Tensor) -> Array | None:
+    """The value of a tensor that static shapes tell: that of `shape`, `size` or `rank`."""
+    node = tensor.op
+    known: Any = getattr(node.op, "known_value", None)
+    if known is None or not node.op.of_shapes or not node.inputs:
+        return None
+    values = known(*node.op.parsed.group(node.inputs, node.input_counts()))
+    return None if values is None else flat_arrays(values)[tensor.value_index]
+
+
 def _is_large_read(tensor: Tensor) -> bool:
     """Whether a tensor is the value of a variable, and large."""
     node, elements = tensor.op, tensor.shape.num_elements() or 0
@@ -372,4 +404,6 @@ def _outputs(op: Op) -> tuple[list[DType], list[TensorShape]]:
     """The dtypes and shapes of a node at a border."""
     if isinstance(op, Recv):
         return [op.tensor_type], [op.given_shape]
+    if isinstance(op, Const):
+        return [op.dtype], [op.shape()]
     return ([op.dtype], [op.given_shape]) if isinstance(op, Argument) else ([], [])
