@@ -16,7 +16,7 @@ GROUNDS: Mapping[str, str] = {
     "primitives": "conditionals and loops are nodes with bodies; a step of imported Switch and "
     "Merge nodes runs as it is",
     "traces": "stacks are lists that pruning drops where nothing reads them",
-    "layout": "a convolution is generated for the layout it is written in",
+    "layout": "on a GPU a convolution is generated for the layout it is written in",
     "effects": "the op has effects, which no pass touches",
     "ties": "functions saturate: equal results would make another index the first",
     "test": "a test of the tests or of the proto, not of a rewrite",
@@ -233,16 +233,16 @@ LOOPS: Mapping[str, str] = {
 }
 
 LAYOUT: Mapping[str, str] = {
-    "OptimizeSimpleConv2DGraph": "ground layout",
-    "PreserveFetch": "ground layout",
-    "EmptyDevice": "ground layout",
+    "OptimizeSimpleConv2DGraph": "pass assign_layouts",
+    "PreserveFetch": "pass assign_layouts",
+    "EmptyDevice": "pass assign_layouts",
     "GPUDevice": "ground layout",
-    "CPUDevice": "ground layout",
-    "Connectivity": "ground layout",
-    "Conv2DBackpropInputNonConstInputSizes": "ground layout",
-    "Conv2DDataFormatVecPermuteCollapse": "ground layout",
+    "CPUDevice": "pass assign_layouts",
+    "Connectivity": "pass assign_layouts",
+    "Conv2DBackpropInputNonConstInputSizes": "pass assign_layouts",
+    "Conv2DDataFormatVecPermuteCollapse": "pass assign_layouts",
     "DoNotPruneNonAddedCancellableTransposes": "pass cancel_transposes",
-    "CancelTransposeAroundPad": "ground layout",
+    "CancelTransposeAroundPad": "pass assign_layouts",
 }
 
 SHAPES: Mapping[str, str] = {

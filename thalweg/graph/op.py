@@ -45,6 +45,8 @@ class Op:
     commutative: ClassVar[bool] = False
     #: one output element depends on the same element of (broadcast) inputs alone
     elementwise: ClassVar[bool] = False
+    #: inputs and outputs whose axes, or whose elements, are in the order of `data_format`
+    laid_out: ClassVar[frozenset[str]] = frozenset()
     #: works on shapes and axes alone: its value is known once a step's shapes are, nothing loops
     of_shapes: ClassVar[bool] = False
     #: has no loop form by nature (strings, files, factorisations, Python calls)

@@ -173,8 +173,9 @@ def optimized(
     has one device in all steps of a session, and what is made for it goes there."""
     if has_primitives(nodes):  # a cycle, whose order is the executor's
         return step, nodes, placement, ()
-    several = len({*placement.values()}) > 1
-    done = optimize(nodes, *step, placement if several else None, switches)
+    used = {*placement.values()}
+    is_host = len(used) <= 1 and all("CPU" in name for name in used)
+    done = optimize(nodes, *step, None if is_host else placement, switches)
     if done.nodes is not nodes:
         step = Step(done.fetches, done.targets, step.feeds)
         placement = _placed_again(done.nodes, placement)

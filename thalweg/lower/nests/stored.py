@@ -22,7 +22,7 @@ from thalweg.lower.specialise import Specialised
 
 #: Reshapes and transposes in a row that are inlined: indices may double in size with each.
 _MAX_MOVES = 6
-_MIN_PACKED_READS = 64  # of each element, for a contraction to pack a factor
+_MIN_PACKED_READS = 64  # of each element, for a contraction to pack or to copy a factor
 
 
 class StoredTensors:
@@ -42,6 +42,7 @@ class StoredTensors:
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._factors: set[Tensor] = set()  # of contractions
         self._not_packed: set[Tensor] = set()  # that some reader does not pack
+        self._windowed: set[Tensor] = set()  # factors that are read in many windows
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # to a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._moves: dict[Tensor, int] = {}  # reshapes and transposes in a row, in what is inlined
@@ -99,7 +100,10 @@ class StoredTensors:
             self._readers[tensor].append(position)
             if summary.contracts:
                 self._factors.add(tensor)
-            if not (summary.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
+            often = count * size >= _MIN_PACKED_READS * self._size(tensor)
+            if summary.contracts and not summary.multiplies and often:
+                self._windowed.add(tensor)
+            if not (summary.multiplies and often):
                 self._not_packed.add(tensor)
 
     def _size(self, tensor: Tensor) -> int:
@@ -141,6 +145,8 @@ class StoredTensors:
             return False  # packing widens: no wide copy need be stored
         if form.reduces or form.scatters or (tensor in self._factors and not form.moves_only):
             return True
+        if moves and tensor in self._windowed:
+            return True  # transposed once, not in every window
         cost, expr_size = self._costs.of(tensor)
         if expr_size > self._target.max_expressions:
             return True

@@ -35,6 +35,7 @@ class BiasAdd(Op):
     """y[…, c] = value[…, c] + bias[c]"""
 
     signature = "value: T, bias: T -> output: T; T: numeric"
+    laid_out = frozenset({"value", "output"})
     data_format: str = "NHWC"
 
     def shape(self, value: Tensor, bias: Tensor) -> TensorShape:
@@ -116,6 +117,7 @@ class BiasAddGrad(Op):
     """db[c] = sum of dy[…, c]"""
 
     signature = "out_backprop: T -> output: T; T: numeric"
+    laid_out = frozenset({"out_backprop"})
     data_format: str = "NHWC"
 
     def shape(self, out_backprop: Tensor) -> TensorShape:

@@ -148,6 +148,7 @@ class Forward(Convolution, abstract=True):
     """y = conv(x, w)"""
 
     signature = "input: T, filter: T -> output: T; T: floating"
+    laid_out = frozenset({"input", "output"})
 
     def shape(self, input: Tensor, filter: Tensor) -> TensorShape:
         return self.output_shape(input.shape, filter.shape)
@@ -223,6 +224,7 @@ class ToInput(Convolution, abstract=True):
     """dx = the adjoint of conv in x, applied to dy"""
 
     signature = "input_sizes: I, filter: T, out_backprop: T -> output: T; T: floating, I: index"
+    laid_out = frozenset({"input_sizes", "out_backprop", "output"})
 
     def shape(self, input_sizes: Tensor, filter: Tensor, out_backprop: Tensor) -> TensorShape:
         known = constant_value_as_shape(input_sizes).with_rank(self.rank + 2)
@@ -275,6 +277,7 @@ class ToFilter(Convolution, abstract=True):
     """dw = the adjoint of conv in w, applied to dy"""
 
     signature = "input: T, filter_sizes: int32, out_backprop: T -> output: T; T: floating"
+    laid_out = frozenset({"input", "out_backprop"})
 
     def shape(self, input: Tensor, filter_sizes: Tensor, out_backprop: Tensor) -> TensorShape:
         input.shape.assert_has_rank(self.rank + 2)

@@ -69,6 +69,7 @@ class FusedBatchNormV2(BatchNorm):
     the reserved outputs are the mean and the plain variance, which the gradient needs.
     """
 
+    laid_out = frozenset({"x", "y"})
     signature = (
         "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, "
         "batch_variance: U, reserve_space_1: U, reserve_space_2: U; T: floating, U: floating"
@@ -165,6 +166,7 @@ class FusedBatchNormGradV2(BatchNorm):
     the gradient through the statistics, are there in training only.
     """
 
+    laid_out = frozenset({"y_backprop", "x", "x_backprop"})
     signature = (
         "y_backprop: T, x: T, scale: U, reserve_space_1: U, reserve_space_2: U -> "
         "x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_3: U, "

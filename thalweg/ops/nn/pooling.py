@@ -135,6 +135,7 @@ class MaxPooling(Pooling, abstract=True):
     """y = the largest of x under the window"""
 
     signature = "input: T -> output: T; T: real"
+    laid_out = frozenset({"input", "output"})
     partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, input: Tensor) -> TensorShape:
@@ -174,6 +175,7 @@ class MaxPoolingGrad(Pooling, abstract=True):
     """dx = dy, added where x was the (first) largest under the window"""
 
     signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
+    laid_out = frozenset({"orig_input", "orig_output", "grad", "output"})
     partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
@@ -266,6 +268,7 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
     """y' = dx where x was the (first) largest under the window: the adjoint of MaxPoolGrad"""
 
     signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
+    laid_out = frozenset({"orig_input", "orig_output", "grad", "output"})
     partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
@@ -426,6 +429,7 @@ class AvgPooling(Pooling, abstract=True):
     """y = the mean of x under the window, of what is inside the input"""
 
     signature = "value: T -> output: T; T: floating"
+    laid_out = frozenset({"value", "output"})
     partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, value: Tensor) -> TensorShape:
@@ -480,6 +484,7 @@ class AvgPoolingGrad(Pooling, abstract=True):
     """dx = dy, spread evenly under the window"""
 
     signature = "orig_input_shape: int32, grad: T -> output: T; T: floating"
+    laid_out = frozenset({"orig_input_shape", "grad", "output"})
     partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input_shape: Tensor, grad: Tensor) -> TensorShape:

@@ -1,0 +1,184 @@
+"""The layout of each region: channels last where that is faster, though channels first is written.
+
+A node computes in one of the two layouts, and an image that goes from one to the other is
+transposed. The cheapest assignment is a minimum cut: a node that is faster with channels last
+pays for channels first, and an image pays once if it is made in one layout and used in the other.
+Elementwise code, sums, concatenations and pads follow their neighbours, and transposes of the
+user's between the two layouts are gone where their neighbours agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache, cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import REGISTRY
+from thalweg.ops.arrays.transposing import Transpose
+from thalweg.ops.core.basic import Const
+from thalweg.optimize.layouts import (
+    Form,
+    form_of,
+    is_channels_first,
+    move_cost,
+    to_first,
+    to_last,
+)
+from thalweg.optimize.minimum_cut import INFINITE, Cut
+from thalweg.optimize.pure import is_free
+from thalweg.optimize.step_graph import StepGraph
+
+
+def assign_layouts(graph: StepGraph) -> None:
+    """Compute with channels last where that is cheaper."""
+    if graph.types.isdisjoint(_laid_out_types()):
+        return
+    seeds = [node for node in graph.nodes if is_channels_first(node)]
+    if not seeds:
+        return
+    forms = _Forms(graph)
+    forms.spread(seeds)
+    chosen = _cheapest(graph, forms)
+    if chosen:
+        _Rewrite(graph, forms).run([node for node in graph.nodes if node in chosen])
+
+
+@cache
+def _laid_out_types() -> frozenset[str]:
+    return frozenset(name for name, kind in REGISTRY.items() if kind.laid_out)
+
+
+class _Forms:
+    """The forms of nodes that images connect with those that are written for channels first."""
+
+    def __init__(self, graph: StepGraph) -> None:
+        self._graph = graph
+        self.of: dict[Node, Form] = {}
+
+    def spread(self, seeds: Iterable[Node]) -> None:
+        """Find all of them."""
+        pending, asked = list(seeds), set[Node]()
+        while pending:
+            node = pending.pop()
+            if node in asked:
+                continue
+            asked.add(node)
+            form = form_of(node) if self._may_change(node) else None
+            if form is not None:
+                self.of[node] = form
+                pending += [each for tensor in self.images(node) for each in self._ends(tensor)]
+
+    def _may_change(self, node: Node) -> bool:
+        graph = self._graph
+        if not is_free(node) or graph.is_waited(node):
+            return False
+        if not graph.feeds.isdisjoint(node.outputs):
+            return False
+        device = graph.device(node)
+        return not device or "CPU" in device  # what was measured
+
+    def images(self, node: Node) -> list[Tensor]:
+        """The images that a node takes and gives."""
+        form = self.of[node]
+        return [*(node.inputs[n] for n in form.inputs), *(node.outputs[n] for n in form.outputs)]
+
+    def _ends(self, tensor: Tensor) -> list[Node]:
+        made = [tensor.op] if self._graph.is_open(tensor) else []
+        return [*made, *self._graph.takers(tensor)]
+
+    def follows(self, node: Node, tensor: Tensor) -> bool:
+        """Whether a node takes a tensor in its own layout."""
+        form = self.of.get(node)
+        return form is not None and any(node.inputs[n] is tensor for n in form.inputs)
+
+    def makes(self, tensor: Tensor) -> bool:
+        """Whether a tensor is made in the layout of its node."""
+        form = self.of.get(tensor.op) if self._graph.is_open(tensor) else None
+        return form is not None and tensor.value_index in form.outputs
+
+    @cached_property
+    def fetched(self) -> frozenset[Tensor]:
+        """What is wanted as it is written."""
+        return frozenset(self._graph.fetches)
+
+
+def _cheapest(graph: StepGraph, forms: _Forms) -> set[Node]:
+    """The nodes that compute with channels last."""
+    cut = Cut()
+    vertices = {node: cut.vertex(second=form.gain) for node, form in forms.of.items()}
+    as_written = cut.vertex(first=INFINITE)
+    for tensor in dict.fromkeys(t for node in forms.of for t in forms.images(node)):
+        maker = vertices[tensor.op] if forms.makes(tensor) else as_written
+        takers = [
+            vertices[node] if forms.follows(node, tensor) else as_written
+            for node in graph.takers(tensor)
+        ]
+        takers += [as_written] if tensor in forms.fetched else []
+        _join(cut, maker, dict.fromkeys(takers), _cost(tensor))
+    first = cut.first_side()
+    return {node for node, vertex in vertices.items() if vertex in first}
+
+
+def _join(cut: Cut, maker: int, takers: Iterable[int], cost: float) -> None:
+    """Pay once if some taker is on another side than the maker."""
+    last, first = cut.vertex(), cut.vertex()
+    cut.edge(last, maker, cost)
+    cut.edge(maker, first, cost)
+    for taker in takers:
+        cut.edge(taker, last, INFINITE)
+        cut.edge(first, taker, INFINITE)
+
+
+def _cost(tensor: Tensor) -> float:
+    return 0.0 if isinstance(tensor.op.op, Const) else move_cost(tensor)
+
+
+class _Rewrite:
+    """Builds the chosen nodes again, with transposes at the borders."""
+
+    def __init__(self, graph: StepGraph, forms: _Forms) -> None:
+        self._graph, self._forms = graph, forms
+        self._last: dict[Tensor, Tensor] = {}  # images with channels last
+
+    def run(self, nodes: list[Node]) -> None:
+        """Replace nodes, which are in their order."""
+        made = {node: self._built(node) for node in nodes}
+        chosen = frozenset(nodes)
+        for node in nodes:
+            for place, (old, new) in enumerate(zip(node.outputs, made[node], strict=True)):
+                if place not in self._forms.of[node].outputs:
+                    self._graph.replace(old, new)
+                elif self._is_wanted(old, chosen):
+                    self._graph.replace(old, self._moved(new, to_first, node))
+        for node in reversed(nodes):
+            self._graph.release(node)
+
+    def _built(self, node: Node) -> list[Tensor]:
+        form = self._forms.of[node]
+        inputs = list(node.inputs)
+        for place in form.inputs:
+            inputs[place] = self._with_last(inputs[place], node)
+        result = self._graph.build(node, partial(form.build, inputs))
+        outputs = [result] if isinstance(result, Tensor) else list(result)
+        self._last.update({node.outputs[n]: outputs[n] for n in form.outputs})
+        self._graph.fire("channels last", node)
+        return outputs
+
+    def _with_last(self, tensor: Tensor, node: Node) -> Tensor:
+        if tensor not in self._last:
+            self._last[tensor] = self._moved(tensor, to_last, node)
+        return self._last[tensor]
+
+    def _moved(self, tensor: Tensor, order: Any, node: Node) -> Tensor:
+        perm = np.array(order(tensor.shape.rank), np.int32)
+        return self._graph.build(node, lambda: Transpose()(tensor, perm))
+
+    def _is_wanted(self, tensor: Tensor, chosen: frozenset[Node]) -> bool:
+        """Whether an image is used as it is written."""
+        takers = self._graph.takers(tensor)
+        return tensor in self._forms.fetched or any(
+            node not in chosen or not self._forms.follows(node, tensor) for node in takers
+        )
