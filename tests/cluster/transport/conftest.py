@@ -48,15 +48,20 @@ def ask(peer: Peer, *values: Any, **fields: Any) -> Message:
     return answer
 
 
-def own_descriptors() -> list[str]:
+def own_descriptors() -> dict[str, str]:
     """Where the open files of this process lead."""
-    found = list[str]()
+    found = dict[str, str]()
     for file in os.listdir("/proc/self/fd"):
         try:
-            found.append(os.readlink(f"/proc/self/fd/{file}"))
+            found[file] = os.readlink(f"/proc/self/fd/{file}")
         except OSError:
             continue
     return found
+
+
+def shared_memory() -> set[str]:
+    """The open files of this process that are memory which tasks share."""
+    return {file for file, path in own_descriptors().items() if "memfd:thalweg" in path}
 
 
 def own_threads() -> set[threading.Thread]:
@@ -71,7 +76,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MakeEn
     """Makes endpoints that share a key of their own; afterwards no thread, memory or socket of
     theirs is left."""
     monkeypatch.setenv("THALWEG_CACHE", str(tmp_path))
-    before = own_threads()
+    before, held = own_threads(), shared_memory()
     made = list[Endpoint]()
 
     def make(
@@ -90,4 +95,4 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MakeEn
         thread.join(LONG)
         assert not thread.is_alive()
     gc.collect()
-    assert not [path for path in own_descriptors() if "memfd:thalweg" in path]
+    assert not shared_memory() - held
