@@ -176,16 +176,33 @@ TABLE: tuple[Known, ...] = (
         detail=r"-inf\+0j",
     ),
     Known(
-        "divide|div|truediv|realdiv",
+        "divide|div|truediv|realdiv|reciprocal|math.reciprocal",
         "gradient nan",
         "16-bit floats are computed in float32 inside a kernel: what overflows there need not here",
         dtype="float16",
     ),
     Known(
-        "nn.selu",
+        "nn.selu|nn.elu",
         "value",
-        _THEIR_BUG + "bfloat16 is rounded before 1 is taken off the exponential",
-        dtype="bfloat16",
+        _THEIR_BUG + "1 is taken off the rounded exponential: little is left of it near 0",
+    ),
+    Known(
+        "math.xlogy|math.xdivy",
+        "gradient value",
+        _THEIR_BUG + "the slope is not conjugated in the gradient",
+        dtype="complex*",
+    ),
+    Known(
+        "map_fn",
+        "gradient accepts",
+        _THEIR_BUG + "there is no gradient of a map over nothing",
+        detail="TensorArray has size zero",
+    ),
+    Known(
+        "realdiv",
+        "error class",
+        "two faults at once: there the shapes are checked before the dtype",
+        detail="Dimensions must be equal",
     ),
     Known(
         "math.divide_no_nan|div_no_nan",

@@ -122,3 +122,19 @@ def test_bessel_functions_keep_their_digits_near_zero():
 def test_erfc_keeps_its_digits_where_erf_nears_one():
     x = np.linspace(0.5, 6, 200)
     np.testing.assert_allclose(special_math.erfc(x), oracle.erfc(x), rtol=6e-15)
+
+
+@pytest.mark.parametrize(
+    ("x", "exact"),
+    [
+        (1.459053775040531, -0.12148307146476743),
+        (1.5, -0.12078223763524522),
+        (2.5, 0.2846828704729192),
+        (1 + 2.0**-30, -5.37573978431104446e-10),
+        (2 - 2.0**-40, -3.84520112764379389e-13),
+        (1e-200, 460.517018598809137),
+        (9.75, 12.2422049400507626),
+    ],
+)
+def test_lgamma_is_exact_where_it_is_small(x: float, exact: float) -> None:
+    assert special_math.lgamma(x) == pytest.approx(exact, rel=1e-15, abs=0)

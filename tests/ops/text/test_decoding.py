@@ -48,6 +48,11 @@ ROWS: dict[str, Any] = {
         [np.array([7, -7])],
         texts("0007", "-007"),
     ),
+    "as_string filled, of what has no digits": (
+        lambda x: tf.as_string(x, width=6, fill="0", precision=1),
+        [np.array([np.nan, -np.inf, -1.5])],
+        texts("   nan", "  -inf", "-001.5"),
+    ),
     "as_string bool": (tf.as_string, [np.array([True, False])], texts("true", "false")),
     "as_string complex": (tf.as_string, [np.array([1 - 2j])], texts("(1.000000,-2.000000)")),
     "encode": (tf.encode_base64, [texts(b"\xff\xfe", "")], texts("__4", "")),

@@ -10,6 +10,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,11 @@ def string_to_number(
     return StringToNumber(out_type=as_dtype(out_type))(strings, name=name)
 
 
+def _printed(form: str, number: float) -> str:
+    """A number as C prints it, which fills up with zeros only what has digits."""
+    return (form if isfinite(number) else form.replace("%0", "%", 1)) % number
+
+
 class AsString(StringOp):
     """y = each number in decimal, by the rules of C's printf"""
 
@@ -128,8 +134,8 @@ class AsString(StringOp):
         digits = f".{self.precision}" if self.precision > -1 else ""
         form = flags + digits + ("e" if self.scientific else "g" if self.shortest else "f")
         if kind.is_complex:
-            return lambda item: f"({form % item.real},{form % item.imag})"
-        return lambda item: form % float(item)
+            return lambda item: f"({_printed(form, item.real)},{_printed(form, item.imag)})"
+        return lambda item: _printed(form, float(item))
 
     def _check(self, kind: DType) -> None:
         smooth = kind.is_floating or kind.is_complex
