@@ -199,12 +199,6 @@ TABLE: tuple[Known, ...] = (
         detail="TensorArray has size zero",
     ),
     Known(
-        "realdiv",
-        "error class",
-        "two faults at once: there the shapes are checked before the dtype",
-        detail="Dimensions must be equal",
-    ),
-    Known(
         "math.divide_no_nan|div_no_nan",
         "raises",
         _OF_2_21 + "there was no kernel for integers",
@@ -422,7 +416,7 @@ TABLE: tuple[Known, ...] = (
         detail="has type float32 that does not match",
     ),
     Known(
-        "igamma|igammac",
+        "igamma|igammac|realdiv",
         "error class",
         "two faults at once: there the shapes are checked before the dtype",
         dtype="float16|bfloat16",
