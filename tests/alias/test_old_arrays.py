@@ -67,9 +67,11 @@ def test_thalweg_run_has_the_arrays_of_numpy_1(tmp_path: Path) -> None:
         "import tensorflow as tf\n"
         "import beside\n"
         "print(beside.f(np.array([7], np.uint8))[0])\n"
-        "print(np.hstack(np.ones(1) for _ in range(2)))\n"
+        "print(np.hstack(np.ones(1) for _ in range(2)), type(np.meshgrid([1])))\n"
         "print(tf.Session().run(tf.constant([-1, 300], tf.uint8)))\n"
     )
     command = [sys.executable, "-m", "thalweg", "run", str(tmp_path / "main.py")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.stdout.splitlines() == ["b'\\x07'", "[1. 1.]", "[255  44]"], done.stderr
+    assert done.stdout.splitlines() == ["b'\\x07'", "[1. 1.] <class 'list'>", "[255  44]"], (
+        done.stderr
+    )

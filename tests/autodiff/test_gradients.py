@@ -246,3 +246,13 @@ def test_rows_taken_by_indices_of_two_dtypes(session):
     assert dx.indices.dtype == tf.int64
     session.run(tf.global_variables_initializer())
     assert session.run(tf.convert_to_tensor(dx)).tolist() == [[0, 0], [3, 3], [0, 0], [3, 3]]
+
+
+def test_a_custom_gradient_may_be_nested(session):
+    @tf.custom_gradient
+    def doubled(x, y):
+        return [x * 2, y * 2], lambda dx, dy: ([dx * 3, dy * 4], [])
+
+    x, y = tf.constant(1.0), tf.constant(1.0)
+    first, second = doubled(x, y)
+    assert session.run(tf.gradients(first + second, [x, y])) == [3.0, 4.0]

@@ -63,7 +63,7 @@ def test_bad_packs() -> None:
         nest.pack_sequence_as(1, [4, 5])
     with pytest.raises(TypeError, match="flat_sequence"):
         nest.pack_sequence_as([1], "x")
-    with pytest.raises(ValueError, match="has 2 elements"):
+    with pytest.raises(ValueError, match="had 2 elements"):
         nest.pack_sequence_as([1, 2], [1])
 
 

@@ -350,14 +350,29 @@ def test_adjustment() -> None:
     np.testing.assert_allclose(run(y)[0], 2 * normalized(x, 0) + 1, rtol=1e-3, atol=1e-4)
 
 
+def test_what_the_fused_op_cannot_do_is_composed() -> None:
+    x = normal(2, 3, 4)
+    y = tf.layers.batch_normalization(tf.constant(x), training=True, fused=True)
+    np.testing.assert_allclose(run(y)[0], normalized(x, (0, 1)), rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_are_not_cut_into_parts() -> None:
+    with tf.variable_scope("cut", partitioner=tf.fixed_size_partitioner(2)):
+        tf.layers.batch_normalization(tf.zeros([2, 4]))
+        cut = tf.get_variable("cut", [4])
+    names = [variable.op.name for variable in tf.global_variables()]
+    assert "cut/batch_normalization/moving_mean" in names
+    assert len(list(cut)) == 2
+
+
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        ([2, 3], {"fused": True}, "fused batch norm takes"),
+        ([2, 3, 4, 5], {"fused": True, "axis": 2}, "fused batch norm takes"),
         ([2, 3], {"axis": 2}, "Invalid axis"),
         ([2, None], {}, "undefined `axis`"),
         (None, {}, "undefined rank"),
-        ([2, 3, 4, 5], {"fused": True, "virtual_batch_size": 2}, "virtual_batch_size"),
+        ([2, 3, 4, 5], {"renorm": True, "virtual_batch_size": 2}, "virtual_batch_size"),
     ],
 )
 def test_bad_normalizations(shape: Any, options: Any, message: str) -> None:

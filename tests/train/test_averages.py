@@ -84,3 +84,16 @@ def test_what_is_restored():
 def test_only_floats_have_averages():
     with pytest.raises(TypeError, match="half, float, or double"):
         tf.train.ExponentialMovingAverage(0.9).apply([tf.Variable(1)])
+
+
+def test_a_branch_debiases():
+    average, taken = tf.Variable([0.0]), tf.placeholder(tf.bool, [])
+    moved = tf.cond(
+        taken,
+        lambda: tf.train.assign_moving_average(average, [2.0], 0.5),
+        lambda: tf.identity(average),
+    )
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(moved, {taken: False}) == [0.0]
+        assert session.run(moved, {taken: True}) == [2.0]

@@ -146,3 +146,23 @@ def test_a_variable_made_after_dependencies_is_not_read_again():
     with tf.Session() as session:
         session.run(made.initializer)
         assert session.run(tripled) == 15.0
+
+
+@RESOURCE
+@pytest.mark.parametrize("branch", [True, False])
+def test_a_value_that_was_taken_stays(session, resource, branch):
+    v = variable(resource, value=(1.0, 2.0, 3.0))
+
+    def overwrite():
+        old = v.value()
+        with tf.control_dependencies([old]):
+            cleared = v.assign(tf.zeros([3]))
+        with tf.control_dependencies([cleared]):
+            copied = v[:2].assign(old[:2])
+        with tf.control_dependencies([copied]):
+            return tf.identity(v)
+
+    given = tf.placeholder_with_default(True, [])
+    result = tf.cond(given, overwrite, lambda: v * 1) if branch else overwrite()
+    session.run(v.initializer)
+    assert session.run(result).tolist() == [1.0, 2.0, 0.0]

@@ -3,6 +3,7 @@
 import pytest
 
 import thalweg as tf
+from thalweg.variables.scope import pure_variable_scope
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +200,14 @@ def test_template_scopes_can_be_made_at_once():
     template = tf.make_template("t", lambda: tf.get_variable("w", [1]), create_scope_now_=True)
     with tf.variable_scope("elsewhere"):
         assert template().op.name == "t/w"
+
+
+def test_a_pure_scope_opens_no_name_scope():
+    with tf.Graph().as_default(), tf.name_scope("names"):
+        with tf.variable_scope("outer") as outer:
+            tf.get_variable("v", [1])
+        with pure_variable_scope(outer, reuse=True):
+            assert tf.get_variable("v", [1]).op.name == "outer/v"
+            assert tf.no_op().name == "names/NoOp"
+        with pure_variable_scope("inner", initializer=tf.ones_initializer()) as inner:
+            assert (inner.name, tf.no_op().name) == ("inner", "names/NoOp_1")

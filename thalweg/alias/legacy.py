@@ -62,6 +62,16 @@ def _with_iterators(stack: Any) -> Any:
     return stacked
 
 
+def _in_list(function: Any) -> Any:
+    """A function that still gives its arrays in a list, not a tuple."""
+
+    @functools.wraps(function)
+    def listed(*args: Any, **kwargs: Any) -> Any:
+        return list(function(*args, **kwargs))
+
+    return listed
+
+
 def _iterator(method: str) -> Callable[[Any], Any]:
     """A function that gives an iterator over what a method of its argument returns."""
     return lambda mapping: iter(getattr(mapping, method)())
@@ -156,6 +166,7 @@ def restore() -> None:
     np.reshape = _with_newshape(np.reshape)
     for name in ("hstack", "vstack", "dstack", "column_stack"):
         setattr(np, name, _with_iterators(getattr(np, name)))
+    np.meshgrid = _in_list(np.meshgrid)
     literal.wrap_integers()
     add_missing(time, {"clock": time.perf_counter})
     add_missing(inspect, {"getargspec": getargspec})

@@ -391,6 +391,9 @@ RENAMED: Final[dict[str, str]] = {
     "python.ops.lookup_ops.LookupInterface": "thalweg.data.lookup:LookupInterface",
     "python.training.basic_session_run_hooks._MultiStepStopAtStepHook": "train.StopAtStepHook",
     "python.ops.rnn_cell_impl._zero_state_tensors": "thalweg.nn.rnn_cell:zero_states",
+    "python.ops.variable_scope._pure_variable_scope": (
+        "thalweg.variables.scope:pure_variable_scope"
+    ),
     "python.ops.variable_scope.variable": "Variable",
     **{
         f"python.{old}": f"{_HELPERS}.small_helpers:{new}"

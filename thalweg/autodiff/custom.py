@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from thalweg.autodiff import registry
+from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
@@ -92,7 +93,7 @@ def _tie(
 
 def _call(grad: Callable[..., Any], dys: Sequence[Any], variables: list[Any]) -> list[Any]:
     if not variables:
-        return _as_list(grad(*dys))
+        return nest.flatten(grad(*dys))
     accepted = inspect.signature(grad).parameters.values()
     if not any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in accepted):
         raise TypeError(
@@ -101,7 +102,7 @@ def _call(grad: Callable[..., Any], dys: Sequence[Any], variables: list[Any]) ->
             "keyword argument `variables`"
         )
     of_arguments, of_variables = grad(*dys, variables=variables)
-    return _as_list(of_arguments) + _as_list(of_variables)
+    return nest.flatten(of_arguments) + nest.flatten(of_variables)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -99,10 +99,12 @@ def pack_sequence_as(
         raise TypeError(f"flat_sequence must be a sequence, not {flat_sequence!r}")
     wanted = len(flatten(structure, expand_composites))
     if wanted != len(flat_sequence):
-        kind = "is a scalar but" if not is_sequence(structure) else f"has {wanted} elements, but"
+        count = len(flat_sequence)
+        if not is_sequence(structure):
+            raise ValueError(f"Structure is a scalar but len(flat_sequence) == {count} > 1")
         raise ValueError(
-            f"Structure {kind} flat_sequence has {len(flat_sequence)} elements: {structure!r}, "
-            f"{flat_sequence!r}"
+            f"Structure had {wanted} elements, but flat_sequence had {count} elements.  "
+            f"Structure: {structure!r}, flat_sequence: {flat_sequence!r}."
         )
     return _pack(structure, iter(flat_sequence), expand_composites)
 

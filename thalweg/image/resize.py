@@ -176,7 +176,7 @@ def decode_image(
         >>> sess.run(tf.image.decode_image(file)).shape
         (4, 6, 3)
     """
-    if channels not in (None, 0, 1, 3):
-        raise ValueError("channels must be in (None, 0, 1, 3)")
+    if channels not in (None, 0, 1, 3, 4):
+        raise ValueError("channels must be in (None, 0, 1, 3, 4)")
     op = DecodeImage(channels=channels or 0, expand_animations=expand_animations)
     return colour.convert_image_dtype(op(contents, name=name), as_dtype(dtype))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import float32
+from thalweg.graph.dtypes import DType, float32
 from thalweg.graph.likes import IntsLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
@@ -25,6 +26,7 @@ from thalweg.variables.initializers import Ones, Zeros
 
 if TYPE_CHECKING:
     from thalweg.variables.initializers import InitializerLike
+    from thalweg.variables.scope import VariableScope
     from thalweg.variables.store import ReuseMode
 
 Function = Callable[[Any], Any]
@@ -95,7 +97,8 @@ class BatchNormalization(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable, name, **kwargs)
-        _check_fused(fused, renorm, virtual_batch_size, adjustment)
+        if renorm and virtual_batch_size is not None:
+            raise ValueError("renorm and virtual_batch_size cannot be used together.")
         self.axis = [int(one) for one in nest.as_list(axis)]
         self.momentum = momentum
         self.epsilon = epsilon
@@ -131,16 +134,15 @@ class BatchNormalization(Layer):
         self._add_parameters([size for size in sizes.values() if size is not None])
 
     def _choose_fused(self, rank: int) -> None:
-        """The fused op normalizes images by channel, alone and over the whole batch."""
-        fits = rank == 4 and self.axis in ([1], [3])
-        if self.fused is None:
-            plain = self.virtual_batch_size is None and self.adjustment is None
-            self.fused = fits and plain and not self.renorm
-        if self.fused and not fits:
+        """The fused op normalizes images by channel, alone and over the whole batch; what it cannot
+        do is composed, whether or not it was asked for."""
+        plain = self.virtual_batch_size is None and self.adjustment is None and not self.renorm
+        by_channel = self.axis in ([1], [3])
+        if self.fused and plain and rank == 4 and not by_channel:
             raise ValueError(
-                "Unsupported input: fused batch norm takes inputs of rank 4 and the axis 1 or 3, "
-                f"not rank {rank} and {self.axis}"
+                f"Unsupported axis: fused batch norm takes the axis 1 or 3, not {self.axis}"
             )
+        self.fused = self.fused is not False and plain and rank == 4 and by_channel
 
     def _add_parameters(self, shape: list[int]) -> None:
         dtype = float32 if self._dtype is None else self._dtype.compute_dtype
@@ -162,19 +164,30 @@ class BatchNormalization(Layer):
                 self.beta_regularizer,
                 constraint=self.beta_constraint,
             )
-        start = self.moving_mean_initializer
-        self.moving_mean = self.add_weight("moving_mean", shape, dtype, start, trainable=False)
-        start = self.moving_variance_initializer
-        self.moving_variance = self.add_weight(
-            "moving_variance", shape, dtype, start, trainable=False
-        )
+        with self._whole_variables():
+            self._add_statistics(shape, dtype)
+
+    @contextmanager
+    def _whole_variables(self) -> Generator[None]:
+        """New variables are not cut into parts: fused ops take statistics whole."""
+        self._open_scope(None)
+        scope: VariableScope = self._scope
+        partitioner = scope.partitioner
+        scope.set_partitioner(None)
+        try:
+            yield
+        finally:
+            scope.set_partitioner(partitioner)
+
+    def _add_statistics(self, shape: list[int], dtype: DType) -> None:
+        def add(name: str, start: InitializerLike) -> Any:
+            return self.add_weight(name, shape, dtype, start, trainable=False)
+
+        self.moving_mean = add("moving_mean", self.moving_mean_initializer)
+        self.moving_variance = add("moving_variance", self.moving_variance_initializer)
         if self.renorm:
-            start = self.moving_mean_initializer
-            self.renorm_mean = self.add_weight("renorm_mean", shape, dtype, start, trainable=False)
-            start = self.moving_variance_initializer
-            self.renorm_stddev = self.add_weight(
-                "renorm_stddev", shape, dtype, start, trainable=False
-            )
+            self.renorm_mean = add("renorm_mean", self.moving_mean_initializer)
+            self.renorm_stddev = add("renorm_stddev", self.moving_variance_initializer)
 
     def call(self, inputs: Any, training: TensorLike = False) -> Tensor:
         inputs = convert_to_tensor(inputs)
@@ -333,19 +346,6 @@ class BatchNormalization(Layer):
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
         return as_shape(input_shape)
-
-
-def _check_fused(
-    fused: bool | None, renorm: bool, virtual_batch_size: int | None, adjustment: Any
-) -> None:
-    if renorm and virtual_batch_size is not None:
-        raise ValueError("renorm and virtual_batch_size cannot be used together.")
-    if fused and renorm:
-        raise ValueError("Passing both fused=True and renorm=True is unsupported")
-    if fused and virtual_batch_size is not None:
-        raise ValueError("When using fused batch norm, `virtual_batch_size` cannot be specified.")
-    if fused and adjustment is not None:
-        raise ValueError("When using fused batch norm, `adjustment` cannot be specified.")
 
 
 def _checked_clipping(clipping: Any) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _debiased_delta(variable: Variable, value: Any, rate: Tensor, steps_before: 
             trainable=False,
         )
         change = state.assign_sub(biased, (biased.value() - value) * rate, name=scope.name)
-        with graph.control_dependencies([change, steps.assign_add(1)]):
+        with get_default_graph().control_dependencies([change, steps.assign_add(1)]):
             weight = 1 - (1.0 - rate) ** steps.read_value()
             return variable.value() - biased.read_value() / weight
 

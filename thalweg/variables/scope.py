@@ -521,6 +521,16 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
         return graph.name_scope(name)
 
 
+def pure_variable_scope(
+    name_or_scope: str | VariableScope,
+    reuse: Any = None,
+    old_name_scope: str | None = None,
+    **defaults: Any,
+) -> AbstractContextManager[VariableScope]:
+    """A variable scope that opens no name scope."""
+    return _open(name_or_scope, reuse, old_name_scope, defaults)
+
+
 @contextmanager
 def function_scope(counts: dict[str, int] | None) -> Generator[dict[str, int]]:
     """The scope in which a function is traced.

@@ -24,7 +24,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import DeviceLike, IndexLike, MaybeNone, ShapeLike, TensorLike
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.subgraph import around, lifted, root
+from thalweg.graph.subgraph import around, is_body, lifted, root
 from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic
 from thalweg.ops.state import scatter, state
@@ -264,6 +264,13 @@ class Variable(metaclass=MadeByCreators):
     # Values
 
     def value(self) -> Tensor:
+        """The value at this point: after the open control dependencies if there are any."""
+        value = self.used_value()
+        if value is self._snapshot and is_body(get_default_graph()):
+            return basic.identity(value)  # what the body writes later does not change it
+        return value
+
+    def used_value(self) -> Tensor:
         """The value where it is used: after the open control dependencies if there are any, else
         the one read that all uses share."""
         for graph in around(get_default_graph()):
@@ -464,11 +471,11 @@ class Variable(metaclass=MadeByCreators):
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Rows of the value."""
-        return indexing.gather(self.value(), indices, name=name)
+        return indexing.gather(self.used_value(), indices, name=name)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
         """Slices of the value."""
-        return indexing.gather_nd(self.value(), indices, name=name)
+        return indexing.gather_nd(self.used_value(), indices, name=name)
 
     # What it is
 
@@ -528,7 +535,7 @@ class Variable(metaclass=MadeByCreators):
         return self._variable
 
     def _AsTensor(self) -> Tensor:
-        return self.value()
+        return self.used_value()
 
     def _set_save_slice_info(self, save_slice_info: SaveSliceInfo | None) -> None:
         self._save_slice_info = save_slice_info
@@ -562,7 +569,7 @@ class Variable(metaclass=MadeByCreators):
         return Variable(variable_def=variable_def, import_scope=import_scope)
 
     def __getitem__(self, key: IndexLike) -> Tensor:
-        return operators["getitem"](self.value(), key)
+        return operators["getitem"](self.used_value(), key)
 
     def __iter__(self) -> NoReturn:
         raise TypeError("'Variable' object is not iterable.")
@@ -623,7 +630,7 @@ def _as_tensor(
             f"Incompatible type conversion requested to type '{dtype.name}' for variable of type "
             f"'{variable.dtype.name}': {variable!r}"
         )
-    return variable.gradient_source() if as_ref else variable.value()
+    return variable.gradient_source() if as_ref else variable.used_value()
 
 
 register_tensor_conversion_function(Variable, _as_tensor)
@@ -643,7 +650,7 @@ def _unary(operator: str) -> Callable[[Variable], Tensor]:
     on_tensor = getattr(Tensor, operator)
 
     def on_variable(self: Variable) -> Tensor:
-        return on_tensor(self.value())
+        return on_tensor(self.used_value())
 
     on_variable.__name__ = operator
     return on_variable
@@ -654,7 +661,7 @@ def _binary(operator: str) -> Callable[[Variable, TensorLike], Tensor]:
     on_tensors = getattr(Tensor, operator)
 
     def on_variable(self: Variable, other: TensorLike) -> Tensor:
-        return on_tensors(self.value(), other)
+        return on_tensors(self.used_value(), other)
 
     on_variable.__name__ = operator
     return on_variable

@@ -95,10 +95,12 @@ def run_file(result: Result, file: Path, given: argparse.Namespace) -> None:
         return
     with tempfile.TemporaryDirectory() as scratch:
         report_file = Path(scratch, "report.xml")
+        base = (given.folder / result.library.folder).resolve()
+        Path(scratch, base.name.partition("-")[0]).symlink_to(base)  # where tests look for data
         done = subprocess.run(
             _command(file, report_file, given),
             cwd=scratch,
-            env=_environment(result.library, file, given),
+            env=_environment(result.library, file, given) | {"TEST_SRCDIR": scratch},
             capture_output=True,
             text=True,
             check=False,

@@ -185,6 +185,14 @@ def test_boolean_mask(name: str) -> None:
             assert result.shape.is_compatible_with(value.shape)
 
 
+def test_a_mask_of_numbers() -> None:
+    with tf.Session() as session:
+        masked = tf.boolean_mask([1, 2, 3], tf.constant([0.0, -1.0, 2.0]))
+        assert session.run(masked).tolist() == [2, 3]
+    with pytest.raises(TypeError, match="not strings"):
+        tf.boolean_mask([1, 2], ["a", "b"])
+
+
 def test_boolean_mask_of_the_step() -> None:
     x, mask = tf.placeholder(tf.float64), tf.placeholder(tf.bool, [None])
     with tf.Session() as session:

@@ -75,6 +75,16 @@ def test_png_round_trip(channels):
         assert decoded.shape.as_list() == [None, None, channels]
 
 
+def test_four_channels_of_any_image_but_a_jpeg():
+    pixels = R.integers(0, 256, (5, 7, 4)).astype(np.uint8)
+    with tf.Graph().as_default(), tf.Session() as session:
+        decoded = tf.image.decode_image(tf.image.encode_png(pixels), channels=4)
+        np.testing.assert_array_equal(session.run(decoded), pixels)
+        photo = tf.image.encode_jpeg(pixels[..., :3])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="JPEG"):
+            session.run(tf.image.decode_image(photo, channels=4))
+
+
 def test_jpeg_round_trip_is_close_and_formats_are_told_apart():
     ramp = np.linspace(0, 255, 16 * 16).reshape(16, 16, 1).astype(np.uint8).repeat(3, -1)
     with tf.Graph().as_default(), tf.Session() as session:

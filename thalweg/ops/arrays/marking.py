@@ -19,7 +19,7 @@ from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.arrays import indexing, joining
 from thalweg.ops.core import choosing, filling, shaping
-from thalweg.ops.math import reduce
+from thalweg.ops.math import compare, reduce
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -149,7 +149,8 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
 
     Args:
         tensor: any tensor.
-        mask: a bool tensor of a static rank, of the shape of some axes of `tensor`.
+        mask: a bool tensor of a static rank, of the shape of some axes of `tensor`; of numbers, all
+            but 0 are true.
         name: the name of the nodes.
         axis: the first of those axes; 0 if None.
 
@@ -162,7 +163,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
     """
     with name_scope(name, "boolean_mask", [tensor, mask]):
         values = convert_to_tensor(tensor, name="tensor")
-        marks = convert_to_tensor(mask, dtypes.bool, name="mask")
+        marks = _as_bools(mask)
         start = 0 if axis is None else _static_axis(axis, values)
         rank = marks.shape.rank
         if rank == 0:
@@ -180,6 +181,16 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
             flat.set_shape((*known[:start], part, *known[start + rank :]))
         where = choosing.where(shaping.reshape(marks, [-1]))
         return indexing.gather(flat, shaping.squeeze(where, axis=[1]), axis=start)
+
+
+def _as_bools(mask: Any) -> Tensor:
+    """A mask as bools; of numbers, all but 0 are true."""
+    marks = convert_to_tensor(mask, name="mask")
+    if marks.dtype.base_dtype is dtypes.bool:
+        return marks
+    if marks.dtype.base_dtype is dtypes.string:
+        raise TypeError("mask must be bools, or numbers, not strings")
+    return compare.not_equal(marks, filling.zeros_like(marks))
 
 
 def _static_axis(axis: Any, values: Tensor) -> int:

@@ -366,6 +366,10 @@ class DecodeImage(Op):
 
     def numpy(self, contents: Any) -> Array:
         picture = _open(contents, ("JPEG", "PNG", "GIF", "BMP"))
+        if picture.format == "JPEG" and self.channels == 4:
+            raise errors.InvalidArgumentError(
+                None, None, "Channels must be in (None, 0, 1, 3) when decoding JPEG images"
+            )
         if picture.format != "GIF":
             return _pixels(picture, self.channels)
         if self.channels not in (0, 3):
