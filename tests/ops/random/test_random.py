@@ -1,6 +1,7 @@
 """Random ops: TensorFlow's own numbers, the moments of each distribution, streams and seeds."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -356,11 +357,15 @@ class TestCandidates:
         assert true_count.shape == (3, 2)
         assert ((count > 0) & (count <= 1)).all()
 
+    def test_numbers_that_are_read_together_are_those_of_word_after_word(self):
+        words, again = (Words(Philox.from_seeds(1, 2)) for _ in range(2))
+        assert all(number == again.float64() for number in words.float64s() + words.float64s())
+
     def test_log_uniform_probabilities(self):
         sampler = samplers.LogUniform(100)
         assert sampler.probability(np.arange(100)).sum() == pytest.approx(1)
         words = Words(Philox.from_seeds(1, 2))
-        drawn = np.bincount([sampler.sample(words) for _ in range(4000)], minlength=100)
+        drawn = np.bincount([*islice(sampler.draws(words), 4000)], minlength=100)
         np.testing.assert_allclose(drawn / 4000, sampler.probability(np.arange(100)), atol=0.03)
 
     def test_fixed_counts(self):

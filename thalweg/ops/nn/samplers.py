@@ -1,13 +1,14 @@
 """Samplers of class numbers: uniform, log-uniform, and by counts learned or given.
 
-A sampler draws from [0, range) with `sample(words)` and knows the `probability` of each class.
+A sampler draws from [0, range) with `draws(words)` and knows the `probability` of each class.
 `sample_batch` draws many, with repetition or without, and tells how often each is expected.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,8 +25,8 @@ class Sampler(Protocol):
 
     range: int
 
-    def sample(self, words: Words) -> int:
-        """Draw a class."""
+    def draws(self, words: Words) -> Iterator[int]:
+        """One class after the other."""
         ...
 
     def probability(self, value: Array) -> Array:
@@ -35,8 +36,9 @@ class Sampler(Protocol):
 
 def sample_batch(sampler: Sampler, words: Words, count: int, unique: bool) -> tuple[Array, int]:
     """`count` classes, and how many draws they took."""
+    draws = sampler.draws(words)
     if not unique:
-        return np.array([sampler.sample(words) for _ in range(count)], np.int64), count
+        return np.fromiter(islice(draws, count), np.int64, count), count
     if count > sampler.range:
         raise errors.InvalidArgumentError(
             None, None, f"Sampler's range is too small: {sampler.range} for {count} unique samples"
@@ -44,7 +46,7 @@ def sample_batch(sampler: Sampler, words: Words, count: int, unique: bool) -> tu
     found: dict[int, None] = {}
     tries = 0
     while len(found) < count:
-        found[sampler.sample(words)] = None
+        found[next(draws)] = None
         tries += 1
     return np.fromiter(found, np.int64, count), tries
 
@@ -62,9 +64,10 @@ class Uniform:
     def __init__(self, range: int) -> None:
         self.range = range
 
-    def sample(self, words: Words) -> int:
-        """Draw a class."""
-        return words.below(self.range, bits=64)
+    def draws(self, words: Words) -> Iterator[int]:
+        """One class after the other."""
+        while True:
+            yield words.below(self.range, bits=64)
 
     def probability(self, value: Array) -> Array:
         """1 / range"""
@@ -78,10 +81,12 @@ class LogUniform:
         self.range = range
         self._log_range = math.log1p(range)
 
-    def sample(self, words: Words) -> int:
-        """Draw a class."""
-        # Rounding may give `range` itself.
-        return (int(math.exp(words.float64() * self._log_range)) - 1) % self.range
+    def draws(self, words: Words) -> Iterator[int]:
+        """One class after the other."""
+        while True:
+            for number in words.float64s():
+                # Rounding may give `range` itself.
+                yield (int(math.exp(number * self._log_range)) - 1) % self.range
 
     def probability(self, value: Array) -> Array:
         """log((k + 2) / (k + 1)) / log(range + 1)"""
@@ -96,10 +101,11 @@ class LearnedUnigram:
         self._counts = np.ones(range, np.int64)
         self._sums = np.cumsum(self._counts)
 
-    def sample(self, words: Words) -> int:
-        """Draw a class."""
-        place = words.below(int(self._sums[-1]))
-        return int(np.searchsorted(self._sums, place, side="right"))
+    def draws(self, words: Words) -> Iterator[int]:
+        """One class after the other."""
+        total = int(self._sums[-1])
+        while True:
+            yield int(np.searchsorted(self._sums, words.below(total), side="right"))
 
     def probability(self, value: Array) -> Array:
         """count / total"""
@@ -119,11 +125,12 @@ class FixedUnigram:
         self._weights = np.asarray(weights, np.float64)
         self._keep, self._alias = _alias_tables(self._weights)
 
-    def sample(self, words: Words) -> int:
-        """Draw a class."""
-        fraction = words.float32()
-        place = words.below(self.range)
-        return place if fraction < self._keep[place] else self._alias[place]
+    def draws(self, words: Words) -> Iterator[int]:
+        """One class after the other."""
+        while True:
+            fraction = words.float32()
+            place = words.below(self.range)
+            yield place if fraction < self._keep[place] else self._alias[place]
 
     def probability(self, value: Array) -> Array:
         """weight / total"""

@@ -128,9 +128,7 @@ class Words:
     def word(self) -> int:
         """The next 32 bits."""
         if self._position == len(self._words):
-            self._words = self._generator.words(self._READ_AHEAD * WORDS).tolist()
-            self._generator = self._generator.skip(self._READ_AHEAD)
-            self._position = 0
+            self._read()
         self._position += 1
         return self._words[self._position - 1]
 
@@ -147,6 +145,19 @@ class Words:
         """The next number in [0, 1) of 52 bits."""
         high = self.word() & 0xFFFFF
         return (high << 32 | self.word()) / (1 << 52)
+
+    def float64s(self) -> list[float]:
+        """The next such numbers, as many as were read ahead; no others may be drawn before."""
+        if self._position == len(self._words):
+            self._read()
+        pairs = np.array(self._words[self._position :], np.uint64).reshape(-1, 2)
+        self._position = len(self._words)
+        return (((pairs[:, 0] & 0xFFFFF) << 32 | pairs[:, 1]) / (1 << 52)).tolist()
+
+    def _read(self) -> None:
+        self._words = self._generator.words(self._READ_AHEAD * WORDS).tolist()
+        self._generator = self._generator.skip(self._READ_AHEAD)
+        self._position = 0
 
     def below(self, limit: int, bits: int = 32) -> int:
         """An integer in [0, limit) without bias: what would favour small ones is thrown away."""
