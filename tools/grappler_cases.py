@@ -24,7 +24,9 @@ GROUNDS: Mapping[str, str] = {
     "device": "a placed step is cut with one transfer per value and destination in any case",
     "rows": "lowering fuses it, and there is no fused op to map it to: a layer norm is two loops, "
     "attention two products with the scale in the first and a softmax between",
-    "copies": "the weights are variables, and joining them would copy them in every step",
+    "wide": "products that fill their vectors gain nothing by being one, and their weights would "
+    "be joined in every step (docs/optimizer.md)",
+    "taps": "eight ninths of the larger window would be zeros: measured slower (docs/optimizer.md)",
     "same": "what is not known to be the same is left alone; the rule's conditions say so",
 }
 
@@ -258,7 +260,10 @@ LATER: Mapping[str, str] = {
     "MultiHeadAttention": "ground rows",
     "EmbeddingSum": "ground fused",
     "MatMulsOfOneInput, constant weights": "pass merge_products",
-    "MatMulsOfOneInput, variables": "ground copies",
+    "MatMulsOfOneInput, variables": "pass merge_products",
+    "MatMulsOfOneInput, wide": "ground wide",
+    "Conv2DsOfOneInput": "pass merge_products",
+    "Conv2DsOfOneInput, 1x1 enlarged to 3x3": "ground taps",
     "AutoMixedPrecision bfloat16": "pass mixed_precision",
     "AutoMixedPrecision float16": "pass half_precision",
 }

@@ -84,11 +84,53 @@ def test_a_product_that_is_used_stays() -> None:
 
 
 def test_narrow_products_of_one_input_are_one() -> None:
-    x = placeholder(5, 8)
+    x = placeholder(40, 8)
     w, u = tf.constant(values(8, 3)), tf.constant(values(8, 4))
     ys = [tf.matmul(x, w), tf.tanh(tf.matmul(x, u))]
     assert after(merge_products, step(ys, feeds=[x])).count("= MatMul(") == 1
-    assert_same(ys, {x: values(5, 8)})
+    assert_same(ys, {x: values(40, 8)})
+
+
+def test_narrow_products_with_variables_are_one() -> None:
+    x = placeholder(None, 8)
+    ys = [tf.matmul(x, tf.Variable(values(8, size))) for size in (3, 4, 5)]
+    loss = tf.add_n([tf.reduce_sum(y * y) for y in ys])
+    train = tf.gradients(
+        loss, [x, *tf.trainable_variables()]
+    )  # that of x reads the variables again
+    done = after(merge_products, step([*ys, *train], feeds=[x]))
+    assert done.count("= ConcatV2(") == 1
+    assert_same([*ys, *train], {x: values(40, 8)})
+
+
+def test_narrow_convolutions_of_one_input_are_one() -> None:
+    x = placeholder(2, 6, 6, 4)
+    ys = [tf.nn.conv2d(x, tf.Variable(values(3, 3, 4, 8) + n), 1, "SAME") for n in range(2)]
+    assert after(merge_products, step(ys, feeds=[x])).count("= Conv2D(") == 1
+    assert_same(ys, {x: values(2, 6, 6, 4)})
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(40, (16, 16)), (40, (1, 1)), (40, (15, 15)), (8, (3, 4)), (40, (3, 64))],
+    ids=["full vectors", "vectors", "none saved", "few rows", "a wide one"],
+)
+def test_products_that_would_gain_nothing_stay(rows: int, columns: tuple[int, int]) -> None:
+    x = placeholder(rows, 8)
+    ys = [tf.matmul(x, tf.Variable(values(8, size))) for size in columns]
+    assert not changes(merge_products, step(ys, feeds=[x]))
+
+
+def test_weights_that_are_not_there_yet_are_not_merged() -> None:
+    x = placeholder(40, 8)
+    w, u = tf.Variable(values(8, 3)), tf.Variable(values(8, 4))
+    y = tf.matmul(x, w)
+    late = tf.matmul(x, w * tf.reduce_sum(y))  # made of the first product
+    assert not changes(merge_products, step([y, late], feeds=[x]))
+    with tf.control_dependencies([tf.assign_add(u, tf.ones([8, 4]) * tf.reduce_sum(y))]):
+        changed = tf.matmul(x, u.read_value())
+    assert not changes(merge_products, step([y, changed], feeds=[x]))
+    assert_same([y, late, changed], {x: values(40, 8)})
 
 
 def test_batch_norm_of_constants_becomes_weights() -> None:

@@ -231,6 +231,14 @@ class StepGraph:
                 node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
             self._add_edges(node)
 
+    def hoist(self, node: Node, before: Node) -> None:
+        """Have a node that takes nothing and waits for nothing come before another one."""
+        nodes = self.nodes
+        if nodes.index(node) > nodes.index(before):
+            nodes.remove(node)
+            self._inserted.setdefault(before, []).append(node)
+            self._is_in_order = False
+
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Have all that takes a tensor take another one, and fetch that."""
         new = self._resolved(new)

@@ -1,7 +1,8 @@
 """Products that share an input, as one: `x W1` and `x W2` are parts of `x [W1 W2]`.
 
-Only where the weights are constants, so that joining them costs nothing in a step, and where each
-product alone is too narrow to fill the machine's vectors.
+A product computes whole vectors of columns. Where products together need fewer of them than each
+for itself, they are one; where they need as many, joining the weights and reading the parts costs
+more than it gains. Weights that are constants are joined once, variables in every step.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph.analysis.effects import Resource
+from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.node import Node, Tensor
+from thalweg.ops.arrays.joining import ConcatV2
 from thalweg.ops.arrays.splitting import SplitV
-from thalweg.ops.core.basic import constant
+from thalweg.ops.core.basic import Identity, constant
 from thalweg.ops.linalg.matmul import MatMul
 from thalweg.ops.nn.convolution import Conv2D
 from thalweg.optimize.facts import value_of
@@ -25,8 +30,14 @@ from thalweg.optimize.step_graph import StepGraph
 
 Array = NDArray[Any]
 
-_MAX_COLUMNS = 64  # of a product that is merged: wider ones fill the vectors by themselves
+# Of a product that is merged: wider ones fill vectors by themselves, and a product with a vector
+# is computed along its rows.
+_MIN_COLUMNS, _MAX_COLUMNS = 2, 24
+_MIN_ROWS = 32  # of the shared input: few rows are read faster than weights are joined
+_LANES = 16  # columns that a product computes at once: float32 of AVX-512
+_WINDOW_LANES = 32  # the same of a convolution with windows, which has two vectors at once
 _ROOTS = frozenset({"MatMul", "Conv2D"})
+_READ_EARLIER = frozenset({Resource.VARIABLE, Resource.HANDLE, Resource.PYTHON})
 
 
 def merge_products(graph: StepGraph) -> None:
@@ -34,6 +45,7 @@ def merge_products(graph: StepGraph) -> None:
     if graph.types.isdisjoint(_ROOTS):
         return
     for group in _groups(graph):
+        _hoist_variables(group, graph)
         parts = graph.build(group[0], partial(_merged, group))
         for node, part in zip(group, parts, strict=True):
             graph.replace(node.output, part)
@@ -41,32 +53,104 @@ def merge_products(graph: StepGraph) -> None:
 
 
 def _groups(graph: StepGraph) -> list[list[Node]]:
-    """Products that can be merged."""
+    """Products that are cheaper as one."""
     found: dict[Any, list[Node]] = defaultdict(list)
     for node in [node for node in graph.nodes if node.op.type_name in _ROOTS]:
-        weights = value_of(node.inputs[1])
-        if weights is not None and is_free(node) and _is_narrow(node, weights, graph):
-            key = node.inputs[0], node.op, weights.shape[:-1], weights.dtype, graph.device(node)
+        if is_free(node) and _is_narrow(node, graph):
+            weights = node.inputs[1]
+            inner = tuple(weights.shape.as_list()[:-1])
+            key = node.inputs[0], node.op, inner, weights.dtype, graph.device(node)
             found[key].append(node)
-    return [group for group in found.values() if len(group) > 1]
+    groups = [group for group in found.values() if _saves_vectors(group)]
+    if not groups:
+        return []
+    reads = _Reads(graph)
+    groups = [[node for node in group if reads.may_come_first(node)] for group in groups]
+    return [group for group in groups if _saves_vectors(group)]
 
 
-def _is_narrow(node: Node, weights: Array, graph: StepGraph) -> bool:
-    """Whether a product of constant weights has few columns, in the plain layout."""
-    op = node.op
-    if node.inputs[1] in graph.feeds or node.output in graph.feeds:
+def _is_narrow(node: Node, graph: StepGraph) -> bool:
+    """Whether a product has few columns and many rows, in the plain layout, on a CPU."""
+    op, device, weights = node.op, graph.device(node), node.inputs[1]
+    if weights in graph.feeds or node.output in graph.feeds or (device and "CPU" not in device):
+        return False
+    if not weights.shape.is_fully_defined() or not _MIN_COLUMNS <= _columns(node) <= _MAX_COLUMNS:
         return False
     if isinstance(op, MatMul):
-        return not (op.transpose_a or op.transpose_b) and weights.shape[-1] <= _MAX_COLUMNS
-    return isinstance(op, Conv2D) and op.data_format == "NHWC" and weights.shape[-1] <= _MAX_COLUMNS
+        return not (op.transpose_a or op.transpose_b) and _rows(node) >= _MIN_ROWS
+    return isinstance(op, Conv2D) and op.data_format == "NHWC" and _rows(node) >= _MIN_ROWS
+
+
+def _saves_vectors(group: Sequence[Node]) -> bool:
+    """Whether products together compute fewer vectors of columns."""
+    if len(group) < 2:
+        return False
+    is_dense = prod(_sizes(group[0].inputs[1])[:-2]) == 1
+    lanes = _LANES if is_dense else _WINDOW_LANES
+    columns = [_columns(node) for node in group]
+    return -(-sum(columns) // lanes) < sum([-(-each // lanes) for each in columns])
+
+
+def _columns(node: Node) -> int:
+    return _sizes(node.inputs[1])[-1]
+
+
+def _sizes(tensor: Tensor) -> list[int]:
+    """Static sizes; one that is not known is taken for enough."""
+    return [_MIN_ROWS if size is None else size for size in tensor.shape.as_list()]
+
+
+def _rows(node: Node) -> int:
+    return prod(_sizes(node.output)[:-1])
+
+
+class _Reads:
+    """Which weights can be read before the first product of their group."""
+
+    def __init__(self, graph: StepGraph) -> None:
+        self._unwritten: set[Node] = set()  # the nodes before the first write of any variable
+        for node in graph.nodes:
+            if any(each.writes and each.resource in _READ_EARLIER for each in accesses(node)):
+                break
+            self._unwritten.add(node)
+
+    def may_come_first(self, node: Node) -> bool:
+        """Whether the weights of a product are constants, or variables as the step finds them."""
+        weights = node.inputs[1]
+        return value_of(weights) is not None or self._is_variable(weights)
+
+    def _is_variable(self, weights: Tensor) -> bool:
+        read = weights.op
+        if not isinstance(read.op, Identity) or read.controls or read not in self._unwritten:
+            return False
+        source = read.inputs[0]
+        return source.dtype.is_ref_dtype and not source.op.inputs and not source.op.controls
+
+
+def _hoist_variables(group: Sequence[Node], graph: StepGraph) -> None:
+    """Have the variables come before the first product, which is to read them."""
+    weights = [node.inputs[1] for node in group]
+    for each in dict.fromkeys(w.op.inputs[0].op for w in weights if value_of(w) is None):
+        graph.hoist(each, group[0])
 
 
 def _merged(group: Sequence[Node]) -> list[Tensor]:
     """The outputs of products, cut from one."""
-    weights: list[Array] = [
-        value for node in group if (value := value_of(node.inputs[1])) is not None
-    ]
-    whole = constant(np.concatenate(weights, axis=-1))
-    product = group[0].op(group[0].inputs[0], whole)
-    sizes = np.array([value.shape[-1] for value in weights], np.int32)
+    product = group[0].op(group[0].inputs[0], _joined([node.inputs[1] for node in group]))
+    sizes = np.array([_columns(node) for node in group], np.int32)
     return SplitV(num_split=len(group))(product, sizes, np.array(-1, np.int32))
+
+
+def _joined(weights: Sequence[Tensor]) -> Tensor:
+    """The columns of all weights."""
+    values = [value_of(each) for each in weights]
+    known = [value for value in values if value is not None]
+    if len(known) == len(values):
+        return constant(np.concatenate(known, axis=-1))
+    read = [_here(*each) for each in zip(weights, values, strict=True)]
+    return ConcatV2()(read, np.array(-1, np.int32))
+
+
+def _here(weights: Tensor, value: Array | None) -> Tensor:
+    """Weights before the first product, where what the others take may not be there yet."""
+    return Identity()(weights.op.inputs[0]) if value is None else constant(value)
