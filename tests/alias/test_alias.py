@@ -211,3 +211,12 @@ def test_a_program_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = run("program.py", folder=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "program.py" in done.stderr
+
+
+def test_names_of_weights_are_text_to_keras() -> None:
+    (keras,) = (library for library in LIBRARIES if library.package == "keras")
+    source = "names = [n.decode('utf8') for n in names]"
+    for patch in keras.patches:
+        if patch.holds_for("keras.engine.saving"):
+            source = patch.apply(source)
+    assert source == "names = [__import__('thalweg').compat.as_text(n) for n in names]"

@@ -80,6 +80,13 @@ def test_positions_and_targets_are_in_range(old: Any):
         run(old.nn.in_top_k([[0.1, 0.9]], [2], 1))
 
 
+def test_images_have_three_channels(old: Any):
+    file = tf.image.encode_png(np.zeros([2, 3, 1], np.uint8))
+    assert run(old.image.decode_image(file, channels=3)).shape == (2, 3, 3)
+    with pytest.raises(ValueError, match="channels"):
+        old.image.decode_image(file, channels=4)
+
+
 def test_lbeta_of_nothing_is_empty(old: Any):
     assert run(old.lbeta(np.zeros([1, 0]))).shape == (0,)
     fed = tf.placeholder(tf.float64)

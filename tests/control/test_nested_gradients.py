@@ -257,3 +257,19 @@ class TestListsInFlatOnes:
             [0, 1, 2],
             [6, 7, 8],
         ]
+
+
+def test_what_is_known_in_a_branch_is_known_to_all_its_gradients():
+    w, v = tf.constant([1.0, 2.0, 3.0]), tf.constant([4.0, 5.0, 6.0])
+    x = tf.placeholder_with_default(tf.zeros([3]), [3])
+    yes = tf.placeholder_with_default(True, [])
+
+    def outer() -> Any:
+        last = tf.shape(x)[0] - 1  # the inner gradient asks for it first, then the outer one
+        picked = tf.gather(v, last)
+        return tf.cond(yes, lambda: picked * tf.gather(w, last), lambda: picked)
+
+    y = tf.cond(yes, outer, lambda: tf.constant(0.0))
+    gradients = [tf.convert_to_tensor(each) for each in tf.gradients(y, [w, v])]
+    with tf.Session() as session:
+        assert [each.tolist() for each in session.run(gradients)] == [[0, 0, 6], [0, 0, 3]]

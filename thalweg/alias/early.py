@@ -182,6 +182,14 @@ def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) ->
     return _replaced["nn.in_top_k"](predictions, targets, k, name=name)
 
 
+@meaning("image.decode_image")
+def decode_image(contents: Any, channels: int | None = None, name: str | None = None) -> Any:
+    """There was no fourth channel."""
+    if channels not in (None, 0, 1, 3):
+        raise ValueError("channels must be in (None, 0, 1, 3)")
+    return _replaced["image.decode_image"](contents, channels, name=name)
+
+
 @meaning("lbeta")
 def lbeta(x: Any, name: str = "lbeta") -> Any:
     """Of an empty tensor, the tensor without its first axis; a vector must not be empty."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import TracedBody, after_outer_nodes, close_bodies, trace_body
 from thalweg.control.structure import rebuilt
-from thalweg.control.traces import BranchTrace, here, is_argument, known_here, traced
+from thalweg.control.traces import BranchTrace, here, is_argument, known_in, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -97,7 +97,7 @@ class Branching(Op, abstract=True):
         def source(tensor: Tensor) -> Tensor:
             if is_argument(tensor):
                 return graph.capture(node.inputs[1 + places[tensor]])
-            known = known_here(tensor)
+            known = known_in(graph, tensor)
             if known is not None:
                 return known
             return graph.capture(traced(node, BranchTrace(tensor=tensor, dtype=tensor.dtype)))

@@ -15,7 +15,7 @@ from thalweg.control.bodies import TracedBody, after_outer_nodes, close_bodies, 
 from thalweg.control.list_ops import TensorArrayRead
 from thalweg.control.sink_invariant_gradients import SunkGradient, sink_gradient
 from thalweg.control.structure import rebuilt, tensors_of
-from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_here, traced
+from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_in, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
@@ -173,7 +173,7 @@ class _BackwardLoop:
         def source(tensor: Tensor) -> Tensor:
             if is_argument(tensor) and places[tensor] >= len(node.outputs):
                 return graph.capture(node.inputs[places[tensor]])
-            known = known_here(tensor)
+            known = known_in(graph, tensor)
             if known is not None:
                 return known
             values = graph.capture(traced(node, LoopTrace(tensor=tensor)))

@@ -88,13 +88,16 @@ def traced_tensor(trace: Node) -> Tensor:
     return cast("BranchTrace", trace.op).tensor
 
 
-def known_here(tensor: Tensor) -> Tensor | None:
-    """A tensor of a body whose value follows from constants and shapes, as a constant here: there
-    is nothing to save."""
+def known_in(graph: SubGraph, tensor: Tensor) -> Tensor | None:
+    """A tensor of a body whose value follows from constants and shapes, as a constant of a graph,
+    be it the current one or one around that: there is nothing to save."""
     if tensor.dtype.is_floating or tensor.dtype.is_complex:
         return None
     value = constant_value(tensor)
-    return None if value is None else basic.constant(value, tensor.dtype.base_dtype)
+    if value is None:
+        return None
+    with graph.as_default(), graph.without_scopes():
+        return basic.constant(value, tensor.dtype.base_dtype)
 
 
 def is_argument(tensor: Tensor) -> bool:

@@ -43,8 +43,9 @@ def markdown(results: Sequence[FileResult]) -> str:
     rows.append(("**total**", *counts(results)))
     grounds = table(("failures", "ground"), [(n, cell(name)) for name, n in by_ground(results)])
     return (
-        "# Conformance\n\nTensorFlow's own test files (late 2016) run against Thalweg under an "
-        f"alias module, by `make conformance`.\n\n{totals(results)}.\n\n## Why the rest fails\n\n"
+        "# Conformance\n\nTensorFlow's own test files (late 2016) run against Thalweg under its "
+        "alias, with names as TensorFlow 0.12 meant them,\nby `make conformance`.\n\n"
+        f"{totals(results)}.\n\n## Why the rest fails\n\n"
         f"{grounds}\n\n## By file\n\n{table(('file', *COLUMNS), rows)}\n"
     )
 

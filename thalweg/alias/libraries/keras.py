@@ -23,6 +23,12 @@ _PATCHES = [
         r"__import__('thalweg').compat.as_text(\1)",
         "h5py 3 returns text where it returned bytes",
     ),
+    Patch(
+        "keras.engine.saving",
+        r"\bn\.decode\('utf-?8'\)",
+        "__import__('thalweg').compat.as_text(n)",
+        "h5py 3 returns the names of weights as text",
+    ),
 ]
 
 
