@@ -6,9 +6,11 @@ The tasks are servers of this process; what they do for each other goes through 
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +18,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.cluster.server import server_at
+from thalweg.cluster.transport.peer import Peer
 
 pytest.importorskip("zmq")
 
@@ -275,3 +279,34 @@ def test_folded_outputs_of_one_node_are_told_apart(target: str) -> None:
             assert [v.tolist() for v in found] == [
                 {1: [1.0], 0: [], 2: [2.0, 3.0]}[int(t.shape[0])] for t in fetches
             ]
+
+
+def test_a_task_that_comes_up_late_is_not_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine: attempts to reach it fail before it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        late = f"127.0.0.1:{free.getsockname()[1]}"
+    cluster = {"worker": ["127.0.0.1:0"], "ps": [late]}
+    first = tf.train.Server(cluster, "worker", 0)
+    endpoint = server_at(first.target.partition("//")[2]).endpoint
+    attempts, peer_of = SimpleQueue[Peer](), endpoint.peer
+
+    def attempt(address: str) -> Peer:
+        attempts.put(peer_of(address))
+        return peer_of(address)
+
+    monkeypatch.setattr(endpoint, "peer", attempt)
+    with tf.device(PS0):
+        there = tf.constant(1.0) + tf.constant(2.0)
+    sessions = SimpleQueue[tf.Session]()
+    opening = threading.Thread(target=lambda: sessions.put(tf.Session(first.target)))
+    opening.start()
+    silent = attempts.get()
+    error = tf.errors.UnavailableError(None, None, "nobody answered")
+    endpoint.loop.call(lambda: silent.lose(error))
+    assert attempts.get() is not silent
+    second = tf.train.Server({**cluster, "worker": [first.target.partition("//")[2]]}, "ps", 0)
+    opening.join()
+    with sessions.get() as session:
+        assert session.run(there) == 3.0
+    second.stop()
+    first.stop()

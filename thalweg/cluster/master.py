@@ -94,6 +94,7 @@ class Master(Engine):
         self._is_closed = False
         self._lost: dict[str, errors.OpError] = {}  # by address
         self._tasks = member.open(self._session, self, options)
+        self._forget_attempts()
         own = member.worker
         self._own: TaskSession | None = own and own.session(self._session)
         if self._own is not None:
@@ -217,6 +218,13 @@ class Master(Engine):
         for part in planned.tasks if self._lost else ():
             if part.peer is not None and part.peer.address in self._lost:
                 raise self._lost[part.peer.address]
+
+    def _forget_attempts(self) -> None:
+        """Take tasks that answered for found, though earlier attempts to reach them failed."""
+        with self._lock:
+            for task in self._tasks.values():
+                if task.peer is not None and task.peer.is_alive:
+                    self._lost.pop(task.address, None)
 
     def lost(self, address: str, error: errors.OpError) -> None:
         """A task is gone: the steps that it has a part in end, and no others begin."""
