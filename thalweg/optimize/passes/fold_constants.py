@@ -32,6 +32,8 @@ def fold_constants(graph: StepGraph) -> None:
     start = time.perf_counter()
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
+        if not node.inputs:
+            return None
         for tensor in node.inputs:
             if tensor.op.op.type_name != "Const":  # most nodes end here
                 values = _known(node, graph) if node.op.has("known_value") else None
@@ -69,7 +71,7 @@ def _must_run(tensor: Tensor, graph: StepGraph) -> bool:
 
 def _folded(node: Node, graph: StepGraph) -> Values | None:
     inputs = node.inputs
-    if not inputs or not is_free(node) or not node.op.has("numpy") or graph.gives_own_value(node):
+    if not is_free(node) or not node.op.has("numpy") or graph.gives_own_value(node):
         return None
     values = [value_of(tensor) for tensor in inputs if graph.is_open(tensor)]
     if len(values) < len(inputs) or any(value is None for value in values):

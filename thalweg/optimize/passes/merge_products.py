@@ -7,7 +7,7 @@ more than it gains. Weights that are constants are joined once, variables in eve
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from math import prod
@@ -55,7 +55,9 @@ def merge_products(graph: StepGraph) -> None:
 def _groups(graph: StepGraph) -> list[list[Node]]:
     """Products that are cheaper as one."""
     found: dict[Any, list[Node]] = defaultdict(list)
-    for node in [node for node in graph.nodes if node.op.type_name in _ROOTS]:
+    products = [node for node in graph.nodes if node.op.type_name in _ROOTS]
+    shared = Counter(node.inputs[0] for node in products)
+    for node in [node for node in products if shared[node.inputs[0]] > 1]:
         if is_free(node) and _is_narrow(node, graph):
             weights = node.inputs[1]
             inner = tuple(weights.shape.as_list()[:-1])
