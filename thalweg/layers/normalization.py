@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
@@ -171,7 +171,7 @@ class BatchNormalization(Layer):
     def _whole_variables(self) -> Generator[None]:
         """New variables are not cut into parts: fused ops take statistics whole."""
         self._open_scope(None)
-        scope: VariableScope = self._scope
+        scope = cast("VariableScope", self._scope)  # which is there from now on
         partitioner = scope.partitioner
         scope.set_partitioner(None)
         try:
