@@ -41,6 +41,8 @@ LIMITS = {
 #: what is going on.
 REGISTRIES = {
     "autodiff/registry.py:_functions": "gradients by op, which users register",
+    "alias/early.py:MEANINGS": "names that meant something else in TensorFlow 0.12",
+    "alias/early.py:_replaced": "what these names are bound to otherwise",
     "alias/inside/deprecation.py:_warned": "functions of libraries that were warned of",
     "alias/inside/framework.py:_dense_types": "types that pass for tensors, which users register",
     "alias/switch.py:_finders": "the finders of the alias, two at most",

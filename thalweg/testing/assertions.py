@@ -35,7 +35,7 @@ class ArrayAssertions(unittest.TestCase):
         array = np.asarray(value)
         return widened(array) if array.dtype.kind == "V" else array
 
-    def assertFalse(self, expr: Any, msg: Any = None) -> None:
+    def assertFalse(self, expr: object, msg: object = None) -> None:
         """A value is false; so is an array without elements, as it was in NumPy 1."""
         if not (isinstance(expr, np.ndarray) and expr.size == 0):
             super().assertFalse(expr, msg)

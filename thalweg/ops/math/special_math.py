@@ -8,11 +8,13 @@ iterates for longer with larger arguments: where series converge slowly, integra
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from thalweg.platform.caches import memoized
 
 Array = NDArray[np.float64]
 
@@ -139,7 +141,7 @@ def _lgamma_near_two(x: Array) -> Array:
 _TERMS = 32  # of which each is a fourth of the one before it, or less
 
 
-@cache
+@memoized(_TERMS)
 def _zeta_without_one(k: int) -> float:
     """ζ(k) - 1"""
     return float(zeta(np.float64(k), np.float64(2)))
