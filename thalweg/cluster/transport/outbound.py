@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from thalweg import errors
@@ -77,7 +78,8 @@ class Outbound(Peer):
             if channel.session:
                 self.take(channel, letter, frames[1:])
             else:
-                self._shake_hands(letter)
+                with suppress(errors.UnavailableError):  # it is lost meanwhile: others were told
+                    self._shake_hands(letter)
         except wire.VersionError as error:
             text = f"The process at {self.address} cannot be talked to: {error}"
             self.lose(errors.FailedPreconditionError(None, None, text))
