@@ -219,7 +219,7 @@ def run(program: Any, seed: int, results: Any = results) -> None:
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-EXAMPLES = 400 if os.environ.get("THALWEG_SOAK") else 15
+EXAMPLES = 400 if os.environ.get("THALWEG_SOAK") else 25
 
 
 @settings(

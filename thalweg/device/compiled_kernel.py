@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Self
 
+from thalweg.device.tuning import Tuned
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.nests.bufferize import Launch
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from thalweg.device.tuning import Tuned
 
 
 class CompiledKernel(ABC):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Arithmetic:
-    """How GPUs compute, for sessions that come later; a session can say otherwise."""
+    """How GPUs compute in sessions that come later."""
 
     deterministic: bool = os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true")
     tf32: bool = False

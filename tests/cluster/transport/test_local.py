@@ -55,6 +55,7 @@ def test_a_process_of_another_user_is_not_let_in(
     client.peer(server.address).send(Message(Kind.RUN))
     lost, error = client.handler.losses.get(timeout=LONG)
     assert lost.address == server.address and isinstance(error, errors.UnavailableError)
+    assert "is lost" in str(error)
 
 
 def test_a_connection_of_no_session_is_closed(endpoint: MakeEndpoint):

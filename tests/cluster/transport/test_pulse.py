@@ -13,7 +13,7 @@ from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.pulse import Pulse, bytes_received, is_counted
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket
 
-LOOKS = 6
+CHECKS = 6
 
 pytestmark = pytest.mark.skipif(not is_counted(), reason="this system counts no bytes")
 
@@ -29,7 +29,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-def looks(pulse: Pulse) -> int:
+def checks(pulse: Pulse) -> int:
     """How many looks find a connection alive; many at most."""
     return next(count for count in range(100) if count == 99 or pulse.is_silent())
 
@@ -39,18 +39,18 @@ def test_a_connection_is_silent_after_some_looks_without_a_byte(
 ):
     one, other = pair
     pulse = Pulse(other.fileno())
-    assert looks(pulse) == LOOKS  # after the first, which only reads the count
+    assert checks(pulse) == CHECKS  # after the first, which only reads the count
     one.sendall(b"12")
     assert other.recv(2) == b"12" and bytes_received(other.fileno()) == 2
     assert not pulse.is_silent()
-    assert looks(pulse) == LOOKS - 1
+    assert checks(pulse) == CHECKS - 1
 
 
 def test_bytes_that_nobody_read_are_not_silence(pair: tuple[socket.socket, socket.socket]):
     one, other = pair
     pulse = Pulse(other.fileno())
     one.sendall(b"1")
-    assert looks(pulse) == 99
+    assert checks(pulse) == 99
 
 
 def test_a_connection_that_is_cut_ends_at_both_sides(pair: tuple[socket.socket, socket.socket]):
@@ -63,7 +63,7 @@ def test_a_closed_connection_is_not_judged(pair: tuple[socket.socket, socket.soc
     _, other = pair
     pulse = Pulse(other.fileno())
     other.close()
-    assert looks(pulse) == 99
+    assert checks(pulse) == 99
     pulse.cut()
 
 
@@ -118,12 +118,12 @@ def test_a_connection_that_is_being_opened_is_not_judged(endpoint: MakeEndpoint)
     ask(peer)
     other = Socket(client.loop, client._context.socket(zmq.DEALER), print, peer._happened)
     for event in (zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED):
-        told = other._noted(ConnectionEvent(event, 1 << 20))
-        assert not other._pulses and not told.was_open
-        peer._happened(told)
+        tracked = other._tracked(ConnectionEvent(event, 1 << 20))
+        assert not other._pulses and not tracked.was_open
+        peer._happened(tracked)
     assert peer.is_alive
     for event in (zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):
-        other._noted(ConnectionEvent(event, 1 << 20 if event == zmq.EVENT_CONNECTED else 0))
+        other._tracked(ConnectionEvent(event, 1 << 20 if event == zmq.EVENT_CONNECTED else 0))
     assert list(other._pulses) == [1 << 20]
-    assert other._noted(ConnectionEvent(zmq.EVENT_DISCONNECTED, 1 << 20)).was_open
+    assert other._tracked(ConnectionEvent(zmq.EVENT_DISCONNECTED, 1 << 20)).was_open
     other.close()

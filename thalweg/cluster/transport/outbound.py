@@ -78,7 +78,7 @@ class Outbound(Peer):
             if channel.session:
                 self.take(channel, letter, frames[1:])
             else:
-                with suppress(errors.UnavailableError):  # it is lost meanwhile: others were told
+                with suppress(errors.UnavailableError):  # lost by now, as its handler knows
                     self._shake_hands(letter)
         except wire.VersionError as error:
             text = f"The process at {self.address} cannot be talked to: {error}"

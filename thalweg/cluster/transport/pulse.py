@@ -2,8 +2,8 @@
 
 ZeroMQ sends a heartbeat over every connection twice a second, on a thread of its own that needs no
 interpreter. The system counts the bytes that come in; a connection whose count stands still for
-some looks in a row is cut. Looks are counted, not seconds: a process that was stopped itself has
-looked once meanwhile, and hears its peers before it judges them.
+some checks in a row is cut. Checks are counted, not seconds: a process that was stopped itself has
+made one of them meanwhile, and hears its peers before it judges them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from struct import Struct
 
-_LOOKS = 6  # at a connection over which nothing came, until it is cut
+_MAX_SILENT_CHECKS = 6  # of a connection over which nothing came, until it is cut
 _BYTES_RECEIVED = Struct("=128xQ")  # in the system's tcp_info
 _WAITING = Struct("=i")
 
@@ -27,19 +27,19 @@ class Pulse:
     def __init__(self, file: int) -> None:
         self._file = file
         self._received = -1
-        self._silent_looks = 0
+        self._silent_checks = 0
 
     def is_silent(self) -> bool:
-        """Take a look: whether nothing came for too many of them."""
+        """Check: whether nothing came for too many times in a row."""
         try:
             received, is_unread = bytes_received(self._file), _is_unread(self._file)
         except OSError:
             return False  # it is closed: ZeroMQ says so in a moment
         if received != self._received or is_unread:  # what is unread is no fault of the other side
-            self._received, self._silent_looks = received, 0
+            self._received, self._silent_checks = received, 0
         else:
-            self._silent_looks += 1
-        return self._silent_looks >= _LOOKS
+            self._silent_checks += 1
+        return self._silent_checks >= _MAX_SILENT_CHECKS
 
     def cut(self) -> None:
         """End the connection: ZeroMQ finds it closed."""

@@ -114,7 +114,7 @@ class Socket:
         self._loop.call(self._drain)
         self._loop.call(self.read_events)
         if pulse.is_counted():
-            self._loop.later(_HEARTBEAT_MS / 1000, self._look)
+            self._loop.later(_HEARTBEAT_MS / 1000, self._check_pulses)
 
     def send(self, frames: Sequence[Any], stamp: Callable[[], None] | None = None) -> bool:
         """Send a message from any thread, without waiting: False where the queue is full.
@@ -183,23 +183,23 @@ class Socket:
                 event, _ = self._monitor.recv_multipart(_NOBLOCK)
             except self._zmq.Again:
                 return
-            self._happened(self._noted(ConnectionEvent(*_EVENT.unpack(event))))
+            self._happened(self._tracked(ConnectionEvent(*_EVENT.unpack(event))))
 
-    def _noted(self, told: ConnectionEvent) -> ConnectionEvent:
-        """Begin and end to look at connections. The other side's I/O thread has a part in opening
+    def _tracked(self, event: ConnectionEvent) -> ConnectionEvent:
+        """Begin and end to check connections. The other side's I/O thread has a part in opening
         one, which may be long in coming: until then silence means nothing."""
         zmq = self._zmq
-        if told.event == zmq.EVENT_ACCEPTED:
-            self._pulses[told.file] = Pulse(told.file)
-        elif told.event == zmq.EVENT_CONNECTED:
-            self._connecting = told.file
-        elif told.event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._connecting >= 0:
+        if event.event == zmq.EVENT_ACCEPTED:
+            self._pulses[event.file] = Pulse(event.file)
+        elif event.event == zmq.EVENT_CONNECTED:
+            self._connecting = event.file
+        elif event.event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._connecting >= 0:
             self._pulses[self._connecting] = Pulse(self._connecting)
-        elif told.event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
-            return told._replace(was_open=self._pulses.pop(told.file, None) is not None)
-        return told
+        elif event.event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
+            return event._replace(was_open=self._pulses.pop(event.file, None) is not None)
+        return event
 
-    def _look(self) -> None:
+    def _check_pulses(self) -> None:
         """Cut connections over which no heartbeat comes, now and then."""
         self.read_events()
         if self._monitor.closed:
@@ -207,4 +207,4 @@ class Socket:
         for each in self._pulses.values():
             if each.is_silent():
                 each.cut()
-        self._loop.later(_HEARTBEAT_MS / 1000, self._look)
+        self._loop.later(_HEARTBEAT_MS / 1000, self._check_pulses)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.tuner import Subject, tune_kernels
 from thalweg.device.tuning import Tuned
 from thalweg.ir.kernel import Contraction
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class CpuKernel(CompiledKernel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Self
 
 from thalweg.codegen.cuda.compile import to_ptx
 from thalweg.codegen.cuda.target import CudaTarget
@@ -16,9 +16,6 @@ from thalweg.device.cuda.listing import CudaCall
 from thalweg.device.cuda.memory import Memory
 from thalweg.device.cuda.tuner import CudaSubject, tune_contractions
 from thalweg.device.tuning import Tuned
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class GpuKernel(CompiledKernel):
