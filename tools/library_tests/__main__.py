@@ -128,6 +128,7 @@ def _environment(library: Library, file: Path, given: argparse.Namespace) -> dic
         "PYTHONPATH": joined,
         "KERAS_BACKEND": "tensorflow",
         "MPLBACKEND": "agg",
+        "PYTHONWARNINGS": "ignore",
         "LIBRARY_PACKAGE": library.package,
         "LIBRARY_PEER": "" if given.peer == sys.executable else given.peer,
     }
