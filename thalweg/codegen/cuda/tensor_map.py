@@ -118,11 +118,13 @@ def _tuples(value: Any) -> Any:
 
 def varying_extents(extents: Sequence[int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     """What `TensorMapSpec.varying` says of extents, some of which are known at run time only."""
-    found: list[tuple[int, int, tuple[int, ...]]] = []
-    for axis, extent in enumerate(extents):
-        factors = factors_of(extent)
-        words = tuple(factor.word for factor in factors if isinstance(factor, Dynamic))
-        if words:
-            known = [int(factor) for factor in factors if not isinstance(factor, Dynamic)]
-            found.append((axis, prod(known), words))
-    return tuple(found)
+    found = [varying_extent(axis, [extent]) for axis, extent in enumerate(extents)]
+    return tuple(one for one in found if one is not None)
+
+
+def varying_extent(axis: int, parts: Sequence[int]) -> tuple[int, int, tuple[int, ...]] | None:
+    """The same of one axis, whose extent is a product; None where that is known."""
+    factors = [factor for part in parts for factor in factors_of(part)]
+    words = tuple(factor.word for factor in factors if isinstance(factor, Dynamic))
+    known = [int(factor) for factor in factors if not isinstance(factor, Dynamic)]
+    return (axis, prod(known), words) if words else None

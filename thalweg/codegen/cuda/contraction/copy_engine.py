@@ -26,7 +26,7 @@ from thalweg.ir.expr import Load, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
 
-_ALIGNMENT = 16  # bytes, of addresses and strides
+ALIGNMENT = 16  # bytes, of addresses and strides
 _MAX_BOX, _MAX_CORNER, _MAX_STEP, _MAX_TAP = 256, 127, 8, 255
 
 
@@ -164,7 +164,7 @@ class _Match:
 
     def _is_aligned(self, start: int, strides: list[int]) -> bool:
         sizes = [start * self.size, *strides]
-        return start >= 0 and all(size % _ALIGNMENT == 0 for size in sizes)
+        return start >= 0 and all(size % ALIGNMENT == 0 for size in sizes)
 
     # Windows of images
 
@@ -227,10 +227,10 @@ class _Match:
 
     def _images_of(self, image: Variable | None, axes: list[_ImageAxis]) -> _Images:
         if len(axes) < 2:
-            pitch = round_up(axes[0].pitch * axes[0].extent, _ALIGNMENT)
+            pitch = round_up(axes[0].pitch * axes[0].extent, ALIGNMENT)
             axes = [*axes, _ImageAxis(pitch, 1, 1, 0, 0, 0, None, None, 1)]
         if image is None:
-            apart = round_up(axes[1].pitch * axes[1].extent, _ALIGNMENT)
+            apart = round_up(axes[1].pitch * axes[1].extent, ALIGNMENT)
             return _Images(1, apart, None, *axes)
         return _Images(image.extent, self.offset.factor(image), image, *axes)
 

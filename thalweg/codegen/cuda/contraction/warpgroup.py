@@ -74,7 +74,7 @@ class Pipeline:
     b: SharedTile
     b_offset: int  # of the second tile in a stage
     stage: int
-    stages: int  # a power of two
+    stages: int
     barriers: int  # the full ones, then the empty ones
     dtype: np.dtype[Any]
 
@@ -108,7 +108,9 @@ def multiply_blocks(
     b, kind = frame.b, struct(FLOAT, pipeline.sums)
     distance = frame.times32(group, pipeline.rows_distance)
     elected = b.convert("zext", b.compare("eq", lane, frame.i32(0)), "i32")
-    given = [first, count, distance, elected]
+    turn = frame.over32(first, pipeline.stages)
+    parity = b.binary("and", turn, frame.i32(1))
+    given = [frame.modulo32(first, pipeline.stages), parity, count, distance, elected]
     if frame.target.is_emulated:
         helpers = Helpers(frame)
         name = f"emulated.blocks.{pipeline.columns}"
@@ -134,33 +136,34 @@ def _product(pipeline: Pipeline, step: int, sums: str) -> str:
 def _inline_blocks(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
     count, stages, size = pipeline.sums, pipeline.stages, pipeline.stage
     sums = ", ".join(f"${n}" for n in range(count))
-    base, first, blocks, rows, elected = (f"${2 * count + n}" for n in range(5))
+    base, first, parity, blocks, rows, elected = (f"${2 * count + n}" for n in range(6))
     full, empty = pipeline.barriers, pipeline.barriers + 8 * stages
     left = Descriptor.of(pipeline.a).bits
     right = Descriptor.of(pipeline.b).bits + (pipeline.b_offset >> 4)
     products = "".join(_product(pipeline, step, sums) for step in range(pipeline.steps))
-    before = f"sub.u32 st, it, 1; and.b32 st, st, {stages - 1}; mad.lo.u32 fa, st, 8, {base};"
     text = f"""{{
-.reg .pred p, q, e; .reg .b32 it, end, st, ph, fa; .reg .b64 da, db, xa, xb, wide;
-setp.ne.u32 e, {elected}, 0; mov.u32 it, {first}; add.u32 end, it, {blocks};
+.reg .pred p, q, e; .reg .b32 it, st, ph, at, last, fa; .reg .b64 da, db, xa, xb, wide;
+setp.ne.u32 e, {elected}, 0; mov.u32 it, 0; mov.u32 st, {first}; mov.u32 ph, {parity};
+mov.u32 last, {base};
 L${{:uid}}:
-and.b32 st, it, {stages - 1}; shr.u32 ph, it, {stages.bit_length() - 1}; and.b32 ph, ph, 1;
-mad.lo.u32 fa, st, 8, {base};
+mad.lo.u32 at, st, 8, {base};
 W${{:uid}}:
-mbarrier.try_wait.parity.shared::cta.b64 p, [fa+{full}], ph; @!p bra W${{:uid}};
+mbarrier.try_wait.parity.shared::cta.b64 p, [at+{full}], ph; @!p bra W${{:uid}};
 mad.lo.u32 fa, st, {size}, {base}; shr.u32 fa, fa, 4; and.b32 fa, fa, {_FIELD};
 cvt.u64.u32 wide, fa; add.s64 db, wide, {right}; cvt.u64.u32 da, {rows};
 add.s64 wide, wide, da; add.s64 da, wide, {left};
 wgmma.fence.sync.aligned;
 {products}wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;
-setp.gt.u32 q, it, {first}; and.pred q, q, e; {before}
-@q mbarrier.arrive.shared::cta.b64 _, [fa+{empty}];
-add.u32 it, it, 1; setp.lt.u32 p, it, end; @p bra L${{:uid}};
-wgmma.wait_group.sync.aligned 0; {before}
-@e mbarrier.arrive.shared::cta.b64 _, [fa+{empty}];
+setp.gt.u32 q, it, 0; and.pred q, q, e;
+@q mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
+mov.u32 last, at; add.u32 st, st, 1; setp.eq.u32 p, st, {stages};
+@p mov.u32 st, 0; @p xor.b32 ph, ph, 1;
+add.u32 it, it, 1; setp.lt.u32 p, it, {blocks}; @p bra L${{:uid}};
+wgmma.wait_group.sync.aligned 0;
+@e mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
 }}""".replace("\n", "\\0A")
     tied = [str(n) for n in range(count)]
-    constraints = ",".join(["=f"] * count + tied + ["r"] * 5 + ["~{memory}"])
+    constraints = ",".join(["=f"] * count + tied + ["r"] * 6 + ["~{memory}"])
     zeros = [constant(FLOAT, 0)] * count
     return inline(b, struct(FLOAT, count), text, constraints, [*zeros, *given])
 
@@ -169,16 +172,13 @@ wgmma.wait_group.sync.aligned 0; {before}
 
 
 def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
-    grid, base, first, count, rows, elected = b.parameters
+    grid, base, first, parity, count, rows, elected = b.parameters
     sums = b.stack(FLOAT, pipeline.sums)
     for number in range(pipeline.sums):
         b.store(constant(FLOAT, 0), b.element(sums, "float", constant(I64, number)))
     stages, one = pipeline.stages, constant(I32, 1)
-    end = b.binary("add", first, count)
-    with b.loop(first, end, one) as loop:
-        stage = b.binary("and", loop.index, constant(I32, stages - 1))
-        turn = b.binary("udiv", loop.index, constant(I32, stages))
-        parity = b.binary("and", turn, one)
+    with b.loop(constant(I32, 0), count, one, [first, parity]) as loop:
+        stage, parity = loop.carried
         barrier = b.binary("mul", stage, constant(I32, 8))
         full = b.element(base, "i8", b.binary("add", barrier, constant(I32, pipeline.barriers)))
         _call(b, "emulated.mbarrier.wait", [grid, full, parity], write_wait)
@@ -199,6 +199,10 @@ def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
         with b.when(b.compare("ne", elected, constant(I32, 0))):
             given = [grid, empty, one, constant(I32, 0)]
             _call(b, "emulated.mbarrier.arrive", given, write_arrive)
+        after = b.binary("add", stage, one)
+        is_last = b.compare("eq", after, constant(I32, stages))
+        turned = b.binary("xor", parity, b.convert("zext", is_last, "i32"))
+        loop.next = [b.select(is_last, constant(I32, 0), after), turned]
     found = [
         b.load(FLOAT, b.element(sums, "float", constant(I64, n))) for n in range(pipeline.sums)
     ]

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 
 from thalweg.codegen.cuda.contraction.async_instructions import BARRIER_BYTES, AsyncInstructions
 from thalweg.codegen.cuda.contraction.copy_engine import BoxCopy, box_copy
+from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
 from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.layout import ATOM, LINE, SharedTile
 from thalweg.codegen.cuda.contraction.problem import Operand, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import At, Space, round_up
+from thalweg.codegen.cuda.contraction.staged_output import StagedOutput
 from thalweg.codegen.cuda.contraction.staging import Staging, shared_tile
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
 from thalweg.codegen.cuda.contraction.warpgroup import ROWS, Pipeline, multiply_blocks
@@ -101,9 +103,15 @@ class Plan:
         ]
         self.stage = offsets[1] + round_up(tiles[1].bytes, ATOM)
         self.stages, self.warps, self.loaders = made.stages, made.warps, made.loaders
-        self.barriers = made.stages * self.stage
-        self.slabs = self.barriers + round_up(2 * made.stages * BARRIER_BYTES, 128)
-        self.size = self.slabs + made.warps * SLAB_BYTES
+        staged = epilogue_of(problem, made) if made.buffers and not made.has_parts else None
+        self.epilogue = staged
+        self.buffers = self.barriers = made.stages * self.stage
+        count = 2 * made.stages
+        if staged is not None:
+            self.barriers += staged.bytes
+            count += staged.barriers
+        self.slabs = self.barriers + round_up(count * BARRIER_BYTES, 128)
+        self.size = self.slabs + (made.warps * SLAB_BYTES if staged is None else 0)
         self.pipeline = Pipeline(
             tiles[0],
             tiles[1],
@@ -121,13 +129,19 @@ class Plan:
 
     @property
     def tensor_maps(self) -> tuple[TensorMapSpec, ...]:
-        """The maps that the kernel takes."""
-        return tuple(copy.spec for copy in self.copies)
+        """The maps that the kernel takes: those of the operands, then those of the epilogue."""
+        staged = () if self.epilogue is None else self.epilogue.tensor_maps.values()
+        return (*(copy.spec for copy in self.copies), *staged)
 
     @property
     def copied_bytes(self) -> int:
         """What the copy engine brings to a stage."""
         return sum(side.tile.bytes for side in self.sides if side.copy is not None)
+
+    @property
+    def read_barriers(self) -> int:
+        """Where the barriers of what the epilogue reads are."""
+        return self.barriers + 2 * self.stages * BARRIER_BYTES
 
     @property
     def is_all_copied(self) -> bool:
@@ -141,10 +155,11 @@ def emit_wgmma(work: Work, frame: GridFrame) -> None:
     engine = AsyncInstructions(frame)
     _make_barriers(plan, frame, engine)
     frame.grid.barrier()
+    # All lanes take the warp's number from one: the branch is then known to be the same for all.
+    warp = frame.grid.from_lane(frame.over32(frame.number, 32), frame.i32(0))
+    with frame.b.when(frame.b.compare("slt", warp, frame.i32(plan.warps))):
+        _multiply(work, plan, frame, warp)
     consumers = frame.i32(32 * plan.warps)
-    is_consumer = frame.b.compare("slt", frame.number, consumers)
-    with frame.b.when(is_consumer):
-        _multiply(work, plan, frame)
     first = frame.b.compare("eq", frame.number, consumers)
     loads = frame.b.compare("sge", frame.number, consumers)
     with frame.b.when(first if plan.is_all_copied else loads):
@@ -160,19 +175,33 @@ def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> N
             full = frame.at_byte(frame.memory, plan.barriers + BARRIER_BYTES * stage)
             engine.init(full, arrivals)
             engine.init(frame.at_byte(full, BARRIER_BYTES * plan.stages), plan.warps)
+        for number in range(plan.epilogue.barriers if plan.epilogue is not None else 0):
+            engine.init(frame.at_byte(frame.memory, plan.read_barriers + BARRIER_BYTES * number), 1)
         engine.publish()
 
 
-def _multiply(work: Work, plan: Plan, frame: GridFrame) -> None:
+def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
     """What the warps that multiply do."""
-    lane, warp = frame.modulo32(frame.number, 32), frame.over32(frame.number, 32)
-    group, within = frame.over32(warp, 4), frame.modulo32(warp, 4)
+    lane = frame.modulo32(frame.number, 32)
+    group = frame.over32(warp, 4)
+
+    def sums_of(tile: Tile) -> list[Value]:
+        count = frame.b.binary("sub", tile.end, tile.first)
+        return multiply_blocks(frame, plan.pipeline, tile.done, count, group, lane)
+
+    if plan.epilogue is not None:
+        places = plan.buffers, plan.read_barriers
+        output = StagedOutput(work, plan.epilogue, frame, places, warp, lane)
+        output.begin()
+        with work.tiles_of_block(frame) as tile:
+            output.store(tile, sums_of(tile))
+        output.end()
+        return
     memory = frame.at_byte(frame.memory, plan.slabs)
     slabs = Slabs(frame, frame.at_byte(memory, frame.times32(warp, SLAB_BYTES)), lane)
-    row = frame.plus32(frame.times32(group, ROWS), frame.times32(within, ROWS // 4))
+    row = frame.times32(warp, ROWS // 4)
     with work.tiles_of_block(frame) as tile:
-        count = frame.b.binary("sub", tile.end, tile.first)
-        sums = multiply_blocks(frame, plan.pipeline, tile.done, count, group, lane)
+        sums = sums_of(tile)
         fours = [sums[at : at + 4] for at in range(0, len(sums), 4)]
         work.finish(frame, tile, lambda sink: slabs.store(sink, row, frame.i32(0), fours))
 
@@ -221,7 +250,7 @@ class _Producer:
     # Stages
 
     def _stage(self, number: Value) -> Value:
-        return self.frame.b.binary("and", number, self.frame.i32(self.plan.stages - 1))
+        return self.frame.modulo32(number, self.plan.stages)
 
     def _free_parity(self, number: Value) -> Value:
         """The parity of the phase that ends when a stage was multiplied before: at first, now."""
