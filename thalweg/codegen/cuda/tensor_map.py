@@ -35,7 +35,8 @@ class Windows:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map in numbers. Boxes are swizzled by 128 bytes; what is outside of it is zero."""
+    """A tensor map in numbers. The lines of a box are 128, 64 or 32 bytes, and swizzled by as many;
+    what is outside of the tensor is zero."""
 
     address: int
     dtype: str  # as NumPy and ml_dtypes name it
@@ -45,6 +46,11 @@ class TensorMap:
     box: tuple[int, ...]  # the elements of a copy along each axis
     steps: tuple[int, ...]  # elements from one that is copied to the next, along each axis
     windows: Windows | None = None
+
+    @property
+    def line_bytes(self) -> int:
+        """The bytes of a line of a box."""
+        return self.box[0] * self.itemsize
 
     def emulated(self) -> bytes:
         """The map as the emulated copy engine reads it: 32-bit words, see `MapWord`."""

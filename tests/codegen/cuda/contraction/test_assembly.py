@@ -17,6 +17,7 @@ from thalweg.codegen.cuda.target import CudaTarget
 BFLOAT16, FLOAT8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 COPIED = Schedule("wgmma", 128, 128, 64, 8, 1, stages=4, loaders=1)
 WINDOWS = narrow_convolutions(BFLOAT16, 8, 14, 14, 64, 128, 3, 3, pad=(1, 1))
+NARROW_WINDOWS = narrow_convolutions(BFLOAT16, 8, 14, 14, 16, 128, 5, 5, pad=(2, 2))
 
 CASES = {
     "cores": (matmul(512, 512, 512), Schedule("cores", 128, 128, 16, 8, 1), 90),
@@ -61,6 +62,8 @@ CASES = {
     "forward": (WINDOWS[0], COPIED, 90),
     "filter gradient": (WINDOWS[1], COPIED, 90),
     "input gradient": (WINDOWS[2], COPIED, 90),
+    "short lines": (NARROW_WINDOWS[0], COPIED, 90),
+    "short lines across": (NARROW_WINDOWS[1], COPIED, 90),
 }  # fmt: skip
 
 

@@ -206,22 +206,19 @@ def write_wait(b: Builder) -> None:
     b.ret()
 
 
-def _swizzled(b: Builder, tile: Value, offset: Value) -> Value:
-    """The address of a byte of a tile, of which every 16 are permuted by the line's number."""
-    line = b.binary("and", b.binary("lshr", offset, constant(I32, 7)), constant(I32, 7))
+def _swizzled(b: Builder, tensor: Value, tile: Value, offset: Value) -> Value:
+    """The address of a byte of a box: as many pieces of 16 bytes as a line has are permuted, by
+    which 128 bytes they are of."""
+    box, size = (_word(b, tensor, number) for number in (MapWord.BOX, MapWord.ITEMSIZE))
+    pieces = b.binary("lshr", b.binary("mul", box, size), constant(I32, 4))
+    mask = b.binary("sub", pieces, constant(I32, 1))
+    line = b.binary("and", b.binary("lshr", offset, constant(I32, 7)), mask)
     moved = b.binary("xor", offset, b.binary("shl", line, constant(I32, 4)))
     return b.element(tile, "i8", moved)
 
 
-def _put(
-    b: Builder,
-    place: tuple[Value, Value],
-    source: Value,
-    inside: Value,
-    size: Value,
-) -> None:
-    """Put an element to its swizzled place (tile, offset), or zeros where it is not inside."""
-    target = _swizzled(b, *place)
+def _put(b: Builder, target: Value, source: Value, inside: Value, size: Value) -> None:
+    """Put an element to its place, or zeros where it is not inside."""
     with b.loop(constant(I32, 0), size, constant(I32, 1)) as loop:
         byte = b.choose(
             inside,
@@ -258,7 +255,7 @@ def _arrived(b: Builder, grid: Value, barrier: Value, count: Value) -> None:
 def _write_box(b: Builder) -> None:
     grid, tensor, destination, barrier, *at = b.parameters
     with _elements_of_box(b, tensor, at) as (source, inside, offset, size):
-        _put(b, (destination, offset), source, inside, size)
+        _put(b, _swizzled(b, tensor, destination, offset), source, inside, size)
     _arrived(b, grid, barrier, _box_bytes(b, tensor))
     b.ret()
 
@@ -270,7 +267,7 @@ def _write_store(b: Builder) -> None:
         b.when(inside),
         b.loop(constant(I32, 0), size, constant(I32, 1)) as loop,
     ):
-        byte = b.load(I8, b.element(_swizzled(b, source, offset), "i8", loop.index))
+        byte = b.load(I8, b.element(_swizzled(b, tensor, source, offset), "i8", loop.index))
         b.store(byte, b.element(target, "i8", loop.index))
     b.ret()
 
@@ -310,7 +307,8 @@ def _write_windows(b: Builder) -> None:
             at += [b.binary("add", h, tap_h), n]
             source, inside = _element(b, tensor, at, size)
             index = b.binary("add", b.binary("mul", pixel.index, channels), loop.index)
-            _put(b, (destination, b.binary("mul", index, size)), source, inside, size)
+            target = _swizzled(b, tensor, destination, b.binary("mul", index, size))
+            _put(b, target, source, inside, size)
         following, carry = list[Value](), one
         for axis, place in enumerate((w, h)):
             step = b.binary("mul", carry, _word(b, tensor, MapWord.STEPS + 1 + axis))

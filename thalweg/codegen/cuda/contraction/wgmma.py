@@ -7,17 +7,19 @@ themselves. The other warps multiply: each group of four has 64 rows of the tile
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
 from thalweg.codegen.cuda.contraction.async_instructions import BARRIER_BYTES, AsyncInstructions
 from thalweg.codegen.cuda.contraction.copy_engine import BoxCopy, box_copy
 from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
 from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.layout import ATOM, LINE, SharedTile
+from thalweg.codegen.cuda.contraction.layout import ATOM, LINES, SharedTile
 from thalweg.codegen.cuda.contraction.problem import Operand, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
-from thalweg.codegen.cuda.contraction.space import At, Space, round_up
+from thalweg.codegen.cuda.contraction.space import At, Space, Words, round_up
 from thalweg.codegen.cuda.contraction.staged_output import StagedOutput
 from thalweg.codegen.cuda.contraction.staging import Staging, shared_tile
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
@@ -29,22 +31,25 @@ from thalweg.ir.dynamic import is_static
 
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
 _OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
+_LINE_COSTS = {128: 1.0, 64: 1.05, 32: 1.15}  # of products whose operand has such lines
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
 def padded(problem: Problem, made: Schedule) -> Problem:
-    """The problem with spaces in which boxes of the copy engine are of one image or matrix.
+    """The problem with spaces, and lines of the operands, in which boxes of the copy engine are of
+    one image or matrix.
 
-    Of several ways the one by which the engine reads the most operands, with the fewest zeros.
+    Of several ways the one by which the engine reads the most operands, with the least work.
     """
-    panel = LINE // problem.a.dtype.itemsize
+    size = problem.a.dtype.itemsize
+    multiples = [line // size for line in LINES]
     choices = [
-        _over(problem, rows, columns, reduced)
-        for reduced in _ways(problem.reduced, made.k)
-        for rows in _ways(problem.rows, panel)
-        for columns in _ways(problem.columns, panel)
+        _over(problem, made, rows, columns, reduced)
+        for reduced in _ways(problem.reduced, {made.k, *multiples})
+        for rows in _ways(problem.rows, multiples)
+        for columns in _ways(problem.columns, multiples)
     ]
-    return max(choices, key=lambda choice: len(_copies(choice, made)))
+    return max(choices, key=lambda choice: (len(_copies(choice, made)), -_work_of(choice)))
 
 
 def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
@@ -53,16 +58,36 @@ def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
     return [copy for copy in found if copy is not None and problem.is_aligned]
 
 
-def _over(problem: Problem, rows: Space, columns: Space, reduced: Space) -> Problem:
-    a = replace(problem.a, across=rows, along=reduced)
-    b = replace(problem.b, across=columns, along=reduced)
+def _work_of(problem: Problem) -> float:
+    """What is multiplied, zeros included, and what short lines cost besides."""
+    lines = prod(_LINE_COSTS[operand.line_bytes] for operand in (problem.a, problem.b))
+    return lines * prod(map(float, problem.shape))
+
+
+def _over(problem: Problem, made: Schedule, rows: Space, columns: Space, reduced: Space) -> Problem:
+    a = _with_lines(replace(problem.a, across=rows, along=reduced), made.m, made.k)
+    b = _with_lines(replace(problem.b, across=columns, along=reduced), made.n, made.k)
     return replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
 
 
-def _ways(space: Space, multiple: int) -> list[Space]:
-    """A space as it is, and padded where that is another one."""
-    other = _padded(space, multiple)
-    return [space] if other is space else [space, other]
+def _with_lines(operand: Operand, mn: int, k: int) -> Operand:
+    """An operand with the longest lines that the copy engine brings."""
+    for line in LINES:
+        made = replace(operand, line_bytes=line)
+        if box_copy(made, shared_tile(made, mn, k)) is not None:
+            return made
+    return operand
+
+
+def _ways(space: Space, multiples: Iterable[int]) -> list[Space]:
+    """A space as it is, and padded to multiples where those are other ones."""
+    found = {space.multiple: space}
+    for multiple in sorted(multiples):
+        other = _padded(space, multiple)
+        if other is not space:
+            grown = round_up(int(other.variables[-1].extent), multiple)
+            found[grown] = other  # of the same size, the largest multiple
+    return list(found.values())
 
 
 def _padded(space: Space, multiple: int) -> Space:
@@ -83,11 +108,6 @@ class Side:
     tile: SharedTile
     offset: int  # in a stage
     copy: BoxCopy | None
-
-    @property
-    def panels(self) -> int:
-        """The boxes of a tile."""
-        return 1 if self.tile.axis == "k" else self.tile.mn // self.tile.panel
 
 
 class Plan:
@@ -273,10 +293,11 @@ class _Producer:
 
     def _panels(self, side: Side, tile: Tile, start: Value) -> list[At]:
         """The variables across the terms at each box of a tile."""
-        frame, panel = self.frame, side.tile.panel
+        frame, shared = self.frame, side.tile
+        step = shared.panel if shared.axis == "mn" else 0
         places = [
-            side.operand.across.at(frame, frame.plus32(start, panel * n))[0]
-            for n in range(side.panels)
+            side.operand.across.at(frame, frame.plus32(start, step * n))[0]
+            for n in range(shared.panels)
         ]
         return [{**tile.batch, **at} for at in places]
 
@@ -285,26 +306,30 @@ class _Producer:
         with frame.b.when(self.first):
             full = self._barrier(number, is_full=True)
             engine.arrive(full, self.plan.copied_bytes)
-            terms = self._terms(start)
             maps = iter(frame.maps)
             for side, panels in zip(self.plan.sides, boxes, strict=True):
                 if side.copy is None:
                     continue
-                tensor_map = next(maps)
+                tensor_map, shared = next(maps), side.tile
+                step = shared.panel if shared.axis == "k" else 0
                 for n, at in enumerate(panels):
-                    size = side.tile.bytes // side.panels
-                    place = frame.at_byte(self._base(number, side), n * size)
+                    place = frame.at_byte(
+                        self._base(number, side), n * shared.bytes // shared.panels
+                    )
+                    terms = self._terms(frame.plus32(start, step * n))
                     self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
 
     def _terms(self, start: Value) -> At:
-        """The reduced variables at an index; of no terms at all, places outside of any tensor: a
-        map has an element even then."""
+        """The reduced variables at an index; from the end on, places outside of any tensor: a map
+        has an element even where there are no terms, and a window has one behind its last."""
         frame, space = self.frame, self.work.problem.reduced
         terms, _ = space.at(frame, start)
         begun = frame.b.compare("slt", start, space.size(frame))
         outside = constant(I64, _OUTSIDE)
         some = [v for v in terms if not is_static(v.extent) or v.extent == 0]
-        return {**terms, **{v: frame.b.select(begun, terms[v], outside) for v in some}}
+        if space.is_static and space.count(Words(0)) % self.work.schedule.k:
+            some = [space.last, *some]
+        return {**terms, **{v: frame.b.select(begun, terms[v], outside) for v in some if v}}
 
     def _copy_box(
         self, copy: BoxCopy, tensor_map: Value, place: Value, full: Value, at: At
