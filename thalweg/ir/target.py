@@ -56,6 +56,7 @@ class Target:
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
+    fuses_attention: bool = False  # a kernel computes scores, probabilities and their products
 
     # Contractions
     min_contraction_work: int = 2048  # multiplications from which it pays to pack operands

@@ -56,6 +56,7 @@ class CudaTarget(Target):
     min_shared_rows: int = 1
     prefers_gathers: bool = True
     fuses_rows: bool = True
+    fuses_attention: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
     widens_freely: bool = True
     channels_read: int = 8
