@@ -61,6 +61,7 @@ class Target:
     min_nested_columns: int = 0  # the same where they do not go along rows
     max_tile_taps: int = 0  # elements of windows that an iteration of a tiled nest reduces; 0: none
     min_tiled_elements: int = 1 << 21  # of a nest's result: threads would be too few
+    fuses_attention: bool = False  # a kernel computes scores, probabilities and their products
 
     # Contractions
     min_contraction_work: int = 2048  # multiplications from which it pays to pack operands

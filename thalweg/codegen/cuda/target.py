@@ -60,6 +60,7 @@ class CudaTarget(Target):
     min_nested_columns: int = 1 << 14
     max_tile_taps: int = 64
     fuses_rows: bool = True
+    fuses_attention: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
     widens_freely: bool = True
     channels_read: int = 8

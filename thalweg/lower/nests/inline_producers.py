@@ -134,8 +134,18 @@ class Resolver:
 
     def form(self, node: Node, at: IndexTuple) -> Any:
         """The element of a node's output at an index, as an expression or a Scatter of those."""
+        return self._resolved(node, at, self._operands.form(node, at))
+
+    def fused_form(self, node: Node, at: IndexTuple) -> Expr:
+        """The element of an output whose loops hold all that the node computes."""
+        return self._resolved(node, at, as_expr(node.op.fused_loop(at, *self._operands.of(node))))
+
+    def can_fuse(self, node: Node) -> bool:
+        """Whether a node has a form that is one kernel, for the shapes of its operands."""
+        return node.op.has("fused_loop") and node.op.can_fuse(self._operands.flat(node))
+
+    def _resolved(self, node: Node, at: IndexTuple, raw: Expr | Scatter) -> Any:
         outer, self._node = self._node, node
-        raw = self._operands.form(node, at)
         resolution = _Resolution(self)
         if not isinstance(raw, Scatter):
             result = _typed(resolution.of(raw), node, at.output)
