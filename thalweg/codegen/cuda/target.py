@@ -52,7 +52,7 @@ class CudaTarget(Target):
 
     # Kernels are split over the grid when they are emitted, by their own sizes.
     reduction_splits: int = 1
-    min_split_elements: int = 1 << 62
+    min_split_elements: int = 1 << 16
     min_shared_results: int = 1
     min_shared_rows: int = 1
     prefers_gathers: bool = True

@@ -72,15 +72,17 @@ class HoistReductions:
     def _replacement(self, node: Node, part: Reduce, is_nested: bool) -> Expr | None:
         free = free_variables(part)
         level = tuple(v for v in self._variables if v in free)
-        if self._fits(level, part) and not (is_nested and self._is_apart(level, part)):
+        key = structure([part], level)
+        is_known = self._target.prefers_one_pass and key in self._stored and not _may_change(part)
+        fits = self._fits(level, part) and not (is_nested and self._is_apart(level, part))
+        if fits and not is_known:
             if len(level) == len(self._variables):
                 return self._split(node, part, level)
             return None
-        key = structure([part], level)
         if key not in self._stored:
             write, _ = stored(part, level, node)
-            self._stored[key] = write.buffer
             self._add(node, level, [write])
+            self._stored[key] = write.buffer
         return Load(self._stored[key], row_major(level))
 
     def _fits(self, level: tuple[Variable, ...], part: Reduce) -> bool:
@@ -130,6 +132,11 @@ class HoistReductions:
         write, load = stored(Reduce(kind, rest, renamed), loops, node)
         self._add(node, loops, [write])
         return Reduce(kind, (outer,), load)
+
+
+def _may_change(part: Reduce) -> bool:
+    """Whether a reduction reads variables, which an update may have written since."""
+    return any(load.buffer.is_variable for load in walk([part.body]) if isinstance(load, Load))
 
 
 def _goes_along_rows(body: Expr, variables: Sequence[Variable]) -> bool:
