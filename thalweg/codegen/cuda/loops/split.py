@@ -24,7 +24,7 @@ from thalweg.ir.expr import Reduce
 from thalweg.ir.rewrite import postorder
 
 _CELL = 8  # bytes of a value in scratch memory
-_MIN_ELEMENTS = 1 << 14  # of a kernel that is worth a second launch
+_MIN_ELEMENTS = 1 << 20  # of a kernel that is worth a second launch
 _MIN_TERMS = 64  # of a part
 _MAX_PARTS = 512
 _BLOCKS = 2  # of the first launch that a multiprocessor has at once
