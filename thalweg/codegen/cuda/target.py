@@ -39,6 +39,7 @@ class CudaTarget(Target):
     clock: float = 1.75e9  # cycles a second, under load
 
     alignment: int = 256
+    stored_bytes: int = 32
     vector_bytes: int = 16
     registers: int = 255
     l2: int = 50 << 20
@@ -60,6 +61,7 @@ class CudaTarget(Target):
     min_nested_columns: int = 1 << 14
     max_tile_taps: int = 64
     fuses_rows: bool = True
+    reads_strided: bool = True
     fuses_attention: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
     widens_freely: bool = True

@@ -42,6 +42,7 @@ from thalweg.platform.dtype_traits import compute_dtype
 Tile = dict[Variable, int]  # how many neighbours along a variable an iteration computes
 
 _MAX_TAPS = 9  # of a window that is unrolled
+_ROW, _MAX_ROW = 8, 32  # elements of a vector, and of what an iteration writes of a row
 _SIDES = (2, 3, 7)  # of a tile along a variable of which any side will do: the first that divides
 
 
@@ -104,7 +105,7 @@ def _tile(nest: LoopNest, target: Target) -> Tile:
     found: Tile = {}
     for variable in reversed(nest.variables):
         size = taps * math.prod(found.values())
-        sides = () if variable is along else _sides(variable, nest)
+        sides = _row_sides(variable, nest) if variable is along else _sides(variable, nest)
         best = next((side for side in sides if size * side <= target.max_tile_taps), 1)
         if best > 1:
             found[variable] = best
@@ -120,6 +121,18 @@ def _sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
     if any(_overlaps(variable, place) for place in places):
         return [side for side in _SIDES if variable.extent % side == 0]
     return ()
+
+
+def _row_sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
+    """The same along rows of a result that are put together from several rows of what is read, in
+    whole vectors."""
+    places = [place for offsets in nest.loads.values() for place in offsets]
+    terms = [t for p in places for t in p.terms if isinstance(t, FloorMod)]
+    steps = [t.divisor * max(t.modulus, 1) for t in terms if variable in t.number.terms]
+    if not steps or any(place.factor(variable) for place in places):
+        return ()
+    sides = (math.lcm(_ROW, *steps), variable.extent)
+    return [s for s in sides if s <= _MAX_ROW and s % _ROW == 0 and variable.extent % s == 0]
 
 
 def _contiguous(nest: LoopNest) -> Variable | None:
