@@ -56,6 +56,12 @@ class Target:
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
+    prefers_one_pass: bool = False  # where statistics could be found one after the other as well
+    min_nested_rows: int = 0  # reductions that others need and that stay inside of those
+    min_nested_columns: int = 0  # the same where they do not go along rows
+    max_tile_taps: int = 0  # elements of windows that an iteration of a tiled nest reduces; 0: none
+    min_tiled_elements: int = 1 << 21  # of a nest's result: threads would be too few
+    fuses_attention: bool = False  # a kernel computes scores, probabilities and their products
 
     # Contractions
     min_contraction_work: int = 2048  # multiplications from which it pays to pack operands

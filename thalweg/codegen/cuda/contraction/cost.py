@@ -39,6 +39,7 @@ _FILL = 1_200  # cycles until the first operands of a tile are there
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
 _WAY_OUT = 0.12  # cycles for each sum of a tile, besides the bytes that are written
+_STAGED_OUT = 0.08  # the same where the copy engine reads and writes
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,10 @@ class Cost:
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
 
     def _way_out(self) -> float:
-        """The stores of a tile."""
+        """The stores of a tile; with buffers, memory is read and written meanwhile."""
         kernel, made = self.problem.kernel, self.made
+        if made.buffers:
+            return made.m * made.n * _STAGED_OUT
         written = sum(np.dtype(store.buffer.dtype).itemsize for store in kernel.stores)
         read = len(kernel.every(Load)) - 2
         size = made.m * made.n

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from thalweg.codegen.cuda.contraction import mma, wgmma
 from thalweg.codegen.cuda.contraction.cost import Cost
+from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
 from thalweg.codegen.cuda.contraction.problem import (
     BFLOAT16,
     FLOAT8,
@@ -35,6 +36,9 @@ _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones a
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
+_STAGES = (8, 7, 6, 5, 4, 3, 2)
+_WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
+_SHORT_TERMS = 512
 _GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
 
 # (rows, columns, warps) of a tile on the cores
@@ -80,6 +84,8 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
     units = target.multiprocessors
     work = Work(problem, tile)
     tiles, depth = work.tiles(problem.words()), work.counts(problem.words())[3]
+    if tile.buffers:
+        return
     if tile.unit == "wgmma":
         for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
             made = replace(tile, splits=splits)
@@ -131,8 +137,26 @@ def _grouped(
     if own and n > _MAX_OWN_COLUMNS:
         return
     made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
-    for deep in _with_stages(target, made, (8, 4, 2), partial(_wgmma_bytes, padded)):
+    size = partial(_wgmma_bytes, padded)
+    for deep in _with_stages(target, made, _STAGES, size):
         yield deep, padded
+    buffers = _buffers(padded, made)
+    if is_copied and buffers:
+        for deep in _with_stages(target, replace(made, buffers=buffers), _STAGES, size):
+            yield deep, padded
+
+
+def _buffers(problem: Problem, made: Schedule) -> int:
+    """How many chunks of a tile the epilogue has in shared memory; 0 where threads read and write
+    them. What it reads is asked for that long ahead; short sums leave little other time for it."""
+    found = epilogue_of(problem, replace(made, buffers=2))
+    if found is None:
+        return 0
+    chunk = found.warps * found.warp_bytes
+    if not found.loads:
+        return max(2, min(_WRITTEN_BYTES // chunk, found.chunks))
+    is_short = problem.shape[3] < _SHORT_TERMS
+    return max(2, (2 if is_short else 1) * _READ_BYTES // chunk)
 
 
 def _with_stages(
