@@ -13,7 +13,6 @@ import argparse
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +45,8 @@ def variants(problem: Any, target: Any, most: int) -> list[Any]:
     distinct = {(s.unit, s.m, s.n, s.splits > 1, s.buffers > 0): s for s in reversed(ranked)}
     likely = sorted(distinct.values(), key=ranked.index)[:most]
     plain = next((s for s in ranked if s.buffers == 0 and s.unit == "wgmma"), None)
-    chosen = ranked[0]
-    fewer = [replace(chosen, buffers=chosen.buffers // 2)] if chosen.buffers > 3 else []
-    return list(dict.fromkeys([*likely, *fewer, *([plain] if plain else [])]))
+    shared = next((s for s in ranked if s.residents > 1), None)
+    return list(dict.fromkeys(s for s in (*likely, plain, shared) if s is not None))
 
 
 def measure(network: str, given: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from thalweg.alias.libraries.table import patches
 
 def use_tensorflow() -> None:
     """Let `import tensorflow` give what version 2 has kept of version 1."""
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # else it takes the library's own Keras for its own
     version1 = importlib.import_module("tensorflow.compat.v1")
     version1.disable_v2_behavior()
     sys.modules["tensorflow"] = version1

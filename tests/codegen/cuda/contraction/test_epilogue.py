@@ -58,7 +58,14 @@ EPILOGUES = {"plain": lambda kernel: kernel, "updated": updated, "masked": maske
 
 
 @pytest.mark.parametrize(
-    "made", [NARROW, WIDE, replace(WIDE, buffers=2), replace(NARROW, buffers=5)]
+    "made",
+    [
+        NARROW,
+        WIDE,
+        replace(WIDE, buffers=2),
+        replace(NARROW, buffers=5),
+        replace(NARROW, residents=2),
+    ],
 )
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_matrices(epilogue, made):

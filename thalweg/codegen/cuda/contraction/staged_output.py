@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 
 from thalweg.codegen.cuda.contraction.async_instructions import BARRIER_BYTES, AsyncInstructions
 from thalweg.codegen.cuda.contraction.epilogue import (
-    COLUMNS,
     PAIR,
-    PANEL,
     ROWS,
     Box,
     Epilogue,
     Matrix,
 )
 from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves
-from thalweg.codegen.cuda.contraction.layout import LINE, PIECE
+from thalweg.codegen.cuda.contraction.layout import PIECE
 from thalweg.codegen.cuda.contraction.output import store_all, together
 from thalweg.codegen.cuda.contraction.space import At, Space
 from thalweg.codegen.cuda.contraction.work import Tile, Work
@@ -102,7 +100,7 @@ class StagedOutput:
 
     def store(self, tile: Tile, sums: Sequence[Value]) -> None:
         """Store the sums of a tile: of every 8 columns, two of a row and two of the row 8 below."""
-        per_chunk = COLUMNS // _BLOCK * 4
+        per_chunk = self.epilogue.columns // _BLOCK * 4
         for chunk in range(self.epilogue.chunks):
             self._chunk(tile, chunk, sums[chunk * per_chunk : (chunk + 1) * per_chunk])
 
@@ -180,8 +178,8 @@ class StagedOutput:
         for box in boxes:
             outer = [frame.b.convert("trunc", batch[v], "i32") for v in box.batch]
             for panel in range(box.panels):
-                start = frame.plus32(column, chunk * COLUMNS + panel * box.panel_columns)
-                memory = frame.at_byte(buffer, box.offset + panel * PANEL)
+                start = frame.plus32(column, chunk * box.columns + panel * box.panel)
+                memory = frame.at_byte(buffer, box.offset + panel * box.panel_bytes)
                 tensor_map, at = self._maps[box.matrix], [start, row, *outer]
                 if barrier is None:
                     self.engine.store_box(tensor_map, memory, at)
@@ -197,8 +195,9 @@ class StagedOutput:
             _existing(frame, problem.rows, frame.plus32(row, half * _HALF)) for half in range(2)
         ]
         first = frame.plus32(tile.column, frame.times32(self._pair, PAIR))
-        for block in range(COLUMNS // _BLOCK):
-            column = frame.plus32(first, chunk * COLUMNS + block * _BLOCK)
+        width = self.epilogue.columns
+        for block in range(width // _BLOCK):
+            column = frame.plus32(first, chunk * width + block * _BLOCK)
             columns = _existing(frame, problem.columns, column)
             for half in range(2):
                 pair = sums[4 * block + 2 * half : 4 * block + 2 * half + 2]
@@ -220,13 +219,17 @@ class StagedOutput:
         frame, b = self.frame, self.frame.b
         found: dict[Matrix, Value] = {}
         for box in boxes:
-            panel, byte = divmod(block * _BLOCK * box.itemsize, LINE)
-            pair = frame.times32(self._pair, PAIR * box.itemsize)
-            within = frame.plus32(pair, byte)
-            turned = b.binary("xor", within, frame.times32(self._row, PIECE))
-            place = frame.plus32(frame.times32(self._row, LINE), turned)
-            known = box.offset + panel * PANEL + half * _HALF * LINE
-            found[box.matrix] = frame.at_byte(frame.at_byte(buffer, place), known)
+            line = box.line_bytes
+            panel, byte = divmod(block * _BLOCK * box.itemsize, line)
+            within = frame.plus32(frame.times32(self._pair, PAIR * box.itemsize), byte)
+            place = frame.times32(self._row, line)  # rows that are 8 apart have one permutation
+            number = b.binary("lshr", place, frame.i32(7))
+            bits = b.binary("and", number, frame.i32(line // PIECE - 1))
+            turned = b.binary("xor", within, frame.times32(bits, PIECE))
+            known = box.offset + panel * box.panel_bytes + half * _HALF * line
+            found[box.matrix] = frame.at_byte(
+                frame.at_byte(buffer, frame.plus32(place, turned)), known
+            )
         return found
 
 
