@@ -68,6 +68,8 @@ class Op:
     blocking: ClassVar[bool] = False
     #: its kernel takes a function, which it calls with (value, error) when there is one of them
     asynchronous: ClassVar[bool] = False
+    #: its kernel takes values where they are: others get arrays of the host for buffers of devices
+    takes_buffers: ClassVar[bool] = False
     #: the kinds of devices that have a kernel for it
     device_kinds: ClassVar[frozenset[str]] = frozenset({"CPU"})
 

@@ -16,7 +16,6 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import Allocate, VariableCell
 from thalweg.partition.rendezvous import Rendezvous
-from thalweg.partition.transfers import Sending
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Backend, Elsewhere, Executable, host_arrays
 from thalweg.runtime.resources import Resources
@@ -81,7 +80,7 @@ def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> C
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
     kernel = _kernel(unit, takes_context)
-    if backend.has_accelerator and not isinstance(unit.op, Sending):
+    if backend.has_accelerator and not unit.op.takes_buffers:
         kernel = _with_host_arrays(kernel)
     return Call(kernel, takes_context, references, unit, (unit,))
 

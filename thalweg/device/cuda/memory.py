@@ -234,6 +234,10 @@ class DeviceBuffer(Buffer):
     def __del__(self) -> None:
         self._memory.pool.drop(self._block)
 
+    def first_rows(self, count: int) -> DeviceBuffer:
+        """The first rows, in the same memory."""
+        return self if count == self.shape[0] else _FirstRows(self, count)
+
     @property
     def ndim(self) -> int:
         """The number of its axes."""
@@ -269,3 +273,17 @@ class DeviceBuffer(Buffer):
         value = self.snapshot()
         change(value)
         self.fill(value)
+
+
+class _FirstRows(DeviceBuffer):
+    """The first rows of a buffer, which it keeps alive."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: DeviceBuffer, count: int) -> None:
+        shape = (count, *whole.shape[1:])
+        super().__init__(whole._memory, whole._block, shape, whole.dtype, whole.device)
+        self._whole = whole
+
+    def __del__(self) -> None:
+        """The memory is the other one's."""
