@@ -87,7 +87,7 @@ bench-cluster: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python benchmarks/cluster/run.py $(BENCH)
 
 bench-cuda: .venv/.stamp
-	$(BIN)/python benchmarks/cuda/networks.py --peers $(BENCH)
+	$(BIN)/python benchmarks/cuda/networks.py --peers torch jax --warm $(BENCH)
 	$(BIN)/python benchmarks/cuda/contractions.py make build/contractions
 	$(BIN)/python benchmarks/cuda/contractions.py run build/contractions
 	$(BIN)/python benchmarks/cuda/streams.py make build/streams

@@ -48,7 +48,8 @@ _MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75
 #: How tensor maps name the elements of tensors; those of other types are bytes.
 _MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
 _MAP_BYTES = 0
-_NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE = 0, 3, 3, 0
+_NOT_INTERLEAVED, _L2_256, _ZEROS_OUTSIDE = 0, 3, 0
+_SWIZZLES = {32: 1, 64: 2, 128: 3}  # by the bytes of a line
 
 
 class _KernelParameters(Structure):
@@ -315,7 +316,8 @@ class LibcudaContext(Context):
             (c_uint64 * max(rank - 1, 1))(*tensor_map.strides),
         )
         steps = (c_uint * rank)(*tensor_map.steps)
-        rest = steps, _NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE
+        swizzle = _SWIZZLES[tensor_map.line_bytes]
+        rest = steps, _NOT_INTERLEAVED, swizzle, _L2_256, _ZEROS_OUTSIDE
         windows = tensor_map.windows
         if windows is None:
             box = (c_uint * rank)(*tensor_map.box)
