@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -373,9 +374,16 @@ class LibcudaGraph(Graph):
         self._condition: Sequence[int] | None = None  # of one that repeats
         self._root = self  # the graph that is launched
         self._launch = _called_often("cuGraphLaunch", 2)
+        self._first: _Launch | None = None  # the kernel that was added first
+
+    @property
+    def _is_one_kernel(self) -> bool:
+        return len(self._nodes) == 1 and self._first is not None
 
     def add_kernel(self, kernel: KernelNode, after: Sequence[int]) -> int:
         given = _parameters(kernel, self._context_handle)
+        if not self._nodes and kernel.shape.cluster == (1, 1, 1):
+            self._first = _Launch(kernel)
         number = self._add("cuGraphAddKernelNode_v2", after, byref(given[0]))
         cluster = kernel.shape.cluster
         if cluster != (1, 1, 1):
@@ -452,6 +460,8 @@ class LibcudaGraph(Graph):
         return len(self._nodes) - 1
 
     def finish(self) -> None:
+        if self._is_one_kernel and self._root is self:
+            return  # it is launched by itself
         if self._condition is not None:  # whether there is another iteration
             self._add_condition(self._condition, sorted(self._leaves))
         if self._root is not self:
@@ -460,13 +470,19 @@ class LibcudaGraph(Graph):
         self._context.call("cuGraphInstantiateWithFlags", *arguments)
 
     def update(self, node: int, kernel: KernelNode) -> None:
+        if self._is_one_kernel and self._root is self:
+            self._first = _Launch(kernel)
+            return
         given = _parameters(kernel, self._context_handle)
         arguments = self._root._runnable, self._nodes[node], byref(given[0])
         self._context.call("cuGraphExecKernelNodeSetParams_v2", *arguments)
 
     def launch(self, stream: int) -> None:
         self._context.enter()
-        code = self._launch(self._runnable, stream)
+        if self._is_one_kernel and self._first is not None:
+            code = self._first(stream)
+        else:
+            code = self._launch(self._runnable, stream)
         if code:
             raise self._context.failure(code, "cuGraphLaunch", _described(code))
 
@@ -477,6 +493,30 @@ class LibcudaGraph(Graph):
             self._context.release("cuGraphExecDestroy", self._runnable)
         self._context.release("cuGraphDestroy", self._graph)
         self._runnable = c_void_p()
+
+
+class _Launch:
+    """A kernel that is launched by itself, which is faster than a graph of one."""
+
+    def __init__(self, kernel: KernelNode) -> None:
+        # A node has a copy of its parameters, so that a launch has, too.
+        self._words = ctypes.create_string_buffer(
+            ctypes.string_at(kernel.words, 8 * kernel.word_count)
+        )
+        size = BYTES * kernel.map_count
+        self._maps = (ctypes.c_char * (size + 64))()
+        maps = -(-ctypes.addressof(self._maps) // 64) * 64
+        ctypes.memmove(maps, kernel.maps, size)
+        own = replace(kernel, words=ctypes.addressof(self._words), maps=maps)
+        given, self._held = _parameters(own, c_void_p())
+        sizes = [c_uint(n) for n in (*kernel.shape.grid, *kernel.shape.block)]
+        shared = c_uint(kernel.shape.shared_bytes)
+        self._before = c_void_p(kernel.function), *sizes, shared
+        self._after = c_void_p(given.parameters), None
+        self._function = library().cuLaunchKernel
+
+    def __call__(self, stream: int) -> int:
+        return self._function(*self._before, c_void_p(stream), *self._after)
 
 
 def _parameters(kernel: KernelNode, context: c_void_p) -> tuple[_KernelParameters, Any]:
