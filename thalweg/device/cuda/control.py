@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 _ALIGNMENT = 256
 _MAX_SMALL = 1 << 10  # bytes of an input or a result that comes and goes with the counters
-_SPIN = 2e-4  # seconds for which a call looks for the end without a pause
+_SPIN = 2e-3  # seconds for which a call looks for the end without a pause
 _PAUSE = 5e-5
 
 

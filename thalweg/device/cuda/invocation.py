@@ -10,6 +10,7 @@ parameters of kernels, which are updated where they changed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -109,7 +110,7 @@ class Invocation:
         then large inputs."""
         template = self._template
         shapes = [(s, np.dtype(d)) for s, d in zip(template.input_shapes, dtypes, strict=True)]
-        sizes = [kind.itemsize * int(np.prod(shape, dtype=np.int64)) for shape, kind in shapes]
+        sizes = [kind.itemsize * math.prod(shape) for shape, kind in shapes]
         places: list[int] = []
         end = 0
         for size in sizes:
@@ -148,7 +149,7 @@ class Invocation:
         found: list[tuple[int, int, Any, Any]] = []
         for _, shape, dtype, reference, _ in self._template.outputs:
             kind = None if reference >= 0 else np.dtype(dtype)
-            size = 0 if kind is None else kind.itemsize * int(np.prod(shape, dtype=np.int64))
+            size = 0 if kind is None else kind.itemsize * math.prod(shape)
             if kind is None or size > MAX_SMALL_OUTPUT:
                 found.append((-1, 0, shape, kind))
                 continue
@@ -160,12 +161,12 @@ class Invocation:
         address = self._block.address + place
         if not is_small:
             return Staged(address, None)
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = dtype.itemsize * math.prod(shape)
         return Staged(address, self._given.array[place : place + size].view(dtype).reshape(shape))
 
     def _result(self, place: int, shape: Any, dtype: Any) -> Staged:
         start = place - self._fault
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = dtype.itemsize * math.prod(shape)
         array = self._returned.array[start : start + size].view(dtype).reshape(shape)
         if self._template.writes_to_host:
             return Staged(self._returned.address + start, array)

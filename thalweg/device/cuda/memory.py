@@ -7,6 +7,7 @@ block has waited for the work that used it, so it may be given out at once.
 
 from __future__ import annotations
 
+import math
 import threading
 from bisect import insort
 from collections.abc import Callable
@@ -211,7 +212,7 @@ class Memory:
     def buffer(self, shape: tuple[int, ...], dtype: Any, device: str) -> DeviceBuffer:
         """A new buffer; what it holds is undefined."""
         kind = np.dtype(dtype)
-        size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = kind.itemsize * math.prod(shape)
         return DeviceBuffer(self, self.pool.allocate(size), shape, kind, device)
 
 
