@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from networks import NETWORKS, ours
 
 
-def subjects(network: str) -> dict[str, Any]:
+def subjects(name: str, dtype: str) -> dict[str, Any]:
     """The contractions of a network's step on its GPU, by their form."""
+    import thalweg as tf
     from thalweg.codegen.kernels import key_of
     from thalweg.device.cuda.tuner import CudaSubject
     from thalweg.ir.kernel import Contraction
 
-    _, plan = ours(NETWORKS[network])
+    tf.config.experimental.enable_tensor_float_32_execution(dtype == "float32")
+    _, plan = ours(replace(NETWORKS[name], dtype=dtype))
     found: dict[str, Any] = {}
     for kernel in plan().kernels:
         if isinstance(kernel.kernel, Contraction):
@@ -58,7 +61,7 @@ def measure(network: str, given: argparse.Namespace) -> None:
     lines: list[tuple[float, str]] = []
     with ThreadPoolExecutor(16) as pool:
         waiting = []
-        for subject in subjects(network).values():
+        for subject in subjects(network, given.dtype).values():
             try:
                 problem = problem_of(subject.kernel, subject.is_aligned)
             except NotContraction:
@@ -110,6 +113,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("networks", nargs="*", default=list(NETWORKS))
     options.add_argument("--shapes", nargs="*", default=[])
+    options.add_argument("--dtype", default="bfloat16", help="float32: as tf32")
     options.add_argument("--most", type=int, default=4)
     options.add_argument("--lines", type=int, default=40)
     given = options.parse_args()

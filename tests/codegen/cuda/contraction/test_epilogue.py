@@ -79,6 +79,14 @@ def test_wide_results(epilogue):
     check(epilogue(narrow_product(140, 72, 136, BFLOAT16)), NARROW, tolerance=2e-2)
 
 
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_operands_that_threads_bring(epilogue):
+    """The epilogue is moved by the copy engine all the same, as that of tf32 is."""
+    kernel = narrow_product(130, 72, 100, BFLOAT16, tb=True, out=BFLOAT16)
+    found = check(EPILOGUES[epilogue](kernel), replace(NARROW, loaders=4), tolerance=0.2)
+    assert len(found.tensor_maps) == (2 if epilogue == "masked" else 1)
+
+
 @pytest.mark.parametrize("epilogue", [masked, updated])
 def test_images(epilogue):
     for kernel in narrow_convolutions(BFLOAT16, 2, 9, 10, 64, 56, 3, 3, pad=(1, 1)):
