@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,10 +145,30 @@ def gpt(net: Any, ids: Any) -> Any:
     return net.dense(net.layer_norm(x, "norm"), "logits", 65)
 
 
+def decoder(net: Any, ids: Any, layers: int, width: int, heads: int, vocabulary: int) -> Any:
+    """A decoder as GPT-2 has it: the table of tokens is that of the logits, too."""
+    x = net.embed(ids, "tokens", vocabulary, "positions", int(ids.shape[1]), width)
+    for i in range(layers):
+        qkv = net.dense(net.layer_norm(x, f"norm{i}a"), f"qkv{i}", 3 * width)
+        x = x + net.dense(net.causal_attention(qkv, heads), f"projection{i}", width)
+        hidden = net.gelu(net.dense(net.layer_norm(x, f"norm{i}b"), f"up{i}", 4 * width))
+        x = x + net.dense(hidden, f"down{i}", width)
+    return net.tied_logits(net.layer_norm(x, "norm"), "tokens")
+
+
+#: GPT-2 small, its vocabulary of 50,257 tokens padded to a multiple of 64.
+gpt2 = partial(decoder, layers=12, width=768, heads=12, vocabulary=50304)
+
+
 class Extent(tuple[int, ...]):
     """A shape that stands for a tensor: adding two of the same shape gives it again."""
 
     def __add__(self, other: Any) -> Extent:
+        return self
+
+    @property
+    def shape(self) -> Extent:
+        """Itself, as tensors have it."""
         return self
 
 
@@ -228,6 +249,9 @@ class Shapes:
         self.declare(f"{places}/table", (length, width), 0.1)
         return Extent((*ids, width))
 
+    def tied_logits(self, x: Shape, tokens: str) -> Extent:
+        return Extent((*x[:-1], self.declared[f"{tokens}/table"][0][0]))
+
     def gelu(self, x: Extent) -> Extent:
         return x
 
@@ -238,7 +262,7 @@ class Shapes:
 def declarations(model: Any, x: Shape) -> dict[str, tuple[Shape, float | None]]:
     """Shape and deviation of each weight of a model on an input of shape `x`, in order of use."""
     net = Shapes()
-    model(net, x)
+    model(net, Extent(x))
     return net.declared
 
 

@@ -1,167 +1,99 @@
-"""Training steps on a GPU: Thalweg's, and PyTorch's compiled ones in the same run.
+"""Training steps on a GPU: Thalweg's, and those of PyTorch (compiled) and JAX in the same run.
 
-    python benchmarks/cuda/networks.py [--only alexnet ...] [--peers] [--kernels 12]
+    python benchmarks/cuda/networks.py [--only alexnet gpt2 ...] [--peers torch jax] [--limit 60]
+    python benchmarks/cuda/networks.py --only lstm --kernels 12        # what takes longest
+    THALWEG_CUDA=emulated python benchmarks/cuda/networks.py --tiny    # that every row runs
 
-The images and labels of a step lie on the GPU. `first` is the time of the first call, which
-compiles. A ratio is PyTorch's time by ours, next to the bar; with `--kernels` the kernels that take
-longest are listed with what they reach of the GPU's peak.
+Each row is measured in a process of its own with empty caches on disk, its systems in turn. `first`
+is the time of the first call, which compiles; with `--warm` another process then finds what the
+first one left on disk. The ratio is the best peer's time by ours, beside the bar; memory is the
+most that was in use at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[n]) for n in (1, 2)]
+sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parents[n]) for n in (1, 2))]
 
-import models  # noqa: E402 - found on the path above
-import numpy as np  # noqa: E402
+from rows import NAMES, NULL, NULL_BAR, ROWS  # noqa: E402 - found on the path above
+from sides.side import Side  # noqa: E402
 
+OURS = "thalweg"
+CACHES = ("THALWEG_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
-@dataclass(frozen=True)
-class Network:
-    """A network, trained by gradient descent."""
-
-    model: Callable[[Any, Any], Any]
-    shape: tuple[int, ...]
-    classes: int
-    bar: float
-    dtype: str = "bfloat16"
-
-    @property
-    def batch(self) -> int:
-        """The examples of a step."""
-        return self.shape[0]
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """The first values of all weights."""
-        declared = models.declarations(self.model, self.shape)
-        return {name: models.initial(name, *form) for name, form in declared.items()}
-
-    def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """A batch."""
-        rng = np.random.default_rng(1)
-        x = rng.standard_normal(self.shape, np.float32)
-        return x, rng.integers(0, self.classes, self.batch, np.int32)
+# The process of a row
 
 
-NETWORKS = {
-    "alexnet": Network(models.alexnet, (128, 224, 224, 3), 1000, 2.0),
-    "overfeat": Network(models.overfeat, (128, 231, 231, 3), 1000, 1.4),
-    "oxfordnet": Network(models.oxfordnet, (64, 224, 224, 3), 1000, 1.3),
-    "googlenet": Network(models.googlenet, (128, 224, 224, 3), 1000, 1.8),
-    "mlp": Network(models.mlp, (64, 784), 10, 2.0, "float32"),
-}
+def makers(given: argparse.Namespace) -> dict[str, Callable[[str, bool], Side]]:
+    """How each system, in each of its modes, makes the step of a row."""
+    made: dict[str, Callable[[str, bool], Side]] = {}
+    if given.ours:
+        from sides import on_thalweg
+
+        made[OURS] = on_thalweg.make
+    if "torch" in given.peers:
+        from sides import on_torch
+
+        for mode in given.modes:
+            made[f"torch {mode}"] = lambda name, tiny, mode=mode: on_torch.make(name, tiny, mode)
+    if "jax" in given.peers:
+        from sides import on_jax
+
+        made["jax"] = on_jax.make
+    return made
 
 
-def ours(network: Network) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """A step by Thalweg, which returns the loss, and its plan."""
-    from systems.graph_net import GraphNet, mean_loss
-
-    import thalweg as tf
-
-    graph = tf.Graph()
-    with graph.as_default():
-        kind = tf.as_dtype(network.dtype)
-
-        def variable(value: np.ndarray, dtype: Any, trainable: bool) -> Any:
-            given = tf.placeholder(tf.as_dtype(value.dtype), value.shape)
-            feeds[given] = value
-            return tf.Variable(tf.cast(given, dtype), trainable=trainable)
-
-        feeds: dict[Any, np.ndarray] = {}
-        x, labels = network.data()
-        images, answers = variable(x, kind, False), variable(labels, tf.int32, False)
-        variables = {
-            name: variable(value, kind, models.trainable(name))
-            for name, value in network.weights().items()
-        }
-        net = GraphNet(tf, variables, training=True)
-        logits = network.model(net, images)
-        loss = mean_loss(tf, tf.cast(logits, tf.float32), answers)
-        train = tf.train.GradientDescentOptimizer(0.001).minimize(loss)
-        session = tf.Session(graph=graph)
-        session.run(tf.global_variables_initializer(), feeds)
-        call = session.make_callable([loss, train])
-    return lambda: call()[0], lambda: session.plan([loss, train])
+def measure(name: str, given: argparse.Namespace) -> None:
+    """Measure a row and print what is found, a line of JSON each, as soon as it is."""
+    sides: dict[str, Side] = {}
+    for system, make in makers(given).items():
+        try:
+            start = time.perf_counter()
+            side = make(name, given.tiny)
+            building = time.perf_counter() - start
+            loss = side.step()
+            taken = time.perf_counter() - start
+            tell(system, building=building, first=taken, loss=loss)
+            side.forget_peak()
+            sides[system] = side
+        except Exception as error:  # one that fails leaves the others to be measured
+            tell(system, error=f"{type(error).__name__}: {str(error)[:300]}")
+    if given.first:
+        return
+    for side in sides.values():
+        times(side, given.steps // 4)
+    for _ in range(given.rounds):
+        for system, side in sides.items():
+            tell(system, time=median(times(side, given.steps)), peak=side.peak_bytes())
+    plan = sides[OURS].plan if given.kernels and OURS in sides else None
+    if plan is not None:
+        print("\n".join(slowest(plan(), given.kernels)), flush=True)
 
 
-def peer(network: Network, mode: str) -> Callable[[], Any]:
-    """The same by PyTorch."""
-    import torch
-    from systems.on_torch import TorchNet, tensor, weight
-
-    kind = getattr(torch, network.dtype)
-    weights = {}
-    for name, value in network.weights().items():
-        made = weight(name, value).detach().to("cuda", kind)
-        weights[name] = made.requires_grad_(models.trainable(name))
-    x, labels = (tensor(part).cuda() for part in network.data())
-    images, net = x.to(kind), TorchNet(weights, None, training=True)
-    optimizer = torch.optim.SGD([w for w in weights.values() if w.requires_grad], 0.001, fused=True)
-
-    @torch.compile(mode=mode)
-    def loss_of(images: Any, labels: Any) -> Any:
-        logits = network.model(net, images)
-        return torch.nn.functional.cross_entropy(logits.float(), labels)
-
-    def step() -> float:
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(images, labels)
-        loss.backward()
-        optimizer.step()
-        torch.cuda.synchronize()
-        return float(loss)
-
-    return step
-
-
-def timed(step: Callable[[], Any], count: int) -> float:
-    """The median time of a step, in milliseconds."""
+def times(side: Side, count: int) -> list[float]:
+    """The seconds of some steps."""
     found: list[float] = []
     for _ in range(count):
         start = time.perf_counter()
-        step()
+        side.step()
         found.append(time.perf_counter() - start)
-    return 1e3 * median(found)
+    return found
 
 
-def first(step: Callable[[], Any]) -> tuple[float, Any]:
-    """The time of the first call, in seconds, and what it gave."""
-    start = time.perf_counter()
-    value = step()
-    return time.perf_counter() - start, value
-
-
-def measure(name: str, given: argparse.Namespace) -> str:
-    """The line of a network."""
-    network = NETWORKS[name]
-    step, plan = ours(network)
-    took, loss = first(step)
-    theirs = peer(network, given.mode) if given.peers else None
-    took_theirs, loss_theirs = first(theirs) if theirs is not None else (0.0, 0.0)
-    for each in (step, theirs):
-        if each is not None:
-            timed(each, 5)
-    one, two = [], []
-    for _ in range(given.rounds):
-        one.append(timed(step, given.steps))
-        if theirs is not None:
-            two.append(timed(theirs, given.steps))
-    text = f"{name:10s} {min(one):8.3f} ms  first {took:5.1f} s  loss {float(loss):.4f}"
-    if theirs is not None:
-        ratio = min(two) / min(one)
-        text += f" | PyTorch {min(two):8.3f} ms  first {took_theirs:5.1f} s  loss {loss_theirs:.4f}"
-        text += f" | ratio {ratio:.2f} (bar {network.bar})"
-    if given.kernels:
-        text += "\n" + "\n".join(slowest(plan(), given.kernels))
-    return text
+def tell(system: str, **found: Any) -> None:
+    """Say to the process that prints the table what was found."""
+    print(json.dumps({"system": system, **found}), flush=True)
 
 
 def slowest(plan: Any, count: int) -> list[str]:
@@ -176,21 +108,95 @@ def slowest(plan: Any, count: int) -> list[str]:
     return lines
 
 
+# The table
+
+
+def run_row(name: str, folder: str, given: argparse.Namespace, *more: str) -> tuple[Any, list[str]]:
+    """Have a process measure a row, within the limit; what it found by system, and other lines."""
+    environment = {**os.environ, **{cache: f"{folder}/{cache}" for cache in CACHES}}
+    environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    command = [sys.executable, __file__, "--measure", name, *sys.argv[1:], *more]
+    ran = subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        text, errors = ran.communicate(timeout=given.limit)
+    except subprocess.TimeoutExpired:
+        ran.kill()
+        text, errors = ran.communicate()
+        text += f"\n    stopped after {given.limit} s"
+    found: dict[str, dict[str, Any]] = {}
+    lines: list[str] = []
+    for line in filter(None, text.splitlines()):
+        if line.startswith("{"):
+            news = json.loads(line)
+            merge(found.setdefault(news.pop("system"), {}), news)
+        else:
+            lines.append(line)
+    if not found:
+        lines += errors.splitlines()[-3:]
+    return found, lines
+
+
+def merge(known: dict[str, Any], news: dict[str, Any]) -> None:
+    """Add what a process told; of times the best."""
+    if "time" in known and "time" in news:
+        news["time"] = min(known["time"], news["time"])
+    known.update(news)
+
+
+def report(name: str, given: argparse.Namespace) -> list[str]:
+    """The lines of a row."""
+    with tempfile.TemporaryDirectory() as folder:
+        found, others = run_row(name, folder, given)
+        warm, _ = run_row(name, folder, given, "--first") if given.warm else ({}, [])
+    lines = [_shown(system, one, warm.get(system, {})) for system, one in found.items()]
+    lines += others
+    timed = {system: one["time"] for system, one in found.items() if "time" in one}
+    best = min((t for system, t in timed.items() if system != OURS), default=None)
+    title = name
+    if OURS in timed and best is not None:
+        bar = NULL_BAR if name == NULL else ROWS[name].bar
+        title += f": ratio {best / timed[OURS]:.2f} (bar {bar})"
+    return [title, *lines]
+
+
+def _shown(system: str, found: dict[str, Any], warm: dict[str, Any]) -> str:
+    text = f"  {system:32s}"
+    if "error" in found:
+        return text + f"FAILED {found['error']}"
+    if "time" in found:
+        text += f"{1e3 * found['time']:9.3f} ms  "
+    text += f"first {found['first']:6.1f} s "
+    if "first" in warm:
+        text += f"(warm {warm['first']:5.1f}) "
+    text += f" loss {found['loss']:8.4f}"
+    return text + (f"  memory {found['peak'] / 2**30:6.2f} GiB" if found.get("peak") else "")
+
+
 def main() -> None:
     """Measure what is asked for."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--only", nargs="*", default=list(NETWORKS))
-    options.add_argument("--peers", action="store_true")
-    options.add_argument("--mode", default="max-autotune-no-cudagraphs", help="of torch.compile")
-    options.add_argument("--kernels", type=int, default=0)
+    options.add_argument("--only", nargs="*", default=list(NAMES), choices=NAMES, metavar="ROW")
+    options.add_argument("--peers", nargs="*", default=[], choices=("torch", "jax"))
+    options.add_argument("--no-ours", dest="ours", action="store_false", help="the peers alone")
+    options.add_argument(
+        "--modes", nargs="*", default=["max-autotune-no-cudagraphs"], help="of torch.compile"
+    )
+    options.add_argument("--kernels", type=int, default=0, help="list the slowest")
     options.add_argument("--steps", type=int, default=20)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--limit", type=float, default=300.0, help="seconds of a row")
+    options.add_argument("--tiny", action="store_true", help="sizes for an emulated GPU")
+    options.add_argument("--warm", action="store_true", help="first calls with warm caches, too")
+    options.add_argument("--first", action="store_true", help="first calls alone")
+    options.add_argument("--measure", help=argparse.SUPPRESS)
     given = options.parse_args()
+    if given.measure is not None:
+        measure(given.measure, given)
+        return
     for name in given.only:
-        try:
-            print(measure(name, given), flush=True)
-        except Exception as error:  # one that fails leaves the others to be measured
-            print(f"{name:10s} FAILED {type(error).__name__}: {str(error)[:300]}", flush=True)
+        print("\n".join(report(name, given)), flush=True)
 
 
 if __name__ == "__main__":

@@ -96,12 +96,18 @@ class GraphNet:
         table, positions = self.variables[f"{tokens}/table"], self.variables[f"{places}/table"]
         return self.tf.nn.embedding_lookup(table, ids) + positions
 
+    def tied_logits(self, x: Any, tokens: str) -> Any:
+        table = self.variables[f"{tokens}/table"]
+        y = self.tf.matmul(self.tf.reshape(x, [-1, x.shape[-1]]), table, transpose_b=True)
+        return self.tf.reshape(y, [*x.shape[:-1], table.shape[0]])
+
     def causal_attention(self, qkv: Any, heads: int) -> Any:
         tf, (batch, length, width) = self.tf, qkv.shape
         each = int(width) // 3 // heads
         parts = tf.reshape(qkv, [batch, length, 3, heads, each])
         q, k, v = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
-        mask = np.triu(np.full((int(length), int(length)), -1e9, np.float32), 1)
+        mask = np.triu(np.full((int(length), int(length)), -1e9), 1)
+        mask = mask.astype(qkv.dtype.base_dtype.as_numpy_dtype)
         scores = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * each**-0.5 + mask)
         mixed = tf.transpose(tf.matmul(scores, v), [0, 2, 1, 3])
         return tf.reshape(mixed, [batch, length, heads * each])
@@ -116,7 +122,7 @@ class GraphNet:
         tf, (length, batch, width) = self.tf, x.shape
         of_input, of_state = kernel[: int(width)], kernel[int(width) :]
         shares = tf.matmul(tf.reshape(x, [-1, width]), of_input) + self.variables[f"{name}/bias"]
-        h = c = tf.zeros([batch, units])
+        h = c = tf.zeros([batch, units], x.dtype.base_dtype)
         outputs: list[Any] = []
         for share in tf.unstack(tf.reshape(shares, [length, batch, 4 * units])):
             i, j, f, o = tf.split(share + tf.matmul(h, of_state), 4, 1)

@@ -70,12 +70,13 @@ class JaxNet:
         mean, variance = (self.weights[f"{name}/moving_{part}"] for part in ("mean", "variance"))
         if self.training:
             count, old = x.size // x.shape[-1], (mean, variance)
-            mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+            wide = x.astype(old[0].dtype)
+            mean, variance = wide.mean((0, 1, 2)), wide.var((0, 1, 2))
             new = mean, variance * (count / (count - 1))
             for part, before, after in zip(("mean", "variance"), old, new, strict=True):
                 self.moved[f"{name}/moving_{part}"] = 0.9 * before + 0.1 * after
         factor = self.weights[f"{name}/scale"] * lax.rsqrt(variance + 1e-3)
-        y = (x - mean) * factor + self.weights[f"{name}/offset"]
+        y = ((x - mean) * factor + self.weights[f"{name}/offset"]).astype(x.dtype)
         return jax.nn.relu(y) if relu else y
 
     def layer_norm(self, x: Array, name: str) -> Array:
@@ -89,6 +90,9 @@ class JaxNet:
         self, ids: Array, tokens: str, rows: int, places: str, length: int, width: int
     ) -> Array:
         return self.weights[f"{tokens}/table"][ids] + self.weights[f"{places}/table"]
+
+    def tied_logits(self, x: Array, tokens: str) -> Array:
+        return x @ self.weights[f"{tokens}/table"].T
 
     def causal_attention(self, qkv: Array, heads: int) -> Array:
         batch, length, width = qkv.shape

@@ -81,6 +81,9 @@ class TorchNet:
     ) -> Tensor:
         return F.embedding(ids, self.weights[f"{tokens}/table"]) + self.weights[f"{places}/table"]
 
+    def tied_logits(self, x: Tensor, tokens: str) -> Tensor:
+        return F.linear(x, self.weights[f"{tokens}/table"])
+
     def causal_attention(self, qkv: Tensor, heads: int) -> Tensor:
         batch, length, width = qkv.shape
         parts = qkv.view(batch, length, 3, heads, width // 3 // heads)

@@ -88,6 +88,11 @@ class Op:
     #: A reference comes as an operand with the old value, and the result is the new one; where an
     #: op changes several references, `at.output` counts them in the order of the inputs.
     loop: ClassVar[Callable[..., Any]]
+    #: (self, at, *inputs) -> Expr: the same in loops of one kernel that holds all it computes, for
+    #: targets that have such kernels; which inputs they take, and which outputs each computes
+    fused_loop: ClassVar[Callable[..., Any]]
+    can_fuse: ClassVar[Callable[..., bool]]
+    fused_outputs: ClassVar[tuple[tuple[int, ...], ...]]
     #: (self, *inputs: Operand) -> `RuntimeCheck`s of its inputs' values. Where one fails, compiled
     #: code stops, and the NumPy kernel raises the error. Indices from data are checked in any case.
     requires: ClassVar[Callable[..., Any]]

@@ -19,6 +19,7 @@ from thalweg.optimize.passes.assign_layouts import assign_layouts
 from thalweg.optimize.passes.cancel_transposes import cancel_transposes
 from thalweg.optimize.passes.fold_constants import fold_constants
 from thalweg.optimize.passes.fold_parts import fold_parts
+from thalweg.optimize.passes.fuse_attention import fuse_attention
 from thalweg.optimize.passes.hoist_invariants import hoist_invariants
 from thalweg.optimize.passes.merge_duplicates import merge_duplicates
 from thalweg.optimize.passes.merge_products import merge_products
@@ -200,6 +201,12 @@ PASSES: tuple[Pass, ...] = (
         "auto_mixed_precision",
         narrowing(dtypes.bfloat16),
         Toggle.ON,
+    ),
+    Pass(
+        "fuse_attention",
+        "no score is stored; after mixed precision, which makes products narrow",
+        "remapping",
+        fuse_attention,
     ),
     Pass(
         "optimize_bodies",

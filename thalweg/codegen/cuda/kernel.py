@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from thalweg.codegen.contraction.form import NotContraction
+from thalweg.codegen.cuda.attention.form import NotAttention
+from thalweg.codegen.cuda.attention.kernel import attention_shapes, emit_attention
 from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_contraction
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape, TensorMapSpec
 from thalweg.codegen.cuda.loops.kernel import emit_loops, loops_shapes
@@ -27,6 +29,9 @@ def emit(
     if isinstance(kernel, Contraction):
         with suppress(NotContraction):
             return emit_contraction(kernel, target, guarded, aligned)
+    else:
+        with suppress(NotAttention):
+            return emit_attention(kernel, target, guarded, aligned)
     return emit_loops(_loops(kernel), target, guarded, aligned)
 
 
@@ -37,6 +42,9 @@ def launch_shapes(
     if isinstance(kernel, Contraction):
         with suppress(NotContraction):
             return contraction_shapes(kernel, target, words, aligned)
+    else:
+        with suppress(NotAttention):
+            return attention_shapes(kernel, target, words)
     return loops_shapes(_loops(kernel), target, words, aligned)
 
 

@@ -34,7 +34,7 @@ from thalweg.lower.nests.inline_producers import (
     is_from_data,
     results_of,
 )
-from thalweg.lower.nests.loop_nest import LoopNest, Renaming, renaming
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming
 from thalweg.lower.nests.match_contraction import product_of, splits_of
 from thalweg.lower.nests.output_summary import own_place
 from thalweg.lower.nests.reductions import HoistReductions, outermost
@@ -137,12 +137,52 @@ class NestBuilder:
         if node.op.parsed.references:
             self._build_update(node)
             return
+        if self._target.fuses_attention and self._resolver.can_fuse(node):
+            self._build_fused(node)
+            return
         for tensor in node.outputs:
             if tensor in self._stored.tensors and tensor not in self._spec.values:
                 self._build_tensor(tensor)
         for tensor in node.outputs:
             if tensor in self._spec.values and tensor in self._outputs:
                 self._build_constant(tensor)
+
+    def _build_fused(self, node: Node) -> None:
+        """Build the nests of a node whose outputs are computed by kernels of their own form, some
+        of them together. What these read by tiles lies in memory as it is."""
+        for tensor in node.inputs:
+            if tensor not in self.buffers and not self._is_strided(tensor):
+                self._build_tensor(tensor)
+        for first, *others in node.op.fused_outputs:
+            read = [n for n in others if node.outputs[n] in self._stored.tensors]
+            if read or node.outputs[first] in self._stored.tensors:
+                self._build_together(node, [first, *read])
+
+    def _is_strided(self, tensor: Tensor) -> bool:
+        """Whether an inlined tensor is another's buffer, read in rows with other strides."""
+        at = IndexTuple.over(self._spec.shapes[tensor], tensor.value_index)
+        form = self._resolver.form(tensor.op, at)
+        self._resolver.forget()
+        if not isinstance(form, Load) or not form.offset.is_plain:
+            return False
+        return not at or form.offset.factor(at.variables[-1]) == 1
+
+    def _build_together(self, node: Node, outputs: Sequence[int]) -> None:
+        """Build the sealed nest of some outputs: over the loops of the first, or of its rows."""
+        shape = self._spec.shapes[node.outputs[outputs[0]]]
+        at, writes = IndexTuple.over(shape, outputs[0]), list[Store]()
+        for output in outputs:
+            tensor = node.outputs[output]
+            rank = len(self._spec.shapes[tensor])
+            place = IndexTuple.of(at[:rank], shape[:rank], output)
+            place.variables = at.variables[:rank]
+            form = self._resolver.fused_form(node, place)
+            is_output = tensor in self._outputs
+            kind = BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY
+            self.buffers[tensor] = self._buffer(kind, tensor)
+            writes.append(Store(self.buffers[tensor], _loops(place), own_place(place), form))
+        template = NestTemplate(_loops(at), tuple(writes), is_sealed=True)
+        self.nests.append(LoopNest(template, (node,), self._take_checks()))
 
     def _build_constant(self, tensor: Tensor) -> None:
         """Copy a known value that is an output of the region."""

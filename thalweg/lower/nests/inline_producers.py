@@ -95,13 +95,13 @@ class Operands:
             # An input that the op does not take: its NumPy kernel raises the error.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
-    def _forms(self, node: Node) -> tuple[bool, int]:
+    def _forms(self, node: Node) -> tuple[bool, int, bool]:
         """Which forms of an op the target takes."""
-        target = self._target
-        if not node.op.has("packed_loop"):
-            return target.prefers_gathers, 1
-        is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
-        return target.prefers_gathers, target.channels_read if is_large else 1
+        target, channels = self._target, 1
+        if node.op.has("packed_loop"):
+            is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
+            channels = target.channels_read if is_large else 1
+        return target.prefers_gathers, channels, target.prefers_one_pass
 
     def _operand(self, tensor: Tensor) -> Operand:
         made = self._made.get(tensor)
@@ -134,8 +134,18 @@ class Resolver:
 
     def form(self, node: Node, at: IndexTuple) -> Any:
         """The element of a node's output at an index, as an expression or a Scatter of those."""
+        return self._resolved(node, at, self._operands.form(node, at))
+
+    def fused_form(self, node: Node, at: IndexTuple) -> Expr:
+        """The element of an output whose loops hold all that the node computes."""
+        return self._resolved(node, at, as_expr(node.op.fused_loop(at, *self._operands.of(node))))
+
+    def can_fuse(self, node: Node) -> bool:
+        """Whether a node has a form that is one kernel, for the shapes of its operands."""
+        return node.op.has("fused_loop") and node.op.can_fuse(self._operands.flat(node))
+
+    def _resolved(self, node: Node, at: IndexTuple, raw: Expr | Scatter) -> Any:
         outer, self._node = self._node, node
-        raw = self._operands.form(node, at)
         resolution = _Resolution(self)
         if not isinstance(raw, Scatter):
             result = _typed(resolution.of(raw), node, at.output)

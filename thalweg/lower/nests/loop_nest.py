@@ -55,6 +55,7 @@ class NestTemplate:
     writes: tuple[Store, ...]
     product: Contraction | None = None
     serial: frozenset[Variable] = frozenset()
+    is_sealed: bool = False  # a code generator knows its form: nothing is fused into it
 
     @property
     def loads(self) -> dict[Buffer, list[Affine]]:

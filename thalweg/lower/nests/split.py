@@ -39,7 +39,7 @@ def in_steps(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
 def _is_plain(template: NestTemplate) -> bool:
     """Whether a template only stores values, unconditionally and in any order of iterations."""
     plain = all(write.is_plain for write in template.writes)
-    return plain and template.product is None and not template.serial
+    return plain and template.product is None and not template.serial and not template.is_sealed
 
 
 def _is_large(template: NestTemplate, target: Target) -> bool:

@@ -87,7 +87,9 @@ class _Fusion:
 
     def _candidates(self, nest: LoopNest) -> list[int]:
         template = nest.template
-        if template.product is not None or any(write.combine != "set" for write in template.writes):
+        if template.product is not None or template.is_sealed:
+            return []
+        if any(write.combine != "set" for write in template.writes):
             return []
         places = {self._written_at[buffer] for buffer in nest.reads}
         places |= {self._used_at[buffer] for buffer in nest.reads if buffer.size > 1}
@@ -152,7 +154,7 @@ def joined_nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
 
 def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
     """Both nests fused, or None where that is illegal or unprofitable."""
-    if first.serial or second.serial:
+    if first.serial or second.serial or first.template.is_sealed:
         return None
     if any(write.combine != "set" for write in first.writes):
         return None

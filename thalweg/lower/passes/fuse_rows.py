@@ -63,6 +63,7 @@ def _takes_rows(nest: LoopNest) -> bool:
 def _is_plain(nest: LoopNest) -> bool:
     return (
         nest.product is None
+        and not nest.template.is_sealed
         and not nest.serial
         and not nest.checks
         and not nest.aliases

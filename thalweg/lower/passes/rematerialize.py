@@ -80,6 +80,8 @@ class _Rematerialization:
     def _rematerialize_one(self, position: int) -> bool:
         """Rematerialize one of a nest's values; whether there was one."""
         nest = self._nests[position]
+        if nest.template.is_sealed:
+            return False
         targets = zip(nest.targets, nest.template.writes, strict=True)
         return any(
             self._may_go(buffer, write) and self._rematerialize(position, nest.writes[number])
@@ -242,7 +244,9 @@ def _is_plain(value: Expr) -> bool:
 def _computing(nest: LoopNest, value: _Value) -> LoopNest | None:
     """A reader that computes a value instead of loading it; None if that is wrong or too costly."""
     buffer = value.buffer
-    if nest.serial or buffer in nest.aliases or _in_memory(nest, buffer):
+    if nest.serial or nest.template.is_sealed:
+        return None
+    if buffer in nest.aliases or _in_memory(nest, buffer):
         return None
     if _load_count(nest, buffer) > buffer.size:
         return None
@@ -285,7 +289,9 @@ def _reads(values: Sequence[Expr | None], buffer: Buffer) -> bool:
 def _storing(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
     """A nest that stores a value as well, if it reads what that is computed from at its offsets."""
     first = nest.writes[0] if nest.writes else None
-    if first is None or nest.serial or len(first.variables) != len(nest.variables):
+    if first is None or nest.serial or nest.template.is_sealed:
+        return None
+    if len(first.variables) != len(nest.variables):
         return None
     if not all(write.is_plain for write in nest.writes):
         return None

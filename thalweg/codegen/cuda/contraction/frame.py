@@ -16,14 +16,14 @@ from thalweg.codegen.math.conversion import storage_type, to_memory
 from thalweg.codegen.math.elements import sensitivity
 from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Contraction, Store
+from thalweg.ir.kernel import Argument, Kernel, Store
 
 
 class GridFrame(Frame):
     """An entry in the making: the values of its parameters, and where its threads are."""
 
     def __init__(
-        self, module: GridModule, name: str, kernel: Contraction, threads: int, maps: int = 0
+        self, module: GridModule, name: str, kernel: Kernel, threads: int, maps: int = 0
     ) -> None:
         """`maps` is the number of tensor maps, which follow the run-time sizes."""
         count, buffers = len(kernel.arguments), range(1, 2 + len(kernel.arguments))

@@ -1,0 +1,364 @@
+"""The entry of an attention kernel: a block's rows against all others, a tile at a time.
+
+Products of rows and others stay in registers, become weights there, and are the left side of the
+products with what is weighted. All sums are in one order, whatever runs when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thalweg.codegen.cuda.attention.form import Chain, Product
+from thalweg.codegen.cuda.attention.schedule import STAGES, TILE_ROWS, Schedule
+from thalweg.codegen.cuda.attention.softmax import OnlineSoftmax
+from thalweg.codegen.cuda.attention.tiles import Fragments, Pending, RowLoader, RowTile, put
+from thalweg.codegen.cuda.attention.weights import (
+    ElementEvaluator,
+    Known,
+    RowElement,
+    rows_of_lane,
+)
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.output import together
+from thalweg.codegen.cuda.contraction.space import At, Space
+from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
+from thalweg.codegen.llvm.builder import FLOAT, I32, I64, Value, constant
+from thalweg.codegen.math.conversion import storage_type, to_memory
+from thalweg.ir.expr import Expr, Load, Variable
+from thalweg.ir.kernel import Store
+
+_WIDTH = 8  # others or columns of a tile of sums
+_DEPTH = 16  # terms of a product of tensor cores
+_SUMS = 4  # of a lane in a tile
+
+#: The sums of a lane: by tile of rows, tile of columns, and number.
+Sums = list[list[list[Value]]]
+
+
+class AttentionEmitter:
+    """The rows of one block."""
+
+    def __init__(self, schedule: Schedule, frame: GridFrame, is_aligned: bool) -> None:
+        self.schedule, self.form, self.frame = schedule, schedule.form, frame
+        form = self.form
+        self.warp = WarpInstructions(frame, frame.at_byte(frame.memory, schedule.exchange))
+        self.lane = frame.modulo32(frame.number, 32)
+        self.fragments = Fragments(frame, self.warp, self.lane)
+        self.batch, self.first = self._place()
+        #: the first of a warp's rows, in the block
+        self.warp_row = frame.times32(frame.over32(frame.number, 32), TILE_ROWS * schedule.tiles)
+        rows, others = schedule.row_tile, schedule.other_tile
+        self.row_loaders = self._loaders(form.rows_read, form.row, rows, is_aligned)
+        self.other_loaders = self._loaders(form.others_read, form.other, others, is_aligned)
+        self.dtype = form.rows_read[0].dtype
+        self.steps = form.depth.extent // _DEPTH
+        self.softmax = None if form.softmax is None else OnlineSoftmax(frame, form, self.lane)
+
+    # Where the block is
+
+    def _place(self) -> tuple[At, Value]:
+        """The batch of this block, and its first row (i32). Blocks that have most to do of a batch
+        come first."""
+        frame, form = self.frame, self.form
+        end = self._extent(form.row.extent)
+        blocks = frame.chunks32(end, self.schedule.rows)
+        number = frame.grid.block()
+        batches = frame.over32(number, blocks)
+        block = frame.modulo32(number, blocks)
+        if form.order == "up to row":
+            block = frame.b.binary("sub", frame.plus32(blocks, -1), block)
+        at, _ = Space(form.batch).at(frame, batches)
+        return at, frame.times32(block, self.schedule.rows)
+
+    def _extent(self, extent: int) -> Value:
+        return self.frame.b.convert("trunc", self.frame.integer(extent), "i32")
+
+    def _range(self) -> tuple[Value, Value]:
+        """The tiles of others that count for the block's rows: the first one, and the end."""
+        frame, form, others = self.frame, self.form, self.schedule.others
+        end = self._extent(form.other.extent)
+        first = constant(I32, 0)
+        if form.order == "up to row":
+            end = frame.b.intrinsic("smin", end, frame.plus32(self.first, self.schedule.rows))
+        elif form.order == "from row":
+            first = frame.over32(self.first, others)
+        return frame.wide(first), frame.wide(frame.chunks32(end, others))
+
+    def _loaders(
+        self, loads: Sequence[Load], row: Variable, tile: RowTile, is_aligned: bool
+    ) -> list[RowLoader]:
+        given = (row, self.form.depth), tile, self.batch, is_aligned
+        return [RowLoader(self.frame, self.warp, load, *given) for load in loads]
+
+    # The loop over others
+
+    def emit(self) -> None:
+        """Go over all others, and store what was summed."""
+        frame, b, form = self.frame, self.frame.b, self.form
+        first, end = self._range()
+        for number, loader in enumerate(self.row_loaders):
+            put(loader.begin(self.first, self._row_base(number)))
+        put(self._begin(first, constant(I64, 0)))
+        rows = self._lane_rows()
+        counts = [form.depth.extent // _WIDTH * _SUMS * self.schedule.tiles] * len(form.chains)
+        zeros = [constant(FLOAT, 0)] * sum(counts)
+        before = [] if self.softmax is None else self.softmax.initial(self.schedule.tiles)
+        with b.loop(first, end, constant(I64, 1), [*zeros, *before]) as loop:
+            self.warp.wait(0)
+            frame.grid.barrier()
+            number = frame.subtract(loop.index, first)
+            stage = b.binary("urem", number, constant(I64, STAGES))
+            after = frame.add(loop.index, constant(I64, 1))
+            free = b.binary("sub", constant(I64, STAGES - 1), stage)
+            pending = self._begin(after, free)
+            sums = self._unflat(loop.carried[: len(zeros)])
+            state = loop.carried[len(zeros) :]
+            made, state = self._tile(rows, loop.index, self._stage_base(stage), sums, state)
+            put(pending)
+            loop.next = [*self._flat(made), *state]
+        self.warp.wait(0)
+        sums = self._unflat(loop.results[: len(zeros)])
+        self._store(rows, sums, loop.results[len(zeros) :])
+
+    def _begin(self, tile: Value, stage: Value) -> list[Pending]:
+        """Begin to bring a tile of others to a stage."""
+        frame = self.frame
+        row = frame.times32(frame.b.convert("trunc", tile, "i32"), self.schedule.others)
+        base = self._stage_base(stage)
+        size, pending = self.schedule.other_tile.bytes, list[Pending]()
+        for number, loader in enumerate(self.other_loaders):
+            pending += loader.begin(row, frame.at_byte(base, number * size))
+        self.warp.commit()
+        return pending
+
+    def _row_base(self, number: int) -> Value:
+        return self.frame.at_byte(self.frame.memory, number * self.schedule.row_tile.bytes)
+
+    def _stage_base(self, stage: Value) -> Value:
+        frame = self.frame
+        start = frame.at_byte(frame.memory, self.schedule.stages)
+        return frame.b.element(start, "i8", frame.multiply(stage, self.schedule.stage_bytes))
+
+    def _lane_rows(self) -> list[list[RowElement]]:
+        """The rows that this lane has sums of, in each tile of them."""
+        frame, form = self.frame, self.form
+        values = [chain.weight for chain in form.chains]
+        values = values if form.softmax is None else [form.softmax.score]
+        found: list[list[RowElement]] = []
+        for tile in range(self.schedule.tiles):
+            row = frame.plus32(self.warp_row, TILE_ROWS * tile)
+            row = frame.plus32(frame.plus32(self.first, row), frame.over32(self.lane, 4))
+            found.append(rows_of_lane(frame, form, row, self.batch, values))
+        return found
+
+    # One tile of others
+
+    def _tile(
+        self,
+        rows: list[list[RowElement]],
+        tile: Value,
+        base: Value,
+        sums: list[Sums],
+        state: Sequence[Value],
+    ) -> tuple[list[Sums], list[Value]]:
+        frame, form = self.frame, self.form
+        first = frame.times32(frame.b.convert("trunc", tile, "i32"), self.schedule.others)
+        products = {product: self._multiplied(product, base) for product in form.products}
+        column = frame.plus32(first, frame.times32(frame.modulo32(self.lane, 4), 2))
+        if self.softmax is not None and form.softmax is not None:
+            scores = self._values(form.softmax.score, products, rows, column, -float("inf"))
+            weights, factors, state = self.softmax.step(scores, state)
+            sums = [[self._scaled(t, factors[n]) for n, t in enumerate(each)] for each in sums]
+            every = [weights] * len(form.chains)
+        else:
+            every = [
+                self._values(chain.weight, products, rows, column, 0.0) for chain in form.chains
+            ]
+        made = [self._weighted(*each, base) for each in zip(form.chains, every, sums, strict=True)]
+        return made, list(state)
+
+    def _multiplied(self, product: Product, base: Value) -> Sums:
+        """The products of the warp's rows and a tile of others."""
+        frame, schedule = self.frame, self.schedule
+        number = self.form.rows_read.index(product.x)
+        right = frame.at_byte(base, self._other_place(product.y))
+        across = schedule.others // _WIDTH
+        zero = [constant(FLOAT, 0)] * _SUMS
+        sums: Sums = [[zero for _ in range(across)] for _ in range(schedule.tiles)]
+        for step in range(self.steps):
+            lefts = [
+                self.fragments.left(
+                    schedule.row_tile,
+                    self._row_base(number),
+                    frame.plus32(self.warp_row, TILE_ROWS * tile),
+                    step,
+                )
+                for tile in range(schedule.tiles)
+            ]
+            for pair in range(across // 2):
+                row = frame.i32(2 * _WIDTH * pair)
+                sides = self.fragments.right(schedule.other_tile, right, row, step)
+                for half, side in enumerate(sides):
+                    for tile, left in enumerate(lefts):
+                        at = sums[tile][2 * pair + half]
+                        made = self.warp.multiply(self.dtype, left, side, at)
+                        sums[tile][2 * pair + half] = made
+        return sums
+
+    def _other_place(self, load: Load) -> int:
+        return self.form.others_read.index(load) * self.schedule.other_tile.bytes
+
+    def _values(
+        self,
+        value: Expr,
+        products: dict[Product, Sums],
+        rows: list[list[RowElement]],
+        first: Value,
+        outside: float,
+    ) -> Sums:
+        """An elementwise value of all pairs of a tile; another one where a pair does not count.
+        `first` (i32) is the first other that this lane has."""
+        frame, schedule = self.frame, self.schedule
+        found: Sums = []
+        for tile in range(schedule.tiles):
+            line: list[list[Value]] = []
+            for across in range(schedule.others // _WIDTH):
+                four: list[Value] = []
+                for number in range(_SUMS):
+                    row = rows[tile][number // 2]
+                    other = frame.plus32(first, _WIDTH * across + number % 2)
+                    known: Known = {p.total: s[tile][across][number] for p, s in products.items()}
+                    made = self._value(value, known, row, other)
+                    counts = self._counts(row, other)
+                    four.append(frame.b.select(counts, made, constant(FLOAT, outside)))
+                line.append(four)
+            found.append(line)
+        return found
+
+    def _value(self, value: Expr, known: Known, row: RowElement, other: Value) -> Value:
+        frame, form = self.frame, self.form
+        last = frame.plus32(self._extent(form.other.extent), -1)
+        clamped = frame.wide(frame.b.intrinsic("smin", other, last))
+        at = {**row.at, form.other: clamped}
+        return ElementEvaluator(frame, at, {**row.known, **known}).value(value)
+
+    def _counts(self, row: RowElement, other: Value) -> Value:
+        """Whether a pair of a row and another counts."""
+        b, form = self.frame.b, self.form
+        exists = b.compare("slt", other, self._extent(form.other.extent))
+        if form.order == "all":
+            return exists
+        predicate = "sle" if form.order == "up to row" else "sge"
+        return self.frame.both(exists, b.compare(predicate, other, row.index))
+
+    def _scaled(self, tiles: list[list[Value]], factors: Sequence[Value]) -> list[list[Value]]:
+        """Sums of two rows, each times a factor."""
+        b = self.frame.b
+        return [
+            [b.binary("fmul", value, factors[number // 2]) for number, value in enumerate(four)]
+            for four in tiles
+        ]
+
+    def _weighted(self, chain: Chain, weights: Sums, sums: Sums, base: Value) -> Sums:
+        """The sums of a chain, and those of a tile of others by their weights."""
+        frame, schedule = self.frame, self.schedule
+        place = frame.at_byte(base, self._other_place(self.form.along_depth(chain.z)))
+        made = [list(line) for line in sums]
+        for step in range(schedule.others // _DEPTH):
+            lefts = [self._left(line[2 * step], line[2 * step + 1]) for line in weights]
+            row = frame.i32(_DEPTH * step)
+            for pair in range(self.form.depth.extent // _DEPTH):
+                sides = self.fragments.weighted(schedule.other_tile, place, row, pair)
+                for half, side in enumerate(sides):
+                    for tile, left in enumerate(lefts):
+                        at = made[tile][2 * pair + half]
+                        made[tile][2 * pair + half] = self.warp.multiply(self.dtype, left, side, at)
+        return made
+
+    def _left(self, first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
+        """Two tiles of weights as the left side of products."""
+        pairs = first[:2], first[2:], second[:2], second[2:]
+        return [self._packed(pair) for pair in pairs]
+
+    def _packed(self, pair: Sequence[Value]) -> Value:
+        """Two numbers, rounded, as a register."""
+        b = self.frame.b
+        raw = to_memory(b, together(self.frame, pair), self.dtype)
+        return b.emit(I32, f"bitcast {raw} to i32")
+
+    # The way out
+
+    def _store(
+        self, rows: list[list[RowElement]], sums: list[Sums], state: Sequence[Value]
+    ) -> None:
+        form, frame = self.form, self.frame
+        totals = None if self.softmax is None else self.softmax.totals(state)
+        for tile, pair in enumerate(rows):
+            for half, row in enumerate(pair):
+                known: dict[Expr, Value] = {}
+                if totals is not None and form.softmax is not None:
+                    largest, total = totals[tile][half]
+                    known = {form.softmax.largest: largest, form.softmax.total: total}
+                with frame.b.when(row.exists):
+                    for store in form.stores:
+                        self._store_row(store, row, known, [s[tile] for s in sums], half)
+
+    def _store_row(
+        self,
+        store: Store,
+        row: RowElement,
+        known: Known,
+        sums: list[list[list[Value]]],
+        half: int,
+    ) -> None:
+        """Store what a lane has of a row."""
+        frame, b, form = self.frame, self.frame.b, self.form
+        if form.column not in store.variables:
+            with b.when(b.compare("eq", frame.modulo32(self.lane, 4), frame.i32(0))):
+                value = ElementEvaluator(frame, row.at, known).value_as(
+                    store.value, store.buffer.dtype
+                )
+                self._put(store, row.at, [value])
+            return
+        first = frame.times32(frame.modulo32(self.lane, 4), 2)
+        for across in range(form.column.extent // _WIDTH):
+            column = frame.wide(frame.plus32(first, _WIDTH * across))
+            pair: list[Value] = []
+            for number in range(2):
+                mine = {
+                    chain.total: each[across][2 * half + number]
+                    for chain, each in zip(form.chains, sums, strict=True)
+                }
+                at = {**row.at, form.column: frame.add(column, constant(I64, number))}
+                evaluator = ElementEvaluator(frame, at, {**known, **mine})
+                pair.append(evaluator.value_as(store.value, store.buffer.dtype))
+            self._put(store, {**row.at, form.column: column}, pair)
+
+    def _put(self, store: Store, at: At, values: Sequence[Value]) -> None:
+        """Store values side by side along the columns."""
+        frame, b = self.frame, self.frame.b
+        kind = storage_type(store.buffer.dtype)
+        place = frame.place(store.offset, at)
+        base = b.element(frame.pointers[store.buffer], kind.scalar, place)
+        raw = [to_memory(b, value, store.buffer.dtype) for value in values]
+        step = store.offset.factor(self.form.column)
+        for number, value in enumerate(raw):
+            offset = frame.multiply(constant(I64, number), step)
+            b.store(value, b.element(base, kind.scalar, offset))
+
+    # Values carried round the loop
+
+    def _flat(self, sums: list[Sums]) -> list[Value]:
+        return [v for each in sums for line in each for four in line for v in four]
+
+    def _unflat(self, values: Sequence[Value]) -> list[Sums]:
+        tiles, across = self.schedule.tiles, self.form.depth.extent // _WIDTH
+        found, at = list[Sums](), 0
+        for _ in self.form.chains:
+            sums: Sums = []
+            for _ in range(tiles):
+                fours = [list(values[at + _SUMS * n : at + _SUMS * (n + 1)]) for n in range(across)]
+                sums.append(fours)
+                at += _SUMS * across
+            found.append(sums)
+        return found

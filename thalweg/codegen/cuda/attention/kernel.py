@@ -1,0 +1,66 @@
+"""Attention kernels: their text, and the grids of their launches.
+
+What comes in is a `Loops` kernel that holds chained products; what goes out is an entry that
+computes them on tensor cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thalweg.codegen.cuda.attention.emit import AttentionEmitter
+from thalweg.codegen.cuda.attention.form import NotAttention, form_of
+from thalweg.codegen.cuda.attention.schedule import THREADS, Schedule, schedule_of
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.space import Words
+from thalweg.codegen.cuda.grid import GridModule
+from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.builder import I64, constant
+from thalweg.ir.expr import Reduce
+from thalweg.ir.kernel import Loops
+from thalweg.ir.rewrite import walk
+
+_ENTRY = "attention"
+_AMPERE = 80  # the compute capability from which there are the instructions
+
+
+def emit_attention(
+    kernel: Loops, target: CudaTarget, guarded: bool = False, aligned: bool = False
+) -> CudaKernel:
+    """The text of an attention kernel; raises `NotAttention` for others.
+
+    A `guarded` one does nothing where the fault word is set; the buffers of an `aligned` one begin
+    at multiples of 16 bytes.
+    """
+    schedule = _schedule(kernel, target)
+    module = GridModule(target)
+    frame = GridFrame(module, _ENTRY, schedule.form.kernel, THREADS)
+    if guarded:
+        fault = frame.b.load(I64, frame.fault)
+        with frame.b.when(frame.b.compare("eq", fault, constant(I64, 0))):
+            AttentionEmitter(schedule, frame, aligned).emit()
+    else:
+        AttentionEmitter(schedule, frame, aligned).emit()
+    frame.b.ret()
+    return CudaKernel(module.text, (_ENTRY,))
+
+
+def attention_shapes(
+    kernel: Loops, target: CudaTarget, sizes: Sequence[int] = ()
+) -> tuple[LaunchShape, ...]:
+    """The launch of an attention kernel; `sizes` are its run-time sizes."""
+    words = Words(len(kernel.arguments) + 2, sizes)
+    return (_schedule(kernel, target).launch(words),)
+
+
+def _schedule(kernel: Loops, target: CudaTarget) -> Schedule:
+    if target.capability < _AMPERE or not _has_nested_sums(kernel):
+        raise NotAttention
+    return schedule_of(form_of(kernel), target.is_emulated)
+
+
+def _has_nested_sums(kernel: Loops) -> bool:
+    """Whether sums are summed: that few kernels do is found at once."""
+    sums = kernel.every(Reduce)
+    return any(isinstance(part, Reduce) for total in sums for part in walk([total.body]))

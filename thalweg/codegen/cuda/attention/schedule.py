@@ -1,0 +1,84 @@
+"""How attention lies on a grid: the rows of a block, and the shared memory of its tiles.
+
+A block has some rows and goes over all others, a tile of them at a time; each of its warps has
+rows of its own, 16 or 32 of them. Tiles are brought one ahead of the one that is multiplied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from thalweg.codegen.cuda.attention.form import AttentionForm
+from thalweg.codegen.cuda.attention.tiles import RowTile
+from thalweg.codegen.cuda.contraction.space import Words
+from thalweg.codegen.cuda.contraction.warp_instructions import exchange_bytes
+from thalweg.codegen.cuda.launch import LaunchShape
+
+WARPS = 4
+THREADS = 32 * WARPS
+TILE_ROWS = 16  # of what tensor cores multiply at once
+STAGES = 2
+
+_MAX_SUMS = 128  # registers of a thread for sums: those of products, and those that go out
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The rows of each warp in tiles of 16, and the others that are multiplied at once."""
+
+    form: AttentionForm
+    tiles: int
+    others: int
+    is_emulated: bool
+
+    @property
+    def rows(self) -> int:
+        """The rows of a block."""
+        return WARPS * TILE_ROWS * self.tiles
+
+    @property
+    def row_tile(self) -> RowTile:
+        """What a block keeps of an operand of rows."""
+        return RowTile(self.rows, self.form.depth.extent)
+
+    @property
+    def other_tile(self) -> RowTile:
+        """What a stage has of an operand of others."""
+        return RowTile(self.others, self.form.depth.extent)
+
+    @property
+    def stage_bytes(self) -> int:
+        """The size of a stage."""
+        return len(self.form.others_read) * self.other_tile.bytes
+
+    @property
+    def stages(self) -> int:
+        """Where the stages begin."""
+        return len(self.form.rows_read) * self.row_tile.bytes
+
+    @property
+    def exchange(self) -> int:
+        """Where emulated lanes exchange what they have."""
+        return self.stages + STAGES * self.stage_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """All shared memory of a block."""
+        return self.exchange + exchange_bytes(self.is_emulated, THREADS)
+
+    def launch(self, words: Words) -> LaunchShape:
+        """The launch of a call: a block for each batch and block of rows."""
+        blocks = -(-words.number(self.form.row.extent) // self.rows)
+        batches = prod(words.number(variable.extent) for variable in self.form.batch)
+        return LaunchShape((max(1, blocks * batches), 1, 1), (THREADS, 1, 1), self.shared_bytes)
+
+
+def schedule_of(form: AttentionForm, is_emulated: bool) -> Schedule:
+    """As many rows and others as there are registers for."""
+    depth = form.depth.extent
+    for tiles, others in ((2, 64), (1, 64), (1, 32)):
+        products = len(form.products) * tiles * others // 2
+        if products + len(form.chains) * tiles * depth // 2 <= _MAX_SUMS:
+            return Schedule(form, tiles, others, is_emulated)
+    return Schedule(form, 1, 32, is_emulated)

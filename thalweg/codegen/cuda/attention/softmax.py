@@ -1,0 +1,89 @@
+"""Online softmax: weights of scores that come a tile at a time, in one pass.
+
+The largest score of a row so far is what all its powers are less; when a larger one comes, what was
+summed before is scaled. Four lanes share a row: they exchange the largest of each tile, and add
+their sums of powers at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from thalweg.codegen.cuda.attention.form import AttentionForm
+from thalweg.codegen.cuda.attention.weights import exponential
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.llvm.builder import FLOAT, Value, constant
+
+Scores = list[list[list[Value]]]
+
+_NEGATIVE = -float(np.inf)
+
+
+class OnlineSoftmax:
+    """The rows of a lane: for each tile two of them, with their largest score and sum of powers."""
+
+    def __init__(self, frame: GridFrame, form: AttentionForm, lane: Value) -> None:
+        self._frame = frame
+        self._neighbours = [frame.b.binary("xor", lane, frame.i32(n)) for n in (1, 2)]
+
+    def initial(self, tiles: int) -> list[Value]:
+        """The state before the first tile: largest scores, and sums."""
+        return [constant(FLOAT, _NEGATIVE), constant(FLOAT, 0)] * 2 * tiles
+
+    def step(
+        self, scores: Scores, state: Sequence[Value]
+    ) -> tuple[Scores, list[list[Value]], list[Value]]:
+        """The weights of some scores, the factors of what was summed before, and the new state."""
+        weights: Scores = []
+        factors: list[list[Value]] = []
+        following: list[Value] = []
+        for tile, line in enumerate(scores):
+            halves: list[list[list[Value]]] = []
+            factors.append([])
+            for half in range(2):
+                at = 4 * tile + 2 * half
+                mine = [four[2 * half : 2 * half + 2] for four in line]
+                made, factor, after = self._row(mine, state[at], state[at + 1])
+                halves.append(made)
+                factors[-1].append(factor)
+                following += after
+            weights.append([[*a, *b] for a, b in zip(*halves, strict=True)])
+        return weights, factors, following
+
+    def _row(
+        self, scores: list[list[Value]], largest: Value, total: Value
+    ) -> tuple[list[list[Value]], Value, list[Value]]:
+        frame, b = self._frame, self._frame.b
+        top = self._largest([largest, *(value for pair in scores for value in pair)])
+        for lane in self._neighbours:
+            top = self._largest([top, frame.grid.from_lane(top, lane)])
+        none = b.compare("oeq", top, constant(FLOAT, _NEGATIVE))
+        less = b.select(none, constant(FLOAT, 0), top)  # so that no infinities are subtracted
+        factor = exponential(frame, largest, less)
+        weights = [[exponential(frame, value, less) for value in pair] for pair in scores]
+        added = b.binary("fmul", total, factor)
+        for pair in weights:
+            added = b.binary("fadd", added, b.binary("fadd", *pair))
+        return weights, factor, [top, added]
+
+    def totals(self, state: Sequence[Value]) -> list[list[tuple[Value, Value]]]:
+        """The largest score and the sum of powers of each row, the same in all lanes of it."""
+        frame, found = self._frame, list[list[tuple[Value, Value]]]()
+        for at in range(0, len(state), 4):
+            pair: list[tuple[Value, Value]] = []
+            for largest, total in (state[at : at + 2], state[at + 2 : at + 4]):
+                for lane in self._neighbours:
+                    other = frame.grid.from_lane(total, lane)
+                    total = frame.b.binary("fadd", total, other)
+                pair.append((largest, total))
+            found.append(pair)
+        return found
+
+    def _largest(self, values: Sequence[Value]) -> Value:
+        """The largest of some numbers; one that is not a number stays so."""
+        b, found = self._frame.b, values[0]
+        for value in values[1:]:
+            found = b.intrinsic("maxnum", found, value)
+        return found

@@ -1,0 +1,102 @@
+"""Elementwise functions of products, in the registers that tensor cores leave sums in.
+
+A lane holds of each tile of 16 rows by 8 others four sums: columns 2t and 2t + 1 of row g, and of
+row g + 8, where g is its number divided by 4 and t the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from thalweg.codegen.cuda.attention.form import AttentionForm
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.helpers import inline
+from thalweg.codegen.cuda.contraction.space import At
+from thalweg.codegen.frame import Leaves
+from thalweg.codegen.llvm.builder import FLOAT, Value, constant
+from thalweg.codegen.math.elements import Evaluator
+from thalweg.ir.expr import Accumulated, Call, Expr, Load, Reduce, Variable
+from thalweg.ir.rewrite import walk
+
+_LOG2_E = float(np.float32(np.log2(np.e)))
+_ARGUMENT = Accumulated(np.float32)
+
+Known = Mapping[Expr, Value]
+
+
+def exponential(frame: GridFrame, value: Value, less: Value | None = None) -> Value:
+    """e to the power of a float32, less another one, by the GPU's own instruction for powers of 2:
+    its error is some units in the last place of float32."""
+    b = frame.b
+    if frame.target.is_emulated:
+        shifted = value if less is None else b.binary("fsub", value, less)
+        return ElementEvaluator(frame, {}, {_ARGUMENT: shifted}).value(_ARGUMENT.exp())
+    log2 = constant(FLOAT, _LOG2_E)
+    if less is None:
+        exponent = b.binary("fmul", value, log2)
+    else:
+        negative = b.binary("fmul", less, constant(FLOAT, -_LOG2_E))
+        exponent = b.multiply_add(value, log2, negative)
+    return inline(b, FLOAT, "ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent])
+
+
+class ElementEvaluator(Evaluator):
+    """Expressions of single elements; powers of float32 numbers by the GPU's own instruction."""
+
+    def __init__(self, frame: GridFrame, at: At, known: Known) -> None:
+        self._frame, self._known = frame, known
+        self._leaves = Leaves(frame, at, None, 1)
+        super().__init__(frame.b, 1, self._found_leaf, None, frame.sensitive)
+
+    def _found_leaf(self, expr: Expr, mask: Value | None) -> Value:
+        found = self._known.get(expr)
+        return self._leaves(expr, mask) if found is None else found
+
+    def _called(self, expr: Call, mask: Value | None) -> Value:
+        is_power = expr.function == "exp" and expr.dtype == np.float32
+        if not is_power or self._frame.target.is_emulated:
+            return super()._called(expr, mask)
+        return exponential(self._frame, self._as(expr.arguments[0], expr.dtype, mask))
+
+
+@dataclass(frozen=True)
+class RowElement:
+    """A row that a lane has sums of: its index (i32), clamped to those that exist, and what is
+    known of it whatever the other is."""
+
+    index: Value
+    exists: Value
+    at: At
+    known: Known
+
+
+def rows_of_lane(
+    frame: GridFrame, form: AttentionForm, first: Value, batch: At, values: list[Expr]
+) -> list[RowElement]:
+    """Rows g and g + 8 of 16; `first` (i32) is row g. What `values` load of them is loaded once."""
+    found: list[RowElement] = []
+    for half in range(2):
+        index = frame.plus32(first, 8 * half)
+        end = frame.b.convert("trunc", frame.integer(form.row.extent), "i32")
+        exists = frame.b.compare("slt", index, end)
+        last = frame.plus32(end, -1)
+        clamped = frame.b.intrinsic("smin", index, last)
+        at = {**batch, form.row: frame.wide(clamped)}
+        own = {*form.batch, form.row}
+        leaves = Leaves(frame, at, None, 1)
+        known: Known = {x: leaves(x, None) for x in _loads(values) if _is_over(x, own)}
+        found.append(RowElement(index, exists, at, known))
+    return found
+
+
+def _loads(values: list[Expr]) -> list[Load]:
+    """The loads of elementwise values, those inside of products aside."""
+    parts = walk(values, lambda part: () if isinstance(part, Reduce | Load) else part.parts)
+    return [part for part in parts if isinstance(part, Load)]
+
+
+def _is_over(load: Load, variables: set[Variable]) -> bool:
+    return load.offset.is_plain and load.offset.variables <= variables

@@ -1,0 +1,330 @@
+"""Attention, and its gradient, as fused ops on GPUs: softmax(q kᵀ · scale + mask) v.
+
+A program writes two products with a softmax between them, its gradient four more with the
+softmax's; all of them store matrices of scores. Where nothing else reads these, `FusedAttention`
+computes the output and `FusedAttentionGrad` the slopes, and no score is ever stored. A mask that is
+a constant with zeros up to the diagonal and nothing to see beyond it is causal: half of the work.
+Results are equal up to rounding: probabilities are not rounded on the way.
+
+Casts stand anywhere in between: mixed precision puts them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from thalweg.graph import dtypes
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.basic import constant
+from thalweg.ops.core.casting import Cast
+from thalweg.ops.linalg.matmul import BatchMatMulV2
+from thalweg.ops.math.reduce import reduce_sum
+from thalweg.ops.nn.attention import FusedAttention, FusedAttentionGrad, takes_head
+from thalweg.optimize.facts import integers, value_of
+from thalweg.optimize.pure import is_free
+from thalweg.optimize.step_graph import StepGraph
+
+#: What is added to a score at most, for its power to be nothing beside any other.
+_UNSEEN = -1e8
+_NARROW = frozenset({dtypes.bfloat16, dtypes.float16})
+_SCORES = frozenset({"BatchMatMulV2", "Mul", "RealDiv", "Cast"})  # what gives them
+
+
+def fuse_attention(graph: StepGraph) -> None:
+    """Have products around a softmax, and around its gradient, be one op each."""
+    if "Softmax" not in graph.types or graph.devices is None:
+        return
+    for node in graph.nodes:
+        if node.op.type_name == "Softmax" and "GPU" in graph.device(node):
+            found = _Match(graph, node).found()
+            if found is not None:
+                _replace(graph, found)
+
+
+@dataclass(frozen=True)
+class _Score:
+    """What scores are made of: q kᵀ · scale, and a mask, which may be causal."""
+
+    q: Tensor
+    k: Tensor
+    scale: float
+    mask: Tensor | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """The products of an attention: the output's, and those of gradients that there are."""
+
+    score: _Score
+    v: Tensor
+    output: Node
+    slope: Tensor | None = None  # of the output
+    dv: Node | None = None
+    dq: Node | None = None
+    dk: Node | None = None
+    first: Node | None = None  # of the gradient's nodes
+
+
+class _NoMatch(Exception):
+    """The nodes around a softmax are no attention."""
+
+
+class _Match:
+    """The nodes around a softmax, if they are an attention and nothing else."""
+
+    def __init__(self, graph: StepGraph, softmax: Node) -> None:
+        self._graph, self._softmax = graph, softmax
+        self._device = graph.device(softmax)
+
+    def found(self) -> _Attention | None:
+        """The attention that a softmax belongs to."""
+        try:
+            score = self._score(self._softmax.inputs[0])
+            return self._attention(score)
+        except _NoMatch:
+            return None
+
+    # Scores
+
+    def _score(self, tensor: Tensor) -> _Score:
+        scale, mask, causal = 1.0, None, False
+        while True:
+            node = self._inner(tensor)
+            kind = node.op.type_name
+            if isinstance(node.op, BatchMatMulV2):
+                break
+            if kind == "Add" and mask is None and not causal and scale == 1.0:
+                tensor, mask = self._added(node)
+                causal = _is_causal(mask)
+            elif kind in ("Mul", "RealDiv"):
+                tensor, factor = self._scaled(node)
+                scale *= factor
+            elif kind == "Cast":
+                tensor = node.inputs[0]
+            else:
+                raise _NoMatch
+        _require(node.op == BatchMatMulV2(adj_x=False, adj_y=True))
+        q, k = node.inputs
+        _require(q.dtype in _NARROW and takes_head(q.shape[-1:].as_list()[0]))
+        return _Score(q, k, scale, None if causal else mask, causal)
+
+    def _inner(self, tensor: Tensor) -> Node:
+        """The node of a tensor that one node alone reads."""
+        node = tensor.op
+        is_open = self._graph.is_open(tensor) and not self._graph.is_waited(node)
+        _require(is_open and is_free(node) and self._graph.uses(tensor) == 1)
+        _require(self._graph.device(node) == self._device)
+        return node
+
+    def _added(self, node: Node) -> tuple[Tensor, Tensor]:
+        """The scores and the mask of a sum: scores come from a product."""
+        shape = node.output.shape
+        for scores, mask in (node.inputs, node.inputs[::-1]):
+            is_whole = scores.shape.rank == shape.rank and scores.op.type in _SCORES
+            if is_whole and mask.shape.rank is not None:
+                _require(not _widens(mask, scores))
+                return scores, mask
+        raise _NoMatch
+
+    def _scaled(self, node: Node) -> tuple[Tensor, float]:
+        """What a node multiplies by a number, and the number."""
+        left, right = node.inputs
+        number = _number(right)
+        if number is not None:
+            return left, number if node.op.type_name == "Mul" else 1.0 / number
+        number = _number(left) if node.op.type_name == "Mul" else None
+        if number is None:
+            raise _NoMatch
+        return right, number
+
+    # Products of probabilities
+
+    def _attention(self, score: _Score) -> _Attention:
+        probabilities = self._softmax.output
+        takers = self._takers(probabilities)
+        output = [n for n in takers if n.op == BatchMatMulV2() and self._is_same(n.inputs[0])]
+        _require(len(output) == 1)
+        v = output[0].inputs[1]
+        _require(not self._is_same(v) and v.dtype == score.q.dtype)
+        _require(v.shape[-1:].as_list() == score.q.shape[-1:].as_list())
+        others = [node for node in takers if node is not output[0]]
+        if not others:
+            return _Attention(score, v, output[0])
+        return self._gradient(score, v, output[0], others)
+
+    def _is_same(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the probabilities, perhaps cast."""
+        return _uncast(tensor) is self._softmax.output
+
+    def _takers(self, tensor: Tensor) -> list[Node]:
+        """The nodes that take a tensor, or a cast of it; all of them must be open to the pass."""
+        graph, found = self._graph, list[Node]()
+        takers = list(dict.fromkeys(n for n in graph.takers(tensor) if tensor in n.inputs))
+        count = sum(node.inputs.count(tensor) for node in takers)
+        _require(count == graph.uses(tensor) and graph.is_open(tensor))
+        for node in takers:
+            _require(is_free(node) and not graph.is_waited(node))
+            _require(graph.device(node) == self._device)
+            found += self._takers(node.output) if node.op.type_name == "Cast" else [node]
+        return list(dict.fromkeys(found))
+
+    # The gradient
+
+    def _gradient(
+        self, score: _Score, v: Tensor, output: Node, others: Sequence[Node]
+    ) -> _Attention:
+        dv = [n for n in others if n.op == BatchMatMulV2(adj_x=True) and self._is_same(n.inputs[0])]
+        products = [node for node in others if node.op.type_name == "Mul"]
+        _require(len(dv) <= 1 and len(dv) + len(products) == len(others))
+        slope = dv[0].inputs[1] if dv else None
+        if not products:
+            _require(slope is not None)
+            return _Attention(score, v, output, slope, *dv, first=dv[0])
+        _require(len(products) == 2)
+        of_slopes, of_scores = self._softmax_gradient(products)
+        product = _uncast(of_slopes).op
+        _require(product.op == BatchMatMulV2(adj_y=True) and product.inputs[1] is v)
+        _require(slope is None or slope is product.inputs[0])
+        slope = product.inputs[0]
+        dq, dk = self._score_gradient(of_scores, score)
+        made = [node for node in (*dv, dq, dk) if node is not None]
+        _require(bool(made) and {node.output.dtype for node in made} == {score.q.dtype})
+        first = self._first([product, *dv])
+        return _Attention(score, v, output, slope, dv[0] if dv else None, dq, dk, first)
+
+    def _softmax_gradient(self, products: Sequence[Node]) -> tuple[Tensor, Tensor]:
+        """(dp - Σ dp · p) · p: dp, and the result, of the two products with p."""
+        for summed, result in (products, products[::-1]):
+            sums = self._takers(summed.output)
+            if len(sums) != 1 or sums[0].op.type_name != "Sum":
+                continue
+            total, axes = sums[0], integers(sums[0].inputs[1])
+            rank = self._softmax.output.shape.rank
+            _require(total.op.attributes["keep_dims"] and axes in ([-1], [(rank or 0) - 1]))
+            (difference,) = self._one(total.output)
+            _require(difference.op.type_name == "Sub")
+            _require(_uncast(difference.inputs[1]) is total.output)
+            slopes = self._other(summed)
+            _require(_uncast(difference.inputs[0]) is _uncast(slopes))
+            _require(_uncast(self._other(result)) is difference.output)
+            self._require_only(_uncast(slopes), (summed, difference))
+            self._require_only(difference.output, (result,))
+            return slopes, result.output
+        raise _NoMatch
+
+    def _one(self, tensor: Tensor) -> list[Node]:
+        found = self._takers(tensor)
+        _require(len(found) == 1)
+        return found
+
+    def _other(self, product: Node) -> Tensor:
+        """The factor of a product that is not the probabilities."""
+        left, right = product.inputs
+        _require(self._is_same(left) != self._is_same(right))
+        return right if self._is_same(left) else left
+
+    def _require_only(self, tensor: Tensor, nodes: Iterable[Node]) -> None:
+        """Only some nodes take a tensor."""
+        _require(set(self._takers(tensor)) == set(nodes))
+
+    def _score_gradient(self, slope: Tensor, score: _Score) -> tuple[Node | None, Node | None]:
+        """The products of the scores' slope with keys and queries."""
+        scale = 1.0
+        takers = self._takers(slope)
+        while len(takers) == 1 and takers[0].op.type_name in ("Mul", "RealDiv"):
+            tensor, factor = self._scaled(takers[0])
+            _require(_uncast(tensor) is _uncast(slope))
+            slope, scale = takers[0].output, scale * factor
+            takers = self._takers(slope)
+        _require(abs(scale - score.scale) <= 0.02 * abs(score.scale))  # rounded to a narrow float
+        dq = [n for n in takers if n.op == BatchMatMulV2() and n.inputs[1] is score.k]
+        dk = [n for n in takers if n.op == BatchMatMulV2(adj_x=True) and n.inputs[1] is score.q]
+        _require(len(dq) <= 1 and len(dk) <= 1 and len(dq) + len(dk) == len(takers))
+        for node in (*dq, *dk):
+            _require(_uncast(node.inputs[0]) is _uncast(slope))
+        return dq[0] if dq else None, dk[0] if dk else None
+
+    def _first(self, nodes: Sequence[Node]) -> Node:
+        order = {node: number for number, node in enumerate(self._graph.nodes)}
+        return min(nodes, key=order.__getitem__)
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise _NoMatch
+
+
+def _uncast(tensor: Tensor) -> Tensor:
+    """What a tensor is without casts between floats."""
+    while tensor.op.op.type_name == "Cast" and tensor.op.inputs[0].dtype.is_floating:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _number(tensor: Tensor) -> float | None:
+    """The value of a constant that is one number."""
+    value = value_of(tensor)
+    is_one = value is not None and value.size == 1 and value.ndim == 0
+    return float(value.item()) if value is not None and is_one else None
+
+
+def _widens(mask: Tensor, scores: Tensor) -> bool:
+    """Whether adding a mask may give more scores than there are."""
+    sizes, own = scores.shape.as_list(), mask.shape.as_list()
+    if len(own) > len(sizes):
+        return True
+    pairs = zip(own, sizes[len(sizes) - len(own) :], strict=True)
+    return any(mine not in (1, size) or mine is None for mine, size in pairs)
+
+
+def _is_causal(mask: Tensor) -> bool:
+    """Whether a mask is zero up to the diagonal and hides all beyond."""
+    value = value_of(mask)
+    if value is None or value.ndim < 2 or value.size != value.shape[-1] * value.shape[-2]:
+        return False
+    matrix = value.reshape(value.shape[-2:]).astype(np.float32)
+    seen = np.tril(np.ones(matrix.shape, bool))
+    return bool((matrix[seen] == 0).all() and (matrix[~seen] <= _UNSEEN).all())
+
+
+# The ops
+
+
+def _replace(graph: StepGraph, found: _Attention) -> None:
+    """Put the fused ops in the place of products."""
+    score = found.score
+
+    def forward() -> tuple[Tensor, Tensor, Tensor]:
+        mask = constant(np.zeros((), np.float32)) if score.mask is None else score.mask
+        op = FusedAttention(scale=score.scale, causal=score.causal)
+        return mask, *op(score.q, score.k, found.v, mask)
+
+    mask, output, lse = graph.build(found.output, forward)
+    graph.fire("attention", found.output)
+    if found.slope is not None and found.first is not None:
+        _replace_gradient(graph, found, (mask, output, lse))
+    graph.replace(found.output.output, output)
+
+
+def _replace_gradient(
+    graph: StepGraph, found: _Attention, made: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    score, slope, (mask, output, lse) = found.score, found.slope, made
+    assert slope is not None
+    assert found.first is not None
+
+    def backward() -> list[Tensor]:
+        wide = Cast(DstT=dtypes.float32)
+        delta = reduce_sum(wide(output) * wide(slope), -1)
+        op = FusedAttentionGrad(scale=score.scale, causal=score.causal)
+        return list(op(score.q, score.k, found.v, mask, slope, lse, delta))
+
+    slopes = graph.build(found.first, backward)
+    for node, tensor in zip((found.dq, found.dk, found.dv), slopes, strict=True):
+        if node is not None:
+            graph.replace(node.output, tensor)
+    graph.fire("gradient of attention", found.first)
