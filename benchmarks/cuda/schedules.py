@@ -1,7 +1,7 @@
 """The contractions of training steps on a GPU under several schedules: what the cost model chose,
 what else it likes, and how the epilogue in shared memory compares with the one by threads.
 
-    python benchmarks/cuda/schedules.py alexnet [--shapes 9216x4096x128 …] [--most 4]
+    python benchmarks/cuda/schedules.py alexnet-tf32 [--shapes 9216x4096x128 …] [--most 4]
 
 A line for each contraction, the longest first: its operations, what the chosen schedule takes and
 reaches, then each schedule with its time relative to the chosen one.
@@ -13,24 +13,24 @@ import argparse
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parents[n]) for n in (1, 2))]
 
-from networks import NETWORKS, ours
+from rows import ROWS  # noqa: E402 - found on the path above
 
 
-def subjects(name: str, dtype: str) -> dict[str, Any]:
-    """The contractions of a network's step on its GPU, by their form."""
-    import thalweg as tf
+def subjects(name: str) -> dict[str, Any]:
+    """The contractions of a row's step on its GPU, by their form."""
+    from sides import on_thalweg
+
     from thalweg.codegen.kernels import key_of
     from thalweg.device.cuda.tuner import CudaSubject
     from thalweg.ir.kernel import Contraction
 
-    tf.config.experimental.enable_tensor_float_32_execution(dtype == "float32")
-    _, plan = ours(replace(NETWORKS[name], dtype=dtype))
+    plan = on_thalweg.make(name, False).plan
+    assert plan is not None
     found: dict[str, Any] = {}
     for kernel in plan().kernels:
         if isinstance(kernel.kernel, Contraction):
@@ -61,7 +61,7 @@ def measure(network: str, given: argparse.Namespace) -> None:
     lines: list[tuple[float, str]] = []
     with ThreadPoolExecutor(16) as pool:
         waiting = []
-        for subject in subjects(network, given.dtype).values():
+        for subject in subjects(network).values():
             try:
                 problem = problem_of(subject.kernel, subject.is_aligned)
             except NotContraction:
@@ -111,9 +111,8 @@ def _loads(value: Any) -> list[Any]:
 def main() -> None:
     """Measure what is asked for."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("networks", nargs="*", default=list(NETWORKS))
+    options.add_argument("networks", nargs="*", default=["alexnet"], choices=ROWS, metavar="ROW")
     options.add_argument("--shapes", nargs="*", default=[])
-    options.add_argument("--dtype", default="bfloat16", help="float32: as tf32")
     options.add_argument("--most", type=int, default=4)
     options.add_argument("--lines", type=int, default=40)
     given = options.parse_args()
