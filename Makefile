@@ -52,6 +52,9 @@ test-browser: .venv/.browser-stamp # pages in a real browser
 	$(BIN)/python -m pip install --quiet -e ".[browser]"
 	touch $@
 
+test-cuda: .venv/.stamp # on a GPU, or THALWEG_CUDA=emulated without one
+	THALWEG_TEST_DEVICE=/gpu:0 $(BIN)/python -m pytest -n auto $(CUDA_TESTS)
+
 test-ray: .venv/.ray-stamp # Ray is large: other targets do without it
 	$(BIN)/python -m pytest tests/cluster/launch
 

@@ -2,8 +2,10 @@
 
 `make bench BENCH="--against ../other-checkout"` prints, for each work, old / new: above 1, this
 checkout is faster, starts sooner or takes less memory. Both run under this environment's Python,
-each from its own folder, with the rules of `make bench`. A ratio is that of the medians of paired
-rounds: the two systems take turns, so a disturbance hits both.
+each from its own folder, with the rules of `make bench`. `best` compares the best rounds, `median`
+is the median of the paired rounds' ratios: the two systems take turns, so a disturbance hits both.
+Where a process's pages happen to lie can make all its rounds slow: `--processes 3` measures every
+work in so many pairs of processes.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ def compare(works: list[Work], checkout: Path, how: Settings) -> None:
     rows: list[dict[str, float]] = []
     for work in works:
         systems = [work.own, f"{work.own}@{checkout.resolve()}"]
-        figures = Measurement(work, systems, how).run()
-        new, old = (figures[system] for system in systems)
+        runs = [Measurement(work, systems, how).run() for _ in range(how.processes)]
+        new, old = (merged([run[system] for run in runs]) for system in systems)
         rows.append(ratios(old, new))
         problem = new["error"] or old["error"]
         cells = [f"{rows[-1][name]:.3f}" if name in rows[-1] else "" for name in COLUMNS]
@@ -36,6 +38,16 @@ def compare(works: list[Work], checkout: Path, how: Settings) -> None:
     means = [[row[name] for row in rows if name in row] for name in COLUMNS]
     cells = [f"{statistics.geometric_mean(mean):.3f}" if mean else "" for mean in means]
     print(f"| geometric mean | {' | '.join(cells)} |")
+
+
+def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of one system over several processes."""
+    least = {
+        name: min((run[name] for run in runs if run[name]), default=None)
+        for name in ("best", "first", "warm", "peak")
+    }
+    problem = next((run["error"] for run in runs if run["error"]), "")
+    return least | {"seconds": [s for run in runs for s in run["seconds"]], "error": problem}
 
 
 def ratios(old: dict[str, Any], new: dict[str, Any]) -> dict[str, float]:

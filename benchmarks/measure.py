@@ -29,6 +29,7 @@ class Settings:
     most_steps: int = 2000
     first_calls: int = 2
     batch: int | None = None
+    processes: int = 1  # pairs of them, old against new
 
 
 @dataclass

@@ -75,6 +75,19 @@ def makefile_has(targets: list[str]) -> bool:
     return all(f"\n{target}:" in makefile for target in targets)
 
 
+def test_targets_that_are_declared_or_written_about_exist() -> None:
+    makefile = (pages.ROOT / "Makefile").read_text()
+    declared = re.search(r"^\.PHONY:(.*)$", makefile, re.MULTILINE)
+    assert declared is not None
+    texts = [
+        page.read_text() for page in [*pages.ROOT.glob("*.md"), *pages.ROOT.glob("docs/**/*.md")]
+    ]
+    written = {name for text in texts for name in re.findall(r"`make ([a-z][a-z-]*)", text)}
+    assert len(written) > 10
+    missing = [t for t in {*declared[1].split(), *written} if not makefile_has([t])]
+    assert not missing
+
+
 def command_exists(words: list[str]) -> bool:
     """Whether the command line knows a command: its help is what asks least of it."""
     command = [word for word in words if not word.startswith("-")][:1]

@@ -27,7 +27,6 @@ SAMPLED = frozenset({tf.float32, tf.float64, tf.int32, tf.uint8, tf.bool, tf.com
 NO_GRADIENT: dict[str, str] = {
     "BatchNormWithGlobalNormalizationGrad": "the backward op of an op of old graphs",
     "Const": "it has no inputs",
-    "CustomGradient": "the gradient is given by the user, by override",
     "Dilation2DBackpropFilter": "no second derivatives of dilation",
     "Dilation2DBackpropInput": "no second derivatives of dilation",
     "FractionalAvgPoolGrad": "no second derivatives of fractional pooling",

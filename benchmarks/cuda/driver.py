@@ -10,7 +10,8 @@ from typing import Any
 _MAX_DYNAMIC_SHARED = 8
 _STATIC_SHARED = 48 << 10
 _DTYPES = {"uint8": 0, "float16": 6, "float32": 7, "bfloat16": 9}
-_NONE, _SWIZZLE_128, _L2_256 = 0, 3, 3
+_NONE, _L2_256 = 0, 3
+_SWIZZLES = {32: 1, 64: 2, 128: 3}
 _MAP_BYTES = 128
 
 
@@ -53,7 +54,7 @@ def encoded(spec: dict[str, Any], words: Sequence[int]) -> Any:
         (ctypes.c_uint64 * (rank - 1))(*made["strides"]),
     )  # fmt: skip
     steps = (ctypes.c_uint * rank)(*made["steps"])
-    last = (steps, _NONE, _SWIZZLE_128, _L2_256, 0)
+    last = (steps, _NONE, _SWIZZLES[made["box"][0] * made["itemsize"]], _L2_256, 0)
     window = made["windows"]
     if window is None:
         call("cuTensorMapEncodeTiled", *common, (ctypes.c_uint * rank)(*made["box"]), *last)

@@ -1,11 +1,11 @@
 """Loop kernels on a GPU next to a plain copy and to PyTorch's: right, and how fast.
 
-    python benchmarks/cuda/streams.py make FOLDER   # anywhere with Thalweg and ptxas
+    python benchmarks/cuda/streams.py make FOLDER   # anywhere with Thalweg
     python benchmarks/cuda/streams.py run FOLDER    # on the GPU: the driver, numpy and torch
 
-`make` lowers small graphs for an H200 and writes the cubins of their kernels; `run` holds results
-to PyTorch's and prints for each the bytes that must move by the time it took, as a share of what a
-copy reaches in the same run. The bar is 0.9.
+`make` lowers small graphs for an H200 and writes their kernels, assembled where there is `ptxas`;
+`run` holds results to PyTorch's and prints for each the bytes that must move by the time it took,
+as a share of what a copy reaches in the same run. The bar is 0.9.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,16 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "transpose bf16": ([(64, 1024, 768)], "bfloat16"),
     "max pool": ([(64, 112, 112, 64)], "bfloat16"),
     "max pool gradient": ([(64, 112, 112, 64)], "bfloat16"),
+    "max pool 3x3 gradient": ([(128, 28, 28, 256)] * 2, "bfloat16"),
+    "max pool 3x3/2 gradient": ([(128, 112, 112, 64), (128, 56, 56, 64)], "bfloat16"),
+    "max pool 2x2/2 gradient": ([(64, 224, 224, 64), (64, 112, 112, 64)], "bfloat16"),
+    "max pool odd gradient": ([(128, 55, 55, 64), (128, 28, 28, 64)], "bfloat16"),
+    "bias gradient 192": ([(128, 56, 56, 192)], "bfloat16"),
+    "bias gradient 384": ([(128, 13, 13, 384)], "bfloat16"),
+    "bias gradient 64": ([(128, 112, 112, 64)], "bfloat16"),
+    "batch norm": ([(128, 56, 56, 64), (64,), (64,)], "bfloat16"),
+    "batch norm gradient": ([(128, 56, 56, 64), (64,), (64,), (128, 56, 56, 64)], "bfloat16"),
+    "layer norm gradient": ([(16384, 1024), (1024,), (1024,), (16384, 1024)], "bfloat16"),
     "scan": ([(1024, 32768)], "float32"),
 }
 
@@ -54,7 +65,7 @@ def built(name: str, tf: Any, x: list[Any]) -> Any:
         "odd sizes": lambda: x[0] * x[1],
         "gelu": lambda: tf.cast(0.5 * wide * (1.0 + tf.erf(wide * 0.5**0.5)), a.dtype),
         "relu gradient": lambda: tf.where(x[0] > 0, x[1], tf.zeros_like(x[1])),
-        "bias gradient": lambda: tf.reduce_sum(wide, 0),
+        "bias gradient": lambda: tf.reduce_sum(wide, list(range(len(a.shape) - 1))),
         "row sums": lambda: tf.reduce_sum(a, 1),
         "whole sum": lambda: tf.reduce_sum(a),
         "softmax": lambda: tf.nn.softmax(a),
@@ -62,14 +73,35 @@ def built(name: str, tf: Any, x: list[Any]) -> Any:
         "layer norm": lambda: _normalised(tf, wide, *x),
         "transpose": lambda: tf.transpose(a, [1, 0] if len(a.shape) == 2 else [0, 2, 1]),
         "max pool": lambda: _pooled(tf, a),
-        "max pool gradient": lambda: tf.gradients(_pooled(tf, a), [a])[0],
+        "max pool gradient": lambda: tf.gradients(_pooled(tf, a), [a], x[1:] or None)[0],
+        "max pool 3x3 gradient": lambda: tf.gradients(_pooled(tf, a, 3, 1), [a], x[1:])[0],
+        "max pool 2x2/2 gradient": lambda: tf.gradients(_pooled(tf, a, 2), [a], x[1:])[0],
+        "batch norm": lambda: _batch_norm(tf, *x),
+        "batch norm gradient": lambda: tf.gradients(_batch_norm(tf, *x[:3]), [a], x[3:])[0],
+        "layer norm gradient": lambda: tf.gradients(
+            _normalised(tf, wide, *x[:3]), [a], x[3:]
+        )[0],
         "scan": lambda: tf.cumsum(a, 1),
-    }
-    return found[name.removesuffix(" bf16")]()
+    }  # fmt: skip
+    return found[_kind(name)]()
 
 
-def _pooled(tf: Any, x: Any) -> Any:
-    return tf.nn.max_pool(x, [1, 3, 3, 1], [1, 2, 2, 1], "SAME")
+def _kind(name: str) -> str:
+    """What a case computes: the name that several have in common."""
+    if name.startswith("bias gradient"):
+        return "bias gradient"
+    if name.endswith(("/2 gradient", "odd gradient")) and "2x2" not in name:
+        return "max pool gradient"
+    return name.removesuffix(" bf16")
+
+
+def _pooled(tf: Any, x: Any, window: int = 3, step: int = 2) -> Any:
+    return tf.nn.max_pool(x, window, step, "SAME")
+
+
+def _batch_norm(tf: Any, x: Any, scale: Any, offset: Any) -> Any:
+    scale, offset = (tf.cast(each, tf.float32) for each in (scale, offset))
+    return tf.nn.fused_batch_norm(x, scale, offset)[0]
 
 
 def _normalised(tf: Any, wide: Any, x: Any, scale: Any, offset: Any) -> Any:
@@ -86,7 +118,7 @@ def peer(name: str, torch: Any, x: list[Any]) -> Callable[[], Any] | None:
         "odd sizes": lambda: x[0] * x[1],
         "gelu": lambda: f.gelu(a),
         "relu gradient": lambda: torch.where(a > 0, x[1], 0),
-        "bias gradient": lambda: a.sum(0, dtype=torch.float32),
+        "bias gradient": lambda: a.sum(list(range(a.dim() - 1)), dtype=torch.float32),
         "row sums": lambda: a.sum(1),
         "whole sum": lambda: a.sum(),
         "softmax": lambda: f.softmax(a, -1),
@@ -95,16 +127,17 @@ def peer(name: str, torch: Any, x: list[Any]) -> Callable[[], Any] | None:
         "transpose": lambda: a.transpose(-1, -2).contiguous(),
         "scan": lambda: a.cumsum(1),
     }
-    return found.get(name.removesuffix(" bf16"))
+    return found.get(_kind(name))
 
 
 # Making
 
 
 def make(folder: Path) -> None:
-    """Write the cubins of all cases."""
+    """Write the kernels of all cases, or of those whose names are given."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = {name: _made(name, folder) for name in CASES}
+    wanted = sys.argv[3:]
+    made = {n: _made(n, folder) for n in CASES if not wanted or any(w in n for w in wanted)}
     (folder / _LIST).write_text(json.dumps(made))
     print(sum(len(one["launches"]) for one in made.values()), "kernels")
 
@@ -137,7 +170,7 @@ def _made(name: str, folder: Path) -> dict[str, Any]:
         },
         "inputs": [buffers.index(lowered.buffers[t]) if lowered.buffers.get(t) in buffers else -1
                    for t in feeds],
-        "output": buffers.index(lowered.buffers[result]),
+        "output": buffers.index(lowered.buffers[region.outputs[0]]),
         "launches": [
             {
                 "buffers": [buffers.index(b) for b in launch.buffers],
@@ -156,10 +189,8 @@ def _variant(kernel: Any, target: Any, folder: Path) -> dict[str, Any]:
 
     made, shapes = emit(kernel, target, aligned=True), launch_shapes(kernel, target, aligned=True)
     name = sha256(made.text.encode()).hexdigest()[:24] + ".cubin"
-    code = to_cubin(to_ptx(made.text, target), target)
-    if code is None:
-        raise SystemExit("no ptxas here")
-    (folder / name).write_bytes(code)
+    text = to_ptx(made.text, target)
+    (folder / name).write_bytes(to_cubin(text, target) or text.encode() + b"\0")
     listed = [{"grid": s.grid, "block": s.block, "shared": s.shared_bytes} for s in shapes]
     return {
         "cubin": name, "entries": made.entries, "scratch": made.scratch, "maps": [],
@@ -209,9 +240,11 @@ def _line(name: str, entry: dict[str, Any], folder: Path, rate: float) -> str:
 
     ours()
     torch.cuda.synchronize()
+    each = [f"{1e6 * _seconds(partial(step, stream)):.1f}" for step in steps]
     moved = sum(f.nbytes for f in feeds) + entry["sizes"][entry["output"]]
     seconds, theirs = _seconds(ours), peer(name, torch, feeds)
     text = f"{name:22s} {len(steps)} kernels {seconds * 1e6:8.1f} us {moved / seconds / rate:5.2f}"
+    text += f" ({' + '.join(each)} us)" if len(steps) > 1 else ""
     if theirs is None:
         return text
     wanted = theirs()

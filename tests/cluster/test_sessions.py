@@ -263,7 +263,7 @@ def test_tasks_forget_plans_that_their_session_forgot(target: str) -> None:
                 y = a + number
             assert session.run(y) == 1 + number
         gc.collect()
-        assert len(session._engine._own._plans) <= 3
+        assert len(session._engine._own.plans) <= 3
 
 
 def test_folded_outputs_of_one_node_are_told_apart(target: str) -> None:

@@ -19,9 +19,9 @@ def written(message: Message) -> bytes:
 
 
 def opened(frame: bytes) -> Message:
-    letter = wire.read(frame, wire.read_envelope(frame))
-    values = [wire.value_of(*pair) for pair in zip(letter.headers, letter.contents, strict=True)]
-    return Message(letter.envelope.kind, letter.envelope.step, letter.fields, values)
+    letter = wire.read(frame)
+    assert letter.is_complete
+    return Message(letter.kind, letter.step, letter.fields, letter.values)
 
 
 ARRAYS = [
@@ -85,9 +85,9 @@ def test_another_version_is_told_apart_from_garbage():
     frame = bytearray(written(Message(Kind.HELLO)))
     frame[4] = 99
     with pytest.raises(VersionError, match=rf"version 99 .* version {wire.VERSION}"):
-        wire.read_envelope(bytes(frame))
+        wire.read(bytes(frame))
     with pytest.raises(WireError, match="not a message of Thalweg"):
-        wire.read_envelope(b"GET / HTTP/1.1\r\nHost: a-web-browser.example.com\r\n\r\n")
+        wire.read(b"GET / HTTP/1.1\r\nHost: a-web-browser.example.com\r\n\r\n")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,29 @@ def test_every_iteration_draws_other_numbers(monkeypatch: pytest.MonkeyPatch) ->
     assert len(set(seen.tolist())) == len(seen)
 
 
+def test_every_body_draws_numbers_of_its_own_from_the_seed_of_the_graph() -> None:
+    """Nodes are counted in each body: bodies that are alike would be seeded alike."""
+
+    def in_branch() -> Any:
+        return tf.cond(choice, lambda: tf.random_uniform([4]), lambda: tf.zeros([4]))
+
+    def in_loop() -> Any:
+        def body(i: Any, _: Any) -> Any:
+            return i + 1, tf.random_uniform([4])
+
+        return tf.while_loop(lambda i, _: i < 1, body, [0, tf.zeros([4])])[1]
+
+    def nested() -> Any:
+        return tf.cond(choice, in_branch, in_loop)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(1)
+        choice = tf.placeholder(tf.bool, [])
+        made = [build() for build in (in_branch, in_loop, nested) * 2] + [tf.random_uniform([4])]
+        drawn = {tensor: session.run(tensor, {choice: True}).tobytes() for tensor in made}
+        assert len(set(drawn.values())) == len(drawn)
+
+
 def test_native_loops_draw_what_the_executor_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     for found, wanted in zip(draws(monkeypatch, True), draws(monkeypatch, False), strict=True):
         for one, other in zip(found, wanted, strict=True):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.random_graphs import examples
-from thalweg.ir.dynamic import dynamic
+from thalweg.ir.dynamic import dynamic, times
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, as_expr, call
 from thalweg.ir.index import Affine, affine, compared, expressed, floor_mod, number, variable
 from thalweg.ir.kernel import Argument
@@ -202,6 +202,15 @@ def test_integers_of_run_time_are_never_added_up() -> None:
     assert summed.bounds == (-np.inf, np.inf)
     assert affine(index(i) * 2 + 1).scaled(stride) == Affine(0, {index(i) * 2 + 1: stride})
     assert variable(Variable(size, "n")).bounds == (0, np.inf)
+
+
+def test_digits_join_only_where_strides_of_run_time_are_known_to_match() -> None:
+    tens, ones = affine(index(i) // 2), affine(index(i) % 2)
+    stride = dynamic(4, 1)
+    assert tens.scaled(times(stride, 2)) + ones.scaled(stride) == variable(i).scaled(stride)
+    other = dynamic(8, 2)  # twice the stride in this call only
+    (low,), (high,) = ones.terms, tens.terms
+    assert tens.scaled(other) + ones.scaled(stride) == Affine(0, {high: other, low: stride})
 
 
 def test_arithmetic_that_wraps_is_opaque() -> None:

@@ -141,9 +141,12 @@ def check_loop(node: Any, sources: list[Any], wanted: list[Any]) -> None:
     for output, right in enumerate(wanted):
         kind = np.asarray(right).dtype
         error = 4 * rounding(kind) if is_narrow_float(kind) else 0  # a loop form rounds each step
-        others = [(True, 1)] * node.op.has("gather_loop") + [(False, 8)] * node.op.has(
-            "packed_loop"
-        )
+        forms = {
+            "gather_loop": (True, 1),
+            "packed_loop": (False, 8),
+            "one_pass_loop": (False, 1, True),
+        }
+        others = [form for name, form in forms.items() if node.op.has(name)]
         for form in [(False, 1), *others]:
             with np.errstate(all="ignore"):
                 value = run_loop(node.op, operands, arrays, np.shape(right), output, *form)

@@ -176,6 +176,20 @@ def test_a_loop_on_one_device_is_one_node():
     ]
 
 
+def test_what_comes_after_a_loop_asks_for_none_of_its_values():
+    x, z = tf.placeholder(tf.float32, [2]), tf.placeholder(tf.float32, [2])
+    _, y, _ = tf.while_loop(
+        lambda i, *_: i < 2,
+        lambda i, h, spare: (i + 1, tf.Print(h, [i], "inside") * 2, spare + h),
+        [0, x, tf.exp(z, name="spare")],
+    )
+    with tf.device("/cpu:1"):
+        after = tf.Print(x, [x], "after")
+    assert "spare" not in text(y, after, feeds=[x])
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        assert session.run([y, after], {x: [1, 2]})[0].tolist() == [4, 8]
+
+
 def test_a_variable_itself_goes_to_a_loop_on_several_devices():
     with tf.device("/cpu:1"):
         v = tf.Variable(1.0, name="v")

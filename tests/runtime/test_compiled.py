@@ -120,6 +120,26 @@ def test_what_runs_without_a_node_serves_for_all_shapes(session: Any) -> None:
     assert tried == compiled._MAX_TRIES
 
 
+def test_nodes_that_one_line_made_alike_leave_a_region_together(session: Any) -> None:
+    """One by one, each would cut what the one before it left, ever deeper."""
+    tried = 0
+
+    def refused(region: Any, shapes: Any, target: Any) -> Any:
+        nonlocal tried
+        for node in region.nodes:
+            if node.type == "Relu":
+                tried += 1
+                raise NotCompiled(node, "of the test")
+        return lower(region, shapes, target)
+
+    x = y = tf.placeholder(tf.float32, [None])
+    for _ in range(1000):
+        y = tf.nn.relu(y + 1)
+    with mock.patch.object(compiled, "lower", refused):
+        np.testing.assert_array_equal(session.run(y, {x: np.zeros(3)}), np.full(3, 1000))
+    assert tried == 1
+
+
 def test_feeds_of_any_layout_are_read_rightly(session: Any) -> None:
     x = tf.placeholder(tf.float32, [None, None])
     y = x + 0.5

@@ -75,6 +75,21 @@ def test_a_frozen_graph():
     assert not private(graph_def)
 
 
+def test_a_gradient_of_the_users_own(tmp_path: Path):
+    @tf.custom_gradient
+    def clipped(x: Any) -> Any:
+        return 2 * x, lambda dy: tf.clip_by_norm(dy, 1.0)
+
+    path, value, wanted = saved(tmp_path, lambda x: tf.reduce_sum(clipped(x), [1, 2]), False)
+    model = protos.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    graph_def = model.meta_graphs[0].graph_def
+    assert not private(graph_def)
+    assert "IdentityN" in {node.op for node in graph_def.node}
+    with tf.Session(graph=tf.Graph()) as session:
+        tf.saved_model.load(session, ["serve"], str(path))
+        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5)
+
+
 def test_an_op_that_cannot_be_written_is_named():
     with tf.Graph().as_default() as graph:
         tf.nn.gelu(tf.ones([2]), name="odd")

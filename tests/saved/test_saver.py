@@ -386,6 +386,14 @@ def test_nothing_to_save(session, tmp_path):
     empty.restore(session, str(tmp_path / "m"))
 
 
+@pytest.mark.parametrize("error", [ValueError, tf.errors.NotFoundError])
+def test_a_checkpoint_that_is_not_there(session, tmp_path, error):
+    """TensorFlow 1.15 raises the one, 0.12 raised the other."""
+    tf.Variable(1.0)
+    with pytest.raises(error, match=r"not a valid checkpoint.*nowhere.*any matching files"):
+        tf.train.Saver().restore(session, str(tmp_path / "nowhere"))
+
+
 def test_arguments_are_checked(session, tmp_path):
     v = tf.Variable(1.0)
     saver = tf.train.Saver()

@@ -14,29 +14,19 @@ from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape
-from thalweg.ir.expr import Expr
-from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.ops.core.basic import IdentityN
 from thalweg.public import public
 
 _numbers = itertools.count()
 
 
-class CustomGradient(Op):
-    """The outputs of a user's function, tied to its arguments and the variables it used."""
+class CustomGradient(IdentityN, abstract=True):
+    """The outputs of a user's function, with its arguments and the variables it used.
 
-    private = True
-    signature = "outputs: N*T, arguments: [Targs] -> results: N*T"
+    In a graph it is an `IdentityN` as others are, with a gradient of its own: so TensorFlow has it.
+    """
 
-    def shape(self, outputs: list[Tensor], arguments: list[Tensor]) -> list[list[TensorShape]]:
-        return [[tensor.shape for tensor in outputs]]
-
-    def numpy(self, outputs: list[Any], arguments: list[Any]) -> list[Any]:
-        return outputs
-
-    def loop(self, at: IndexTuple, outputs: list[Operand], arguments: list[Operand]) -> Expr:
-        return outputs[at.output][at]
+    type_name = "IdentityN"
 
 
 @public("custom_gradient")
@@ -82,13 +72,12 @@ def _tie(
     sources = [variable.gradient_source() for variable in variables]
 
     def backward(node: Node, *dys: Any) -> list[Any]:
-        gradients = _call(grad, dys, variables)
-        return [None] * len(outputs) + gradients
+        return [None] * len(outputs) + _call(grad, dys[: len(outputs)], variables)
 
     registry.register(name, backward)
     graph = outputs[0].graph
-    with graph.gradient_override_map({"CustomGradient": name}):
-        return CustomGradient()(outputs, [*arguments, *sources])
+    with graph.gradient_override_map({CustomGradient.type_name: name}):
+        return CustomGradient()([*outputs, *arguments, *sources])[: len(outputs)]
 
 
 def _call(grad: Callable[..., Any], dys: Sequence[Any], variables: list[Any]) -> list[Any]:

@@ -306,7 +306,8 @@ class RunningStep:
             if message is None:
                 raise error or errors.UnavailableError(None, None, "A task did not answer")
             answer = _checked(message, self._graph)
-            self._found.update(by_place(answer.fields["places"], answer))
+            if places := answer.fields["places"]:
+                self._found.update(by_place(places, answer))
         except errors.OpError as failure:
             self.fail(failure)
         finally:

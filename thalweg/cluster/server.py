@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from thalweg import errors, protos
@@ -59,6 +60,18 @@ class TaskServer(Member):
         self._routes = Bounded[Key, tuple[Peer | None, FixedFields]](
             "keys of sent values", _MAX_KEPT
         )
+        self._acts: dict[Kind, Callable[[Peer, Message], None]] = {
+            Kind.TENSOR: self._take,
+            Kind.RUN: self._run,
+            Kind.ABORT: self._abort,
+            Kind.STATUS: lambda peer, message: self._answer(
+                peer, message, lambda request: self._status(peer, request)
+            ),
+            Kind.REGISTER: self._answer_later(self._register),
+            Kind.DEREGISTER: self._deregister,
+            Kind.CLOSE: self._close,
+            Kind.RESET: self._answer_later(self._reset),
+        }
         super().__init__(bindable(self._by_task[self.task]))
         self._worker.lender = self.endpoint.lender
         self._job, self._index = job, index
@@ -102,30 +115,24 @@ class TaskServer(Member):
 
     def received(self, peer: Peer, message: Message) -> None:
         """Do what a message asks for: what is short, at once; what is not, on another thread."""
-        match message.kind:
-            case Kind.TENSOR:
-                self._worker.traffic.received(message.values)
-                given = values_of(message)  # none for a token
-                key = Key(*message.fields["key"])
-                self._worker.deliver(message.step, key, given[0] if given else ())
-            case Kind.RUN:
-                self._run(peer, message)
-            case Kind.ABORT:
-                self._worker.abort(message.step, failures.decode(message.fields))
-            case Kind.STATUS:
-                self._answer(peer, message, lambda request: self._status(peer, request))
-            case Kind.REGISTER:
-                WORKERS.start(lambda: self._answer(peer, message, self._register))
-            case Kind.DEREGISTER:
-                with suppress(errors.AbortedError):  # the session may be gone as well
-                    session = self._worker.session(message.fields["session"])
-                    session.deregister(message.fields["handle"])
-            case Kind.CLOSE:
-                self._close(peer, message.fields["session"])
-            case Kind.RESET:
-                WORKERS.start(lambda: self._answer(peer, message, self._reset))
-            case _:
-                pass
+        act = self._acts.get(message.kind)
+        if act is not None:
+            act(peer, message)
+
+    def _take(self, _: Peer, message: Message) -> None:
+        """A value for a step."""
+        self._worker.traffic.received(message.values)
+        given = values_of(message)  # none for a token
+        key = _key(*message.fields["key"])
+        self._worker.deliver(message.step, key, given[0] if given else ())
+
+    def _abort(self, _: Peer, message: Message) -> None:
+        self._worker.abort(message.step, failures.decode(message.fields))
+
+    def _deregister(self, _: Peer, message: Message) -> None:
+        with suppress(errors.AbortedError):  # the session may be gone as well
+            session = self._worker.session(message.fields["session"])
+            session.deregister(message.fields["handle"])
 
     def _answer(self, peer: Peer, message: Message, act: Callable[[Message], Message]) -> None:
         try:
@@ -135,24 +142,31 @@ class TaskServer(Member):
         with suppress(errors.OpError):  # who asked may be gone
             peer.reply(message, answer)
 
+    def _answer_later(self, act: Callable[[Message], Message]) -> Callable[[Peer, Message], None]:
+        return lambda peer, message: WORKERS.start(lambda: self._answer(peer, message, act))
+
     def _run(self, peer: Peer, message: Message) -> None:
-        fields = message.fields
-        self._worker.traffic.received(message.values)
-
-        def done(found: Values, error: BaseException | None) -> None:
-            if found or error is not None:
-                self._answer(peer, message, lambda request: self._ran(request, found, error))
-            else:
-                with suppress(errors.OpError):  # who asked may be gone
-                    peer.reply(message, Message(Kind.DONE, message.step, _NO_PLACES))
-
+        fields, values, done = message.fields, message.values, partial(self._ran, peer, message)
         try:
-            feeds = by_place(fields["feeds"], message)
-            self._worker.start(
-                fields["session"], fields["handle"], message.step, feeds, self._soon, done
-            )
+            feeds: Mapping[int, Any] = {}
+            if values or fields["feeds"]:
+                self._worker.traffic.received(values)
+                feeds = by_place(fields["feeds"], message)
+            about = fields["session"], fields["handle"], message.step
+            self._worker.start(*about, feeds, self._soon, done)
         except Exception as error:
             done({}, error)
+
+    def _ran(
+        self, peer: Peer, message: Message, found: Values, error: BaseException | None
+    ) -> None:
+        if found or error is not None:
+            self._answer(peer, message, lambda request: self._fetched(request, found, error))
+            return
+        try:
+            peer.reply(message, Message(Kind.DONE, message.step, _NO_PLACES))
+        except errors.OpError:
+            return  # who asked may be gone
 
     def _soon(self, function: Callable[[], None]) -> None:
         """Call a function on the I/O thread: at once, if it is this one."""
@@ -161,7 +175,7 @@ class TaskServer(Member):
         else:
             self.endpoint.loop.call(function)
 
-    def _ran(self, message: Message, found: Values, error: BaseException | None) -> Message:
+    def _fetched(self, message: Message, found: Values, error: BaseException | None) -> Message:
         if error is not None:
             raise error
         places = _place_fields(tuple(found))
@@ -192,7 +206,8 @@ class TaskServer(Member):
         self._worker.reset(message.fields["containers"])
         return Message(Kind.DONE)
 
-    def _close(self, peer: Peer, session: str) -> None:
+    def _close(self, peer: Peer, message: Message) -> None:
+        session = message.fields["session"]
         self._sessions.get(peer, set()).discard(session)
         self._end(session, errors.CancelledError(None, None, "Session was closed."))
 
@@ -221,6 +236,10 @@ class TaskServer(Member):
             message = packed(message)
         self._worker.traffic.sent(message.values)
         peer.send(message)
+
+
+#: The same keys come in every step.
+_key = memoized(_MAX_KEPT)(Key)
 
 
 @memoized(_MAX_KEPT)

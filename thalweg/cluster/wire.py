@@ -153,8 +153,8 @@ class ValueHeader(NamedTuple):
         return self.code not in (BYTES, _STRING)
 
 
-class Envelope(NamedTuple):
-    """The start of a frame: all about a message but its fields and values."""
+class Letter(NamedTuple):
+    """A frame that was read. Of a value that is elsewhere, its header tells where."""
 
     kind: Kind
     session: int
@@ -162,17 +162,9 @@ class Envelope(NamedTuple):
     step: int
     request: int
     is_answer: bool
-    values: int
-    field_bytes: int
-
-
-class Letter(NamedTuple):
-    """A frame that was read: its inline values are there, others are to be fetched."""
-
-    envelope: Envelope
     fields: Mapping[str, Any]
-    headers: tuple[ValueHeader, ...]
-    contents: tuple[memoryview | None, ...]  # of inline values
+    values: Sequence[Any]
+    is_complete: bool  # no value is elsewhere
 
 
 class WireError(ValueError):
@@ -189,7 +181,7 @@ _HEAD = Struct("<4sHHQQQQHHI")
 _STAMP = Struct("<QQ")
 _VALUE = Struct("<BBB5xQQQ")
 _STEP = Struct("<QQ")  # and the request
-_STAMP_OFFSET, _STEP_OFFSET = 8, 24
+_STAMP_OFFSET, _STEP_OFFSET, _RANK_OFFSET = 8, 24, 2
 _ALIGNMENT = 16
 _IS_ANSWER = 1
 _ARRAYS: Any = (np.ndarray, np.generic)
@@ -295,10 +287,10 @@ def write(
     return frame
 
 
-def write_inline(message: Message, is_answer: bool, limit: int) -> bytearray | None:
-    """The frame of a message whose values are plain arrays of a few bytes, as most are; None for
-    any other."""
-    kind, step, fields, values, request = message
+def write_inline(message: Message, is_answer: bool, request: int, limit: int) -> bytearray | None:
+    """The frame of a message that is alike in every step, and whose values are plain arrays of a
+    few bytes, as most are; None for any other."""
+    kind, step, fields, values, _ = message
     if not isinstance(fields, FixedFields) or len(values) > MAX_VALUES:
         return None
     frame = fields.prefix(kind, step, request, _IS_ANSWER if is_answer else 0, len(values))
@@ -342,40 +334,38 @@ def stamp(frame: bytearray, session: int, sequence: int) -> None:
 # In
 
 
-def read_envelope(frame: bytes) -> Envelope:
-    """The start of a frame; a WireError where it is none, or of another version."""
+def read(frame: bytes) -> Letter:
+    """A message, read; a WireError where the frame is none, or of another version."""
     if len(frame) < _HEAD.size:
         raise WireError(f"{len(frame)} bytes are no message")
-    magic, version, kind, session, sequence, step, request, flags, values, field_bytes = (
+    magic, version, number, session, sequence, step, request, flags, count, field_bytes = (
         _HEAD.unpack_from(frame)
     )
+    kind = _KINDS.get(number)
+    if magic != MAGIC or version != VERSION or kind is None or flags & ~_IS_ANSWER:
+        raise _foreign(magic, version, number, flags)
+    end = _HEAD.size + field_bytes
+    if field_bytes > MAX_FIELDS or end > len(frame) or count > MAX_VALUES:
+        raise WireError(f"fields of {field_bytes} bytes, {count} values")
+    fields, values, is_complete = _NO_FIELDS, list[Any](), True
+    if field_bytes:
+        read_fields = _read_again if field_bytes <= _MAX_KEPT_BYTES else _read_fields
+        fields = read_fields(frame[_HEAD.size : end])
+    if count or end != len(frame):
+        values, is_complete = _read_values(frame, end, count)
+    return Letter(kind, session, sequence, step, request, flags != 0, fields, values, is_complete)
+
+
+def _foreign(magic: bytes, version: int, kind: int, flags: int) -> WireError:
+    """Why the start of a frame is not that of a message."""
     if magic != MAGIC:
-        raise WireError("not a message of Thalweg")
+        return WireError("not a message of Thalweg")
     if version != VERSION:
-        raise VersionError(
+        return VersionError(
             f"it speaks version {version} of the wire format, and this process version {VERSION}: "
             "all tasks need the same release of Thalweg"
         )
-    known = _KINDS.get(kind)
-    if known is None or flags & ~_IS_ANSWER:
-        raise WireError(f"kind {kind} with flags {flags} is unknown")
-    return Envelope(known, session, sequence, step, request, bool(flags), values, field_bytes)
-
-
-def read(frame: bytes, envelope: Envelope) -> Letter:
-    """The rest of a frame whose start was read."""
-    end = _HEAD.size + envelope.field_bytes
-    if envelope.field_bytes > MAX_FIELDS or end > len(frame) or envelope.values > MAX_VALUES:
-        raise WireError(f"fields of {envelope.field_bytes} bytes, {envelope.values} values")
-    read_fields = _read_again if envelope.field_bytes <= _MAX_KEPT_BYTES else _read_fields
-    fields = read_fields(frame[_HEAD.size : end]) if envelope.field_bytes else _NO_FIELDS
-    if not envelope.values and end == len(frame):
-        return Letter(envelope, fields, (), ())
-    headers: list[ValueHeader] = []
-    for _ in range(envelope.values):
-        header, end = _read_header(frame, end)
-        headers.append(header)
-    return Letter(envelope, fields, tuple(headers), _inline_contents(frame, end, headers))
+    return WireError(f"kind {kind} with flags {flags} is unknown")
 
 
 def _read_fields(told: bytes) -> Mapping[str, Any]:
@@ -392,18 +382,42 @@ def _read_fields(told: bytes) -> Mapping[str, Any]:
 _read_again = memoized(_MAX_KEPT)(_read_fields)
 
 
-def _read_header(frame: bytes, start: int) -> tuple[ValueHeader, int]:
-    end = start + _VALUE.size
-    if end > len(frame):
-        raise WireError("a value's header ends early")
-    place, code, rank, nbytes, number, offset = _VALUE.unpack_from(frame, start)
-    after = end + rank * _LENGTH.itemsize
-    if place not in _PLACES or rank > MAX_RANK or after > len(frame):
+def _read_values(frame: bytes, start: int, count: int) -> tuple[list[Any], bool]:
+    """The values of a message, or their headers, and whether all are there."""
+    headers = list[ValueHeader]()
+    for _ in range(count):
+        end = start + _VALUE.size
+        if end > len(frame):
+            raise WireError("a value's header ends early")
+        end += frame[start + _RANK_OFFSET] * _LENGTH.itemsize
+        headers.append(_read_header(frame[start:end]))
+        start = end
+    values, is_complete = list[Any](), True
+    for header in headers:
+        if header.place is not Place.INLINE:
+            values.append(header)
+            is_complete = False
+            continue
+        start += -start % _ALIGNMENT
+        if start + header.nbytes > len(frame):
+            raise WireError(f"{len(frame)} bytes where a value begins at {start}")
+        values.append(value_of(header, frame, start))
+        start += header.nbytes
+    if start != len(frame):
+        raise WireError(f"{len(frame)} bytes where the values end at {start}")
+    return values, is_complete
+
+
+@memoized(_MAX_KEPT)
+def _read_header(told: bytes) -> ValueHeader:
+    """The header of a value: that of a small one is the same in every step."""
+    place, code, rank, nbytes, number, offset = _VALUE.unpack_from(told)
+    if place not in _PLACES or rank > MAX_RANK or len(told) != _VALUE.size + rank * 8:
         raise WireError(f"a value of rank {rank} in place {place}")
-    shape = _shape_struct(rank).unpack_from(frame, end) if rank else ()
+    shape = _shape_struct(rank).unpack_from(told, _VALUE.size)
     header = ValueHeader(_PLACES[place], code, shape, nbytes, number, offset)
     _check_size(header)
-    return header, after
+    return header
 
 
 def _check_size(header: ValueHeader) -> None:
@@ -422,32 +436,14 @@ def _check_size(header: ValueHeader) -> None:
         raise WireError(f"type {header.code}, shape {header.shape}: not {header.nbytes} bytes")
 
 
-def _inline_contents(
-    frame: bytes, start: int, headers: Sequence[ValueHeader]
-) -> tuple[memoryview | None, ...]:
-    view, contents = memoryview(frame), list[memoryview | None]()
-    for header in headers:
-        if header.place is not Place.INLINE:
-            contents.append(None)
-            continue
-        start += -start % _ALIGNMENT
-        contents.append(view[start : start + header.nbytes])
-        start += header.nbytes
-    if start != len(frame):
-        raise WireError(f"{len(frame)} bytes where the values end at {start}")
-    return tuple(contents)
-
-
-def value_of(header: ValueHeader, content: Any) -> Any:
+def value_of(header: ValueHeader, memory: Any, start: int = 0) -> Any:
     """A value made of its content: an array is a view of it, strings and bytes are copies."""
-    if header.code == BYTES:
-        return bytes(content)
-    if header.code == _STRING:
-        return _unpacked_strings(header, memoryview(content))
-    storage = _STORAGE[header.code]
-    array = np.ndarray(header.shape, storage, content)
-    array.flags.writeable = False
-    return array
+    if header.is_view:
+        array = np.ndarray(header.shape, _STORAGE[header.code], memory, start)
+        array.flags.writeable = False
+        return array
+    content = memoryview(memory)[start : start + header.nbytes]
+    return bytes(content) if header.code == BYTES else _unpacked_strings(header, content)
 
 
 def _unpacked_strings(header: ValueHeader, content: memoryview) -> np.ndarray[Any, Dtype]:

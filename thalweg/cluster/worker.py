@@ -30,7 +30,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.scheduler import Soon
 from thalweg.runtime.dataflow.workers import WORKERS
 from thalweg.runtime.engine import COMPILES
-from thalweg.runtime.executor import run_partitions, start_partitions
+from thalweg.runtime.executor import StartablePartitions, run_partitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition
 from thalweg.runtime.resources import Objects, Resources
 
@@ -46,7 +46,7 @@ class Worker:
     def __init__(
         self, name: str, devices: Sequence[Device], push: Push, peer: Callable[[str], Peer]
     ) -> None:
-        self.name = name  # "/job:ps/replica:0/task:0"
+        self.name, self._prefix = name, f"{name}/"  # "/job:ps/replica:0/task:0"
         self._peer = peer  # of another task
         self.devices = devices
         self._objects = [Objects() for _ in devices]
@@ -114,43 +114,45 @@ class Worker:
         are short, and by `later` from then on; `done` is told the fetched values by their places,
         or an error."""
         opened = self.session(session)
+        plan = opened.plans[handle]
         step = self._step(number, session)
+        ended = partial(self._ran, step, done)
+        if isinstance(plan, StartablePartitions):
+            plan.start(feeds, step.cancellation, step, soon, later, ended)
+        else:  # it waits for the answers of others, which the thread reads
+            about = opened.resources, step.cancellation, step
+            later(lambda: _run(plan, feeds, *about, ended))
 
-        def ended(found: Values, error: BaseException | None) -> None:
-            if error is not None:
-                step.rendezvous.abort(error)
-            self._end(number)
-            self.traffic.ran_step()
-            done(found, error)
-
-        parts = opened.partitions(handle)
-        about = opened.resources, step.cancellation, step.rendezvous
-        if opened.calls_others(handle):  # and waits for their answers, which the thread reads
-            later(lambda: _run(parts, feeds, *about, ended))
-        else:
-            start_partitions(parts, feeds, *about, soon, later, ended)
+    def _ran(self, step: TaskStep, done: Done, found: Values, error: BaseException | None) -> None:
+        """The partitions of a step have ended."""
+        if error is not None:
+            step.abort(error)
+        self._end(step.number)
+        self.traffic.ran_step()
+        done(found, error)
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""
         step = self._step(number)
         if step.cancellation.error is None:
-            step.rendezvous.send(key, value)
+            Rendezvous.send(step, key, value)
 
     def abort(self, number: int, error: errors.OpError) -> None:
         """End a step, be it running or still to come."""
-        self._step(number).cancellation.cancel(error)
+        self._step(number).cancel(error)
 
     def _step(self, number: int, session: str = "") -> TaskStep:
         """A step that somebody speaks of, for the first time or not."""
         with self._lock:
             found = self._steps.get(number)
             if found is None:
-                found = TaskStep(number, self.name, self._push)
+                found = TaskStep(number, self._prefix, self._push)
                 if number in self._ended:
-                    found.cancellation.cancel(_ended(number))
+                    found.cancel(_ended(number))
                 else:
                     self._steps[number] = found
-            found.session = session or found.session
+            if session:
+                found.session = session
             return found
 
     def _end(self, number: int) -> None:
@@ -188,20 +190,20 @@ class TaskSession:
             if lender is not None and device.is_host:
                 each.allocate = partial(lender.allocate, device=device.name)
         self._originals: dict[str, Node] = {}
-        self._plans: dict[int, Sequence[PartitionPlan]] = {}
-        self._calling: set[int] = set()  # handles of steps with control nodes that span tasks
+        #: By handle; plain partitions where they have control nodes that span tasks.
+        self.plans: dict[int, StartablePartitions | Sequence[PartitionPlan]] = {}
         self.on_end: Callable[[errors.OpError], None] | None = None
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
         """Plan the partitions of a step, which runs under a handle from now on."""
         own = {device.name for device in self._devices}
-        if any(not own.issuperset(part.placement.values()) for part in parts):
-            self._calling.add(handle)
-        self._plans[handle] = [self._planned(part) for part in parts]
+        plans = [self._planned(part) for part in parts]
+        is_own = all(own.issuperset(part.placement.values()) for part in parts)
+        self.plans[handle] = StartablePartitions(plans, self.resources) if is_own else plans
 
     def deregister(self, handle: int) -> None:
         """Forget what ran under a handle."""
-        self._plans.pop(handle, None)
+        self.plans.pop(handle, None)
 
     def _planned(self, part: Partition) -> PartitionPlan:
         placement = {
@@ -219,30 +221,15 @@ class TaskSession:
     def _original(self, node: Node) -> Node:
         return self._originals.setdefault(node.name, node)
 
-    def calls_others(self, handle: int) -> bool:
-        """Whether a step has other tasks run parts of its loops and conditionals."""
-        return handle in self._calling
 
-    def partitions(self, handle: int) -> Sequence[PartitionPlan]:
-        """What runs under a handle."""
-        return self._plans[handle]
+class TaskStep(Rendezvous):
+    """One step, as far as a task has a part in it: where its partitions meet those of others."""
 
-
-class TaskStep:
-    """One step, as far as a task has a part in it."""
-
-    def __init__(self, number: int, task: str, push: Push) -> None:
-        self.number, self.session = number, ""
-        self.cancellation = Cancellation()
-        self.rendezvous = TaskRendezvous(number, task, push)
-
-
-class TaskRendezvous(Rendezvous):
-    """Where the partitions of a task meet those of others."""
-
-    def __init__(self, number: int, task: str, push: Push) -> None:
+    def __init__(self, number: int, prefix: str, push: Push) -> None:
         super().__init__()
-        self._number, self._prefix, self._push = number, f"{task}/", push
+        self.number, self.session = number, ""
+        self._prefix, self._push = prefix, push  # of the names of this task's devices
+        self.cancellation = Cancellation()
 
     def send(self, key: Key, value: Any) -> None:
         """Give a value to who receives it, here or on another task."""
@@ -251,7 +238,12 @@ class TaskRendezvous(Rendezvous):
         elif self.error is not None:
             raise self.error
         else:
-            self._push(self._number, key, value)
+            self._push(self.number, key, value)
+
+    def cancel(self, error: errors.OpError) -> None:
+        """End the step; whoever waits for a value of it is told."""
+        self.cancellation.cancel(error)
+        self.abort(error)
 
 
 def _run(
@@ -259,7 +251,7 @@ def _run(
     feeds: Mapping[int, Any],
     resources: Resources,
     cancellation: Cancellation,
-    rendezvous: TaskRendezvous,
+    rendezvous: Rendezvous,
     ended: Done,
 ) -> None:
     """Run partitions on this thread, which may wait."""

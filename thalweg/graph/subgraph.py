@@ -6,6 +6,7 @@ is captured: it becomes an argument. A `Body` is a finished one, as a node holds
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from thalweg.graph.node import Node, Tensor, as_node, program_order
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import TensorShape
+
+_MAX_SEEDS = 0x3FFF_0000
 
 
 class Argument(Op):
@@ -38,8 +41,15 @@ class Argument(Op):
         raise AssertionError(f"{context.node.name} gets its value from the node around it")
 
 
+def first_seed(name: str) -> int:
+    """Where the seeds of the random ops of a body with this name begin."""
+    return zlib.crc32(name.encode()) & _MAX_SEEDS
+
+
 class SubGraph(Graph):
     """A graph under construction inside another one."""
+
+    _seeds = 0  # what random ops count from
 
     def __init__(self, outer: Graph, holder: str) -> None:
         super().__init__()
@@ -63,6 +73,14 @@ class SubGraph(Graph):
         self._annotations = dict(outer._annotations)
         self.container_name, self.seed = outer.container_name, outer.seed
         self.graph_def_versions = outer.graph_def_versions
+        around = 0 if outer.is_eager else outer.version  # eager code counts what asks
+        self._seeds = around + first_seed(self._scope)
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every node. Random ops are seeded by it: other bodies of the
+        graph around have other numbers."""
+        return self._seeds + len(self._order)
 
     def argument(self, dtype: DType, shape: TensorShape, name: str) -> Tensor:
         """A new argument."""

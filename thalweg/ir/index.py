@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.dynamic import Dynamic, times
 from thalweg.ir.expr import (
     COMPARISONS,
     Call,
@@ -358,7 +358,7 @@ def _joined(constant: int, terms: dict[Term, int]) -> Affine:
             if (
                 isinstance(high, FloorMod)
                 and high.divisor == low.divisor * low.modulus
-                and other == factor * low.modulus
+                and other == times(factor, low.modulus)
                 and high.number == low.number
             ):
                 modulus = low.modulus * high.modulus

@@ -20,6 +20,7 @@ class Target:
     vector_bytes: int = 16
     registers: int = 16  # vector registers
     alignment: int = 64  # bytes: temporaries begin at multiples of it, and a cache line is as long
+    stored_bytes: int = 64  # neighbours that a contraction stores at once
     l1: int = 32 << 10
     l2: int = 512 << 10
     l3: int = 8 << 20
@@ -54,8 +55,14 @@ class Target:
     min_shared_rows: int = 64  # the same where each result is that of a row
     min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
+    reads_strided: bool = False  # rows that lie apart as fast as those that follow each other
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
+    prefers_one_pass: bool = False  # where statistics could be found one after the other as well
+    min_nested_rows: int = 0  # reductions that others need and that stay inside of those
+    min_nested_columns: int = 0  # the same where they do not go along rows
+    max_tile_taps: int = 0  # elements of windows that an iteration of a tiled nest reduces; 0: none
+    min_tiled_elements: int = 1 << 21  # of a nest's result: threads would be too few
     fuses_attention: bool = False  # a kernel computes scores, probabilities and their products
 
     # Contractions

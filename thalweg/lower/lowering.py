@@ -21,6 +21,7 @@ from thalweg.lower.passes.hoist_consumers import hoist_consumers
 from thalweg.lower.passes.merge_reductions import merge_reductions
 from thalweg.lower.passes.pretranspose import pretranspose
 from thalweg.lower.passes.rematerialize import rematerialize
+from thalweg.lower.passes.tile_windows import tile_windows
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
 
 
@@ -57,6 +58,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("pretranspose", pretranspose(nests, target))
     nests = verified("concat_in_place", concat_in_place(nests, pieces, target))
     nests = verified("in_pieces", in_pieces(nests, target))
+    nests = verified("tile_windows", tile_windows(nests, target))
     launches, checked = bufferize(nests, in_place(nests, pieces))
     verify_launches(launches)
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, unfused)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from thalweg.control.liveness import Needs, is_control, live_inputs
+from thalweg.control.liveness import Needs, is_control, prune_loop_vars
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
@@ -151,6 +151,15 @@ class _Part:
             if read not in used:
                 self.dropped.add(read)
 
+    def stand_for(self, node: Node, pruned: Node, made: Node) -> None:
+        """Let the copy of a pruned control node stand for the node. A trace may hold on to any of
+        its outputs: to the first, where its own is not there."""
+        del self.rewriter.nodes[pruned]
+        self.rewriter.nodes[node] = made
+        self.graph.attribute(made, node)
+        for tensor in {*node.outputs}.difference(pruned.outputs):
+            self.rewriter.tensors[tensor] = made.outputs[0]
+
     def argument(self, tensor: Tensor) -> Tensor:
         """A tensor that stands for one that comes from outside of the step."""
         op = Argument(dtype=tensor.dtype, given_shape=tensor.shape)
@@ -189,21 +198,26 @@ class _Cut:
 
     def _copy(self, node: Node) -> None:
         part = self.part(self._placement[node])
-        unused = self._unused(node) - part.rewriter.tensors.keys()
-        known = [tensor for tensor in node.inputs if self._know(tensor, part)]
-        for tensor in node.inputs:
-            if tensor not in unused:
-                self._take(tensor, node, part)
-        part.rewriter.tensors.update((tensor, part.argument(tensor)) for tensor in unused)
-        borrowed = self._borrowed(node, part)
-        taken = {tensor.op for tensor in node.inputs if tensor not in self._fed}
+        pruned = self._pruned(node)
+        known = [tensor for tensor in pruned.inputs if self._know(tensor, part)]
+        for tensor in pruned.inputs:
+            self._take(tensor, node, part)
+        borrowed = self._borrowed(pruned, part)
+        taken = {tensor.op for tensor in pruned.inputs if tensor not in self._fed}
         taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
         taken -= {tensor.op for tensor in known}
         after = self._after(set(self._order[node]) - taken, part)
         arrivals = [each for each in after if isinstance(each.op, Recv | RecvToken)]
-        made = part.rewriter.copy(node, f"{self._name(node)}/", arrivals)
+        made = part.rewriter.copy(pruned, f"{self._name(node)}/", arrivals)
+        if pruned is not node:
+            part.stand_for(node, pruned, made)
         part.order[made] = after | {tensor.op for tensor in made.inputs}
-        self._forget(node, part, unused | borrowed)
+        self._forget(pruned, part, borrowed | (self._fed.keys() & set(node.outputs)))
+
+    def _pruned(self, node: Node) -> Node:
+        """A control node with only what is wanted of it: nothing else is sent for it, and what
+        merely comes after it cannot ask for more."""
+        return prune_loop_vars(node, self._wanted.get(node, ())) if is_control(node) else node
 
     def _name(self, node: Node) -> str:
         """A name that no other node of the step has: of what the optimiser makes of a node, each
@@ -215,12 +229,6 @@ class _Cut:
             known = self._names[node] = f"{node.name}/_{number}" if number else node.name
         return known
 
-    def _unused(self, node: Node) -> set[Tensor]:
-        """The inputs of a control node that nothing wanted of it depends on: they are not sent."""
-        if not is_control(node):
-            return set()
-        return {*node.inputs}.difference(live_inputs(node, self._wanted.get(node, ())))
-
     def _borrowed(self, node: Node, part: _Part) -> set[Tensor]:
         """The inputs of a node that are references to variables of other tasks."""
         tensors, nodes = part.rewriter.tensors, {*part.borrowed.values()}
@@ -228,11 +236,11 @@ class _Cut:
 
     def _forget(self, node: Node, part: _Part, own: Collection[Tensor]) -> None:
         """Drop what stands for a tensor for this node alone: a variable on another device, which
-        each node reads when it may, an output that the others are fed, and the node's `own`."""
+        each node reads when it may, and the node's `own`."""
         tensors = part.rewriter.tensors
         references = {tensor for tensor in node.inputs if tensor.dtype.is_ref_dtype}
         read = {tensor for tensor in references if not tensors[tensor].dtype.is_ref_dtype}
-        for tensor in read | (self._fed.keys() & set(node.outputs)) | set(own):
+        for tensor in read | set(own):
             del tensors[tensor]
 
     # Values

@@ -138,14 +138,18 @@ class Executable:
         """The region's outputs; some may be delivered, by number, while others are computed."""
         if self._converts:
             arrays, cells = host_arrays(arrays), host_cells(cells)
-        shapes = tuple([np.shape(array) for array in arrays])
+        try:
+            shapes = tuple([array.shape for array in arrays])
+        except AttributeError:  # a number
+            shapes = tuple([np.shape(array) for array in arrays])
         program = self.programs.get(shapes)
         if program is None and not self._is_rare(shapes):
             program = self.compile(shapes, cells)
         results = None if program is None else program(context, arrays, cells, deliver)
         if results is not None:
             return results
-        return (self._partly_compiled.get(shapes) or self._reference)(context, arrays, cells)
+        with np.errstate(all="ignore"):
+            return (self._partly_compiled.get(shapes) or self._reference)(context, arrays, cells)
 
     def _is_rare(self, shapes: Shapes) -> bool:
         """Whether shapes, one set of many, came too seldom as yet to lower the region for them: the

@@ -8,6 +8,7 @@ differ in the rendezvous alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -75,37 +76,53 @@ def run_partitions(
     return _by_place(partitions, results)
 
 
-def start_partitions(
-    partitions: Sequence[PartitionPlan],
-    feeds: Mapping[int, Any],
-    resources: Resources,
-    cancellation: Cancellation,
-    rendezvous: Rendezvous,
-    soon: Soon,
-    later: Callable[[Callable[[], None]], None],
-    done: Callable[[dict[int, Any], BaseException | None], None],
-) -> None:
-    """Run partitions like `run_partitions`, but never wait: they go on by `soon` when something
-    comes. From the first call that may take long, `later` does the rest. `done` is called once."""
-    undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
+class StartablePartitions:
+    """The partitions of a step that are in this process, to be run again and again without a
+    thread that waits."""
 
-    def ended(results: Sequence[Sequence[Any]], error: BaseException | None) -> None:
-        undo()
+    def __init__(self, partitions: Sequence[PartitionPlan], resources: Resources) -> None:
+        self._partitions, self._resources = partitions, resources
+        self._has_fetches = any(part.partition.fetches for part in partitions)
+        dataflows = [part.plan.dataflow for part in partitions]
+        self._straight = dataflows[0].straight if len(partitions) == 1 else None
+        self._node = partitions[0].node
+        self._own = resources.on(partitions[0].device.name)
+
+    def start(
+        self,
+        feeds: Mapping[int, Any],
+        cancellation: Cancellation,
+        rendezvous: Rendezvous,
+        soon: Soon,
+        later: Callable[[Callable[[], None]], None],
+        done: Callable[[dict[int, Any], BaseException | None], None],
+    ) -> None:
+        """Run like `run_partitions`, but never wait: they go on by `soon` when something comes.
+        From the first call that may take long, `later` does the rest. `done` is called once. Who
+        cancels the step also aborts the rendezvous."""
+        ended = partial(self._end, done)
+        straight = self._straight
+        if straight is None or not straight.is_short:
+            graphs = _graphs(self._partitions, feeds, self._resources, cancellation, rendezvous)
+            start_all(graphs, cancellation, soon, later, ended)
+            return
+        given = self._partitions[0].feeds(feeds) if feeds else ()
+        context = Context(self._node, self._own, cancellation, rendezvous)
+        StraightRun(straight, given, context, soon, ended).go_on()
+
+    def _end(
+        self,
+        done: Callable[[dict[int, Any], BaseException | None], None],
+        results: Sequence[Sequence[Any]],
+        error: BaseException | None,
+    ) -> None:
         found: dict[int, Any] = {}
-        try:
-            if error is None:
-                found = _by_place(partitions, results)
-        except Exception as failure:
-            error = failure
+        if error is None and self._has_fetches:
+            try:
+                found = _by_place(self._partitions, results)
+            except Exception as failure:
+                error = failure
         done(found, error)
-
-    graphs = _graphs(partitions, feeds, resources, cancellation, rendezvous)
-    straight = graphs[0][0].straight if len(graphs) == 1 else None
-    if straight is None or not straight.is_short:
-        start_all(graphs, cancellation, soon, later, ended)
-        return
-    ((_, given, context),) = graphs
-    StraightRun(straight, given, context, soon, ended).go_on()
 
 
 def _graphs(

@@ -366,16 +366,25 @@ def _instruction(
 
 
 def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:
-    """The nodes of a region: all on their NumPy kernels, or one of them and the others compiled.
+    """The nodes of a region: all on their NumPy kernels, or one of them, with those that one line
+    made alike, and the others compiled.
 
     It is fed the region's inputs, then the references that come in.
     """
     units: Sequence[Unit] = region.nodes
     if on_host is not None:
         order = step_order(region.nodes, region.inputs)
-        units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
+        alike = _made_alike(region.nodes, on_host)
+        units = regions(region.nodes, region.outputs, region.inputs, order, alike)
     feeds = [*region.inputs, *_outer_references(region)]
     return schedule(units, region.outputs, feeds, {}, Backend(device, _fallback))
+
+
+def _made_alike(nodes: Iterable[Node], node: Node) -> set[Node]:
+    """Nodes with the op of one, from the same line of the program: what one cannot, none of them
+    can. To find that out one by one would cut the region once more for each."""
+    origin = node.origin
+    return {each for each in nodes if each.op == node.op and each.origin == origin} | {node}
 
 
 def _outer_references(region: Region) -> list[Tensor]:

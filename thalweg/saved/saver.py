@@ -444,7 +444,8 @@ class Saver:
                 sess.run(self.saver_def.restore_op_name, fed)
         except errors.NotFoundError as error:
             if not checkpoint_state.checkpoint_exists(os.fsdecode(save_path)):
-                raise
+                text = f"The passed save_path is not a valid checkpoint: {save_path}"
+                raise NoCheckpoint(None, error.op, f"{text}. {error.message}") from error
             raise _explained(
                 error,
                 "a Variable name or other graph key that is missing from the checkpoint. "
@@ -458,6 +459,10 @@ class Saver:
                 "ensure that you have not altered the graph expected based on the checkpoint "
                 "(shapes and dtypes of variables)",
             ) from error
+
+
+class NoCheckpoint(errors.NotFoundError, ValueError):
+    """There is no checkpoint to restore: a ValueError to TensorFlow 1.15, NotFound before."""
 
 
 _SHARE = 1 / 40  # of one processor, for work that nobody waits for

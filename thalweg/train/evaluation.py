@@ -75,6 +75,8 @@ class StopAfterNEvalsHook(SessionRunHook):
         """Take the tensor that tells how many runs there were."""
         self._completed = updated_eval_step
 
+    _set_evals_completed_tensor = count_with  # what loops of other packages call
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Ask for the count."""
         return SessionRunArgs({"evals_completed": self._completed})

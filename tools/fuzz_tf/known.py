@@ -419,7 +419,6 @@ TABLE: tuple[Known, ...] = (
         "igamma|igammac|realdiv",
         "error class",
         "two faults at once: there the shapes are checked before the dtype",
-        dtype="float16|bfloat16",
         detail="list of allowed values.*Dimensions must be equal",
     ),
     Known(

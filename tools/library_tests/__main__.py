@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="a library; may be repeated")
     parser.add_argument("--file", action="append", default=[], help="a part of a file's path")
     parser.add_argument("--seconds", type=int, default=300, help="for a test")
-    parser.add_argument("--peer", default=sys.executable, help="another Python, with TensorFlow")
+    parser.add_argument("--peer", default=sys.executable, help="another Python, with TensorFlow 2")
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     results: list[Result] = []
@@ -115,8 +115,7 @@ def run_file(result: Result, file: Path, given: argparse.Namespace) -> None:
 def _command(file: Path, report_file: Path, given: argparse.Namespace) -> list[str]:
     options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider", "--import-mode=importlib"]
     options += ["-W", "ignore", "-c", os.devnull, f"--timeout={given.seconds}"]
-    if given.peer == sys.executable:
-        options += ["-p", "tools.library_tests.plugin"]
+    options += ["-p", "tools.library_tests.plugin"]
     return [given.peer, "-P", "-m", "pytest", *options, f"--junitxml={report_file}", str(file)]
 
 
@@ -129,7 +128,9 @@ def _environment(library: Library, file: Path, given: argparse.Namespace) -> dic
         "PYTHONPATH": joined,
         "KERAS_BACKEND": "tensorflow",
         "MPLBACKEND": "agg",
+        "PYTHONWARNINGS": "ignore",
         "LIBRARY_PACKAGE": library.package,
+        "LIBRARY_PEER": "" if given.peer == sys.executable else given.peer,
     }
 
 

@@ -1,4 +1,7 @@
-"""What pytest loads in each process: the alias, and the names that left Python and NumPy."""
+"""What pytest loads in each process: the alias, and the names that left Python and NumPy.
+
+Where TensorFlow 2 is tried, its compat.v1 stands under the old name, mended in the same places.
+"""
 
 import importlib
 import os
@@ -6,9 +9,25 @@ import sys
 
 import thalweg.alias
 from thalweg.alias import legacy
+from thalweg.alias.libraries.sources import PatchingFinder
+from thalweg.alias.libraries.table import patches
+
+
+def use_tensorflow() -> None:
+    """Let `import tensorflow` give what version 2 has kept of version 1."""
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # else it takes the library's own Keras for its own
+    version1 = importlib.import_module("tensorflow.compat.v1")
+    version1.disable_v2_behavior()
+    sys.modules["tensorflow"] = version1
+    neutral = [patch for patch in patches() if "thalweg.alias" not in patch.new]
+    sys.meta_path.insert(0, PatchingFinder(neutral))
+
 
 legacy.restore()
-thalweg.alias.install(replace=True)
+if os.environ.get("LIBRARY_PEER"):
+    use_tensorflow()
+else:
+    thalweg.alias.install(replace=True)
 if package := os.environ.get("LIBRARY_PACKAGE"):
     importlib.import_module(package)
 

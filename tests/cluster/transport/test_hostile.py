@@ -37,18 +37,18 @@ class Stranger:
     def close(self) -> None:
         self._context.destroy(0)
 
-    def greet(self, address: str = "stranger", **more: int) -> wire.Envelope:
+    def greet(self, address: str = "stranger", **more: int) -> wire.Letter:
         """Say HELLO as an endpoint does, and be welcome."""
         fields = {"address": address, "incarnation": 1, "probe": None} | more
         self.socket.send(bytes(wire.write(Message(Kind.HELLO, 0, fields))))
-        welcome = wire.read_envelope(self.socket.recv())
+        welcome = wire.read(self.socket.recv())
         self.send(Message(Kind.CONFIRM), welcome.session, 1)
         return welcome
 
     def barrier(self, session: int, sequence: int) -> None:
         """Return when all that was sent before is read: a STATUS is answered."""
         self.send(Message(Kind.STATUS, 0, {}, (), 1), session, sequence)
-        while wire.read_envelope(self.socket.recv()).kind is not Kind.DONE:
+        while wire.read(self.socket.recv()).kind is not Kind.DONE:
             pass
 
     def await_refusal(self) -> None:
@@ -191,8 +191,8 @@ def test_a_message_without_a_hello_is_told_that_the_task_is_another(
 ):
     stranger.send(Message(Kind.RUN, 5), 1234, 1)
     frame = stranger.socket.recv()
-    letter = wire.read(frame, wire.read_envelope(frame))
-    assert letter.envelope.kind is Kind.REFUSED
+    letter = wire.read(frame)
+    assert letter.kind is Kind.REFUSED
     assert letter.fields["code"] == errors.ABORTED and "started again" in letter.fields["reason"]
     assert server.handler.messages.empty()
 
@@ -202,7 +202,7 @@ def test_another_version_is_told_which_is_needed(server: Endpoint, stranger: Str
     frame[4] = 9
     stranger.socket.send(bytes(frame))
     answer = stranger.socket.recv()
-    reason = wire.read(answer, wire.read_envelope(answer)).fields["reason"]
+    reason = wire.read(answer).fields["reason"]
     assert "version 9" in reason and f"version {wire.VERSION}" in reason
 
 

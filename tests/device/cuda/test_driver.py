@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 
 import numpy as np
 import pytest
 
 from thalweg import errors
-from thalweg.device.cuda import presence
+from thalweg.codegen.cuda.compile import ptxas
+from thalweg.device.cuda import presence, ptx
 from thalweg.device.cuda.discovery import found_driver
 from thalweg.device.cuda.driver import KernelNode
 from thalweg.device.cuda.emulated import EmulatedContext, EmulatedDriver
@@ -75,6 +77,55 @@ def test_parameters_of_a_kernel_change_by_an_update_alone(
     graph.update(node, kernel)
     graph.launch(0)
     assert seen == [1, 2]
+
+
+def test_conditional_graphs_run_while_a_byte_is_set(context: EmulatedContext) -> None:
+    byte, stop = context.allocate(1), context.pin(1)
+    truth, stops = ctypes.c_uint8.from_address(byte), ctypes.c_uint8.from_address(stop)
+    ran: list[str] = []
+
+    def record(event: int) -> None:
+        ran.append(names[event])
+        if names[event] == "iteration":
+            truth.value -= 1
+        if len(ran) > 20:
+            stops.value = 1  # of a loop that would not end
+
+    context.record = record  # type: ignore[method-assign]
+    names = {context.event(): name for name in ("before", "iteration", "inner", "after", "endless")}
+    before, iteration, inner, after, endless = names
+    graph = context.graph()
+    first = graph.add_event(before, ())
+    loop, body = graph.add_conditional(byte, stop, True, (first,))
+    second = body.add_event(iteration, ())
+    _, branch = body.add_conditional(byte, stop, False, (second,))
+    branch.add_event(inner, ())
+    branch.finish()
+    body.finish()
+    graph.add_event(after, (loop,))
+    graph.finish()
+    truth.value, stops.value = 2, 0
+    graph.launch(0)
+    assert ran == ["before", "iteration", "inner", "iteration", "after"]
+    ran.clear()
+    graph = context.graph()
+    _, body = graph.add_conditional(byte, stop, True, ())
+    body.add_event(endless, ())
+    body.finish()
+    graph.finish()
+    truth.value = 1
+    graph.launch(0)
+    assert len(ran) == 21
+
+
+def test_kernels_of_the_driver_assemble() -> None:
+    assembler = ptxas()
+    if assembler is None:
+        pytest.skip("there is no ptxas")
+    for text in (ptx.COPY_TEXT, ptx.CONDITION_TEXT):
+        command = [assembler, "-arch=sm_90", "-c", "-o", "/dev/null", "/dev/stdin"]
+        done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_sticky_error_stays(context: EmulatedContext) -> None:

@@ -211,6 +211,26 @@ def test_partial_runs_and_loops_use_values_of_the_gpu() -> None:
         ] == np.sin(np.float32(1))
 
 
+def test_gradients_of_loops_keep_large_values_of_the_gpu() -> None:
+    x = tf.placeholder(tf.float32, [3, 20, 30])
+    w = tf.Variable(np.full((30, 30), 0.02, np.float32))
+    rows = tf.TensorArray(tf.float32, 3).unstack(x)
+    _, last = tf.while_loop(
+        lambda i, _: i < 3,
+        lambda i, h: (i + 1, tf.tanh(tf.matmul(h, w) + rows.read(i))),
+        [0, tf.zeros([20, 30])],
+    )
+    gradients = tf.gradients(tf.reduce_sum(last), [w, x])
+    feed = {x: np.random.default_rng(0).standard_normal((3, 20, 30)).astype(np.float32)}
+    found: list[Any] = []
+    for count in (0, 1):
+        with tf.Session(config=tf.ConfigProto(device_count={"GPU": count})) as session:
+            session.run(w.initializer)
+            found.append(session.run(gradients, feed))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
 def test_programs_of_an_earlier_process_are_found() -> None:
     found: list[Any] = []
     for _ in range(2):
@@ -294,7 +314,7 @@ def test_out_of_memory_names_the_largest_tensors() -> None:
     with tf.Session(config=tf.ConfigProto(gpu_options=fraction)) as session:
         with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
             session.run(y, {x: np.ones((1500, 64))})
-        assert "product:0' float32[1500, 1500], 8.6 MiB, made at" in str(caught.value)
+        assert "product:0' float32[1500, 1500], 9 MB, made at" in str(caught.value)
         assert Path(__file__).name in str(caught.value)
         assert session.run(y, {x: np.ones((8, 64))}).shape == (8, 8)
 

@@ -97,6 +97,73 @@ def test_a_kernel_may_use_a_variable_inside_its_own_use() -> None:
     np.testing.assert_array_equal(v.read(), np.ones(4))
 
 
+@pytest.mark.parametrize("inner", ["the same", "another"])
+def test_a_use_inside_another_one_is_not_behind_those_that_wait(inner: str) -> None:
+    """One that waits for the outer use would never end otherwise."""
+    v, other = cell(), cell()
+    cells = [v] if inner == "the same" else [other]
+    order: list[str] = []
+
+    def later(name: str, cells: list[VariableCell]) -> threading.Thread:
+        def run() -> None:
+            with Held(cells, writes=True):
+                order.append(name)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    with Held([v], writes=True):
+        threads = [later("waits for the outer one", [v, other])]
+        while USES.waiting < 1:
+            pass
+        threads.append(later("waits for the one that waits", [other]))
+        while USES.waiting < 2:
+            pass
+        with Held(cells, writes=True):
+            order.append("inner")
+    for thread in threads:
+        thread.join()
+    assert order == ["inner", "waits for the outer one", "waits for the one that waits"]
+
+
+def test_a_nested_use_waits_for_one_that_runs() -> None:
+    v, other = cell(), cell()
+    order: list[str] = []
+    begun, release = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with Held([other], writes=True):
+            begun.set()
+            release.wait()
+            order.append("running")
+
+    thread = threading.Thread(target=run)
+    with Held([v], writes=True):
+        thread.start()
+        begun.wait()
+        threading.Thread(target=lambda: (_wait_for(1), release.set())).start()
+        with Held([other], writes=True):
+            order.append("nested")
+    thread.join()
+    assert order == ["running", "nested"]
+
+
+def _wait_for(count: int) -> None:
+    while USES.waiting < count:
+        pass
+
+
+def test_counters_are_counted_up_by_many_threads_at_once() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        counter = tf.Variable(0, trainable=False)
+        session.run(counter.initializer)
+        count = session.make_callable(counter.count_up_to(400))
+        found: list[int] = []
+        at_once(8, lambda: found.extend(int(count()) for _ in range(50)))
+        assert sorted(found) == list(range(400))
+
+
 def test_a_step_that_waits_can_be_cancelled() -> None:
     uses, v = Uses(), cell()
     first, second = Use([v], [0], [0]), Use([v])
@@ -251,7 +318,8 @@ def test_what_was_read_never_changes_beside_steps_that_write() -> None:
         session.run(w.initializer)
         grow = session.make_callable(w.assign_add(tf.ones([4096])).op)
         node = w.op
-        held = node.op.kernel(Context(node, session.resources, Cancellation()))
+        resources = session.resources.on(session.list_devices()[-1].name)  # a GPU's, with one
+        held = node.op.kernel(Context(node, resources, Cancellation()))
 
         def work() -> None:
             kept: list[Any] = []

@@ -259,6 +259,7 @@ class GraphExecutionFunction:
         for target, value in zip(self.inputs, values, strict=True):
             if value is not None:
                 feeds[target] = _fed(value)
+        feeds = _evaluated(feeds)
         results = get_session().run(
             [self.outputs, self.updates_op, self.fetches],
             feed_dict=feeds,
@@ -270,6 +271,16 @@ class GraphExecutionFunction:
             if fetch in self.fetch_callbacks:
                 self.fetch_callbacks[fetch](value)
         return tf.nest.pack_sequence_as(self.outputs_structure, results[0])
+
+
+def _evaluated(feeds: dict[Any, Any]) -> dict[Any, Any]:
+    """Feeds with the values of tensors, which stand for batches that the graph itself makes."""
+    symbolic = {
+        target: value
+        for target, value in feeds.items()
+        if isinstance(value, tf.Tensor | tf.Variable | tf.SparseTensor)
+    }
+    return feeds | get_session().run(symbolic) if symbolic else feeds
 
 
 def _is_dense(x: Any) -> bool:

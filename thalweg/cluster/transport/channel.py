@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import count
+import threading
+from collections.abc import Callable
 from typing import Any
 
-from thalweg.cluster import wire
+from thalweg.cluster.wire import Letter, WireError, stamp
 
-#: Hand the frames of a message to a socket: False where its queue is full. The function is called
-#: just before, in the order in which messages leave.
-Write = Callable[[Sequence[Any], Callable[[], None]], bool]
+#: Hand the frames of a message to a socket: False where its queue is full.
+Write = Callable[..., bool]
 
 
 class Channel:
@@ -19,21 +18,23 @@ class Channel:
     def __init__(self, write: Write, session: int = 0, heard: int = 0) -> None:
         self.session, self._heard = session, heard
         self._write = write
-        self._order = count(1)
+        self.sent = 0  # messages
+        self._lock = threading.Lock()  # messages leave in the order of their numbers
 
     def put(self, frame: bytearray, *more: Any) -> bool:
         """Send a message, from any thread: False where too many wait to leave.
 
         A ConnectionError where the connection is gone.
         """
-        return self._write(
-            (frame, *more), lambda: wire.stamp(frame, self.session, next(self._order))
-        )
+        with self._lock:
+            self.sent += 1
+            stamp(frame, self.session, self.sent)
+            return self._write(frame, *more)
 
-    def check(self, envelope: wire.Envelope) -> None:
+    def check(self, letter: Letter) -> None:
         """Refuse a message that cannot be the next: one that came before, or elsewhere."""
-        if envelope.session != self.session:
-            raise wire.WireError("a message of another connection")
-        if envelope.sequence <= self._heard:
-            raise wire.WireError("a message that came before")
-        self._heard = envelope.sequence
+        if letter.session != self.session:
+            raise WireError("a message of another connection")
+        if letter.sequence <= self._heard:
+            raise WireError("a message that came before")
+        self._heard = letter.sequence

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from thalweg import errors
-from thalweg.cluster import wire
 from thalweg.cluster.transport.shared_memory import mappable_process
 from thalweg.cluster.wire import Kind, Letter, Message, WireError
 from thalweg.version import __version__
@@ -109,8 +108,3 @@ def refusal(address: str, letter: Letter) -> errors.OpError:
         return errors.exception_type_from_error_code(code)(None, None, text)
     except KeyError:
         return errors.UnknownError(None, None, text)
-
-
-def opened(frame: bytes) -> Letter:
-    """A message, read."""
-    return wire.read(frame, wire.read_envelope(frame))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,21 +50,21 @@ class Inbound(Peer):
         """Whether it is the process that says HELLO."""
         return self.incarnation == hello.incarnation
 
-    def attach(self, route: bytes, envelope: wire.Envelope) -> Channel:
+    def attach(self, route: bytes, letter: Letter) -> Channel:
         """A second connection of its, for chunks."""
         self.routes.append(route)
         self._bulk = Channel(partial(self._listener.send, route), self.session)
-        self._bulk.check(envelope)
+        self._bulk.check(letter)
         return self._bulk
 
-    def attach_local(self, local: LocalSocket, envelope: wire.Envelope) -> None:
+    def attach_local(self, local: LocalSocket, letter: Letter) -> None:
         """A connection of its within the host."""
         if self._local is not None:
             raise WireError("a second connection within the host")
-        self._go_local(local, self.session).check(envelope)
+        self._go_local(local, self.session).check(letter)
 
-    def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
-        return self._listener.send(self.routes[0], frames, stamp)
+    def _write(self, *frames: Any) -> bool:
+        return self._listener.send(self.routes[0], *frames)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._listener.forget(self)
@@ -111,9 +110,9 @@ class Listener:
         """All that are connected."""
         return list(self._peers.values())
 
-    def send(self, route: bytes, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
+    def send(self, route: bytes, *frames: Any) -> bool:
         """Send over a connection: False where its queue is full."""
-        return self._socket.send((route, *frames), stamp)
+        return self._socket.send(route, *frames)
 
     def close(self, linger_ms: int) -> None:
         """Accept no more."""
@@ -130,7 +129,7 @@ class Listener:
     def _received(self, frames: list[zmq.Frame]) -> None:
         route, (frame, *data) = frames[0].bytes, frames[1:]
         try:
-            letter = handshake.opened(frame.bytes)
+            letter = wire.read(frame.bytes)
             connection = self._connections.get(route)
             if connection is not None:
                 connection.peer.take(connection.channel, letter, data)
@@ -144,13 +143,13 @@ class Listener:
     def _open(self, route: bytes, letter: Letter, file: int) -> None:
         """The first message of a connection."""
         self._socket.read_events()  # that of the connection is older than what came over it
-        peer = self._peers.get(letter.envelope.session)
+        peer = self._peers.get(letter.session)
         if file not in self._files:
             raise WireError("a message of a connection that is gone")
-        if letter.envelope.kind is Kind.HELLO:
+        if letter.kind is Kind.HELLO:
             self._hello(route, letter, file)
-        elif letter.envelope.kind is Kind.ATTACH and peer is not None:
-            self._connections[route] = _Connection(peer, peer.attach(route, letter.envelope))
+        elif letter.kind is Kind.ATTACH and peer is not None:
+            self._connections[route] = _Connection(peer, peer.attach(route, letter))
             self._files[file] = peer
         else:
             text = "this task does not know the connection: it was started again"
@@ -187,11 +186,11 @@ class Listener:
     def _attach_local(self, local: LocalSocket, frame: bytes) -> None:
         """The first message of a connection within the host: it says of which session it is."""
         try:
-            envelope = handshake.opened(frame).envelope
-            peer = self._peers.get(envelope.session)
-            if envelope.kind is not Kind.ATTACH or peer is None:
+            letter = wire.read(frame)
+            peer = self._peers.get(letter.session)
+            if letter.kind is not Kind.ATTACH or peer is None:
                 raise WireError("a connection within the host of no session")
-            peer.attach_local(local, envelope)
+            peer.attach_local(local, letter)
         except WireError as error:
             self._surroundings.refuse(str(error))
             local.close()
@@ -199,7 +198,7 @@ class Listener:
     def _refuse(self, route: bytes, error: errors.OpError) -> None:
         self._surroundings.refuse(error.message)
         try:
-            self._socket.send((route, wire.write(handshake.refused(error))))
+            self._socket.send(route, wire.write(handshake.refused(error)))
         except ConnectionError:
             return  # it is gone already
 

@@ -14,10 +14,9 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from secrets import token_hex
-from typing import Any
 
 from thalweg.cluster.transport.loop import Loop
 
@@ -34,7 +33,7 @@ class LocalSocket:
         self._loop, self._socket = loop, connected
         self._file = connected.fileno()
         self._lock = threading.Lock()
-        self._buffer = bytearray(MAX_LOCAL)
+        self._buffer = memoryview(bytearray(MAX_LOCAL))
         self._received: Callable[[bytes], None] | None = None
         self._ended: Callable[[], None] = self.close
         connected.setblocking(False)
@@ -47,12 +46,11 @@ class LocalSocket:
         if not is_watched:
             self._loop.watch(self._file, self._read)
 
-    def send(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
+    def send(self, frame: bytearray) -> bool:
         """Send a message of one frame, as the sockets of ZeroMQ do."""
         with self._lock:
-            stamp()
             try:
-                self._socket.send(frames[0])
+                self._socket.send(frame)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -74,7 +72,7 @@ class LocalSocket:
         except OSError:
             count = 0
         if count and self._received is not None:
-            self._received(bytes(memoryview(self._buffer)[:count]))
+            self._received(bytes(self._buffer[:count]))
         else:
             self._ended()
 

@@ -85,12 +85,15 @@ class Loop:
 
     def _run(self) -> None:
         _wake_without_preempting()
+        poll, callbacks = self._epoll.poll, self._callbacks
         while not self._stopped:
-            for file, _ in self._epoll.poll(self._timeout()):
-                guarded(self._callbacks.get(file, _nothing))
+            for file, _ in poll(self._timeout()):
+                guarded(callbacks.get(file, _nothing))
             self._advance()
-            self._run_calls()
-            self._run_timers()
+            if self._calls:
+                self._run_calls()
+            if self._timers:
+                self._run_timers()
         self._epoll.close()
         with self._ending:
             os.close(self._wakeup)
@@ -104,7 +107,8 @@ class Loop:
     def _advance(self) -> None:
         """Move the clock on, by no more than a running thread can have waited."""
         now = time.monotonic()
-        self._now += min(now - self._looked, _MAX_WAIT)
+        passed = now - self._looked
+        self._now += passed if passed < _MAX_WAIT else _MAX_WAIT
         self._looked = now
 
     def _run_timers(self) -> None:
@@ -114,9 +118,8 @@ class Loop:
     def _timeout(self) -> float:
         if self._calls:
             return 0
-        if not self._timers:
-            return _MAX_WAIT
-        return min(max(self._timers[0][0] - self._now, 0), _MAX_WAIT)
+        left = self._timers[0][0] - self._now if self._timers else _MAX_WAIT
+        return 0 if left < 0 else left if left < _MAX_WAIT else _MAX_WAIT
 
     def _clear_wakeup(self) -> None:
         os.eventfd_read(self._wakeup)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ class Outbound(Peer):
         self._bulk_socket: Socket | None = None
         self._socket = self._new_socket(self._received)
         self._socket.connect(address)
-        self._socket.send((wire.write(identity.hello(replaces)),))
+        self._socket.send(wire.write(identity.hello(replaces)))
         self._socket.watch()  # from now on the I/O thread may lose this peer
         surroundings.loop.later(patience, lambda: self._give_up(patience))
 
@@ -53,8 +52,8 @@ class Outbound(Peer):
     def _new_socket(self, received: Callable[[list[zmq.Frame]], None]) -> Socket:
         return Socket(self._surroundings.loop, self._make_socket(), received, self._happened)
 
-    def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
-        return self._socket.send(frames, stamp)
+    def _write(self, *frames: Any) -> bool:
+        return self._socket.send(*frames)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._socket.close(linger_ms)
@@ -74,7 +73,7 @@ class Outbound(Peer):
 
     def _read(self, channel: Channel, frames: list[zmq.Frame]) -> None:
         try:
-            letter = handshake.opened(frames[0].bytes)
+            letter = wire.read(frames[0].bytes)
             if channel.session:
                 self.take(channel, letter, frames[1:])
             else:
@@ -87,19 +86,19 @@ class Outbound(Peer):
             self._surroundings.refuse(str(error))
 
     def _shake_hands(self, letter: Letter) -> None:
-        kind = letter.envelope.kind
+        kind = letter.kind
         if kind is Kind.REFUSED:
             self.lose(handshake.refusal(self.address, letter))
-        elif kind is Kind.WELCOME and letter.envelope.session:
+        elif kind is Kind.WELCOME and letter.session:
             self._be_welcome(letter)
         else:
             raise WireError("a message before the welcome")
 
     def _be_welcome(self, letter: Letter) -> None:
         welcome = self._identity.read(letter)
-        session = letter.envelope.session
+        session = letter.session
         self.incarnation = welcome.incarnation
-        self._control = Channel(self._write, session, letter.envelope.sequence)
+        self._control = Channel(self._write, session, letter.sequence)
         self._share_memory(welcome.maps, welcome.process)
         if welcome.local is not None:
             self._connect_local(welcome.local, session)

@@ -18,6 +18,7 @@ from thalweg.cluster.wire import Content, Letter, Message, Place, ValueHeader, W
 
 MAX_INLINE = 32 << 10  # bytes of a value that travels inside its message
 _MAX_INLINE_SUM = 128 << 10
+_MAX_COPIED = 1 << 20  # bytes that the I/O thread copies to shared memory by itself
 
 
 class Stream(NamedTuple):
@@ -61,12 +62,14 @@ class Packer:
                 headers.append(ValueHeader(Place.STREAM, *content[:3], streams[-1].number))
         return Parcel(wire.write(message, headers, inline, is_answer), streams)
 
-    def lends(self, contents: Sequence[Content]) -> bool:
-        """Whether no large value needs to be copied."""
-        if self.pool is None or self._lender is None:
-            return False
-        find = self._lender.find
-        return all(c.nbytes <= MAX_INLINE or find(c.source) is not None for c in contents)
+    def is_slow(self, contents: Sequence[Content]) -> bool:
+        """Whether to pack values, or to send them, takes longer than to wake another thread."""
+        large = [content for content in contents if content.nbytes > MAX_INLINE]
+        if self.pool is None or not large:
+            return bool(large)
+        lent = self._lender.find if self._lender else None
+        copied = [each.nbytes for each in large if lent is None or lent(each.source) is None]
+        return sum(copied) > _MAX_COPIED
 
     def _shared(self, content: Content) -> ValueHeader | None:
         """Lend a value, or copy it to shared memory, where there is some."""
@@ -105,9 +108,9 @@ class Unpacker:
 
     def unpack(self, letter: Letter, done: Callable[[list[Any]], None]) -> None:
         """Call `done` with the values of a message, now or when all of their chunks are there."""
-        streamed = [header for header in letter.headers if header.place is Place.STREAM]
+        streamed = [each for each in letter.values if _is_streamed(each)]
         if not streamed:
-            done([self._value(*pair) for pair in zip(letter.headers, letter.contents, strict=True)])
+            done([self._value(each) for each in letter.values])
             return
         memory = self._streams.expect(streamed, lambda: done(self._values(letter, memory)))
 
@@ -122,15 +125,13 @@ class Unpacker:
     def _values(self, letter: Letter, memory: Sequence[mmap]) -> list[Any]:
         streamed = iter(memory)
         return [
-            self._recycled(header, next(streamed))
-            if header.place is Place.STREAM
-            else self._value(header, content)
-            for header, content in zip(letter.headers, letter.contents, strict=True)
+            self._recycled(each, next(streamed)) if _is_streamed(each) else self._value(each)
+            for each in letter.values
         ]
 
-    def _value(self, header: ValueHeader, content: memoryview | None) -> Any:
-        if content is not None:
-            return wire.value_of(header, content)
+    def _value(self, header: Any) -> Any:
+        if not isinstance(header, ValueHeader):
+            return header  # it was inline
         if self.mappings is None:
             raise WireError("a value in shared memory of another host")
         mapping = self.mappings.find(header.number)
@@ -154,9 +155,8 @@ class Unpacker:
         return value
 
 
-def is_large(contents: Sequence[Content]) -> bool:
-    """Whether any of the values travels outside of its message."""
-    return any(content.nbytes > MAX_INLINE for content in contents)
+def _is_streamed(value: Any) -> bool:
+    return isinstance(value, ValueHeader) and value.place is Place.STREAM
 
 
 def bytes_of(frame: Any) -> Bytes:

@@ -24,7 +24,7 @@ from thalweg.cluster.transport.courier import Courier
 from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.local import MAX_LOCAL, LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded
-from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Unpacker, bytes_of, is_large
+from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Parcel, Unpacker, bytes_of
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
 from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
@@ -110,45 +110,40 @@ class Peer(ABC):
 
         An UnavailableError, or what else the peer was lost with, once it is lost.
         """
-        self._send(message, False)
+        self._send(message, False, 0)
 
     def request(self, message: Message, done: Done) -> None:
         """Send a message that is to be answered. `done` is called once, whatever happens."""
         number = next(self._numbers)
         self._requests[number] = done
         try:
-            kind, step, fields, values, _ = message
-            self._send(Message(kind, step, fields, values, number), False)
+            self._send(message, False, number)
         except Exception as error:
             self._answer(number, None, error)
 
     def reply(self, request: Message, answer: Message) -> None:
         """Answer a request of this peer's."""
-        kind, step, fields, values, _ = answer
-        self._send(Message(kind, step, fields, values, request.request), True)
+        self._send(answer, True, request.request)
 
     # Sending
 
     @abstractmethod
-    def _write(self, frames: Sequence[Any], stamp: Callable[[], None]) -> bool:
+    def _write(self, *frames: Any) -> bool:
         """Hand frames to the socket: False where its queue is full."""
 
     @abstractmethod
     def _disconnect(self, linger_ms: int) -> None:
         """Give up the connection; what was sent may still leave for a time."""
 
-    def _send(self, message: Message, is_answer: bool) -> None:
+    def _send(self, message: Message, is_answer: bool, request: int) -> None:
         if self._held is None and not self._courier.is_busy:
-            if message.values:
-                frame = wire.write_inline(message, is_answer, MAX_INLINE)
-            else:
-                frame = wire.write(message, is_answer=is_answer)
+            frame = wire.write_inline(message, is_answer, request, MAX_INLINE)
             if frame is not None and self._attempt(self._channel(frame), frame):  # as nearly always
                 return
         if self._error is not None:
             raise _again(self._error)
         contents = [wire.content_of(value) for value in message.values]
-        errand = _Errand(message, contents, is_answer)
+        errand = _Errand(message._replace(request=request), contents, is_answer)
         if self._hold(errand):
             return
         if self._surroundings.loop.is_current:
@@ -169,7 +164,9 @@ class Peer(ABC):
 
     def _transmit(self, errand: _Errand) -> None:
         """Send, and wait where that takes long."""
-        parcel = self._packer.pack(*errand)
+        self._convey(self._packer.pack(*errand))
+
+    def _convey(self, parcel: Parcel) -> None:
         if not parcel.streams:
             self._put(self._channel(parcel.frame), parcel.frame)
             return
@@ -182,11 +179,14 @@ class Peer(ABC):
 
     def _dispatch(self, errand: _Errand) -> None:
         """Send from the I/O thread, which never waits: its courier does."""
-        is_slow = is_large(errand.contents) and not self._packer.lends(errand.contents)
-        if self._courier.is_busy or is_slow:
+        if self._courier.is_busy or self._packer.is_slow(errand.contents):
             self._give(lambda: self._transmit(errand))
+            return
+        parcel = self._packer.pack(*errand)
+        if parcel.streams:  # as the shared memory is used up
+            self._give(lambda: self._convey(parcel))
         else:
-            self._post(self._packer.pack(*errand).frame)
+            self._post(parcel.frame)
 
     def _post(self, frame: bytearray) -> None:
         """Send a frame from the I/O thread."""
@@ -225,15 +225,15 @@ class Peer(ABC):
 
     def take(self, channel: Channel, letter: Letter, data: Sequence[Any]) -> None:
         """A message of this peer came over one of its connections."""
-        channel.check(letter.envelope)
-        kind = letter.envelope.kind
+        channel.check(letter)
+        kind = letter.kind
         if kind >= _FIRST_OF_HANDLERS:
-            if letter.headers:
-                self._unpack(letter)
+            if letter.is_complete:
+                self._deliver(letter, letter.values)
             else:
-                self._deliver(letter, ())
+                self._unpack(letter)
         elif kind is Kind.CHUNK and data:
-            self._take_chunk(letter.envelope.step, data[0])
+            self._take_chunk(letter.step, data[0])
         elif kind is Kind.CREDIT:
             self._window.give(handshake.field(letter.fields, "bytes", int))
         else:
@@ -256,8 +256,8 @@ class Peer(ABC):
             self.lose(error)
 
     def _deliver(self, letter: Letter, values: Sequence[Any]) -> None:
-        kind, _, _, step, request, is_answer, *_ = letter.envelope
-        message = Message(kind, step, letter.fields, values, request)
+        kind, _, _, step, request, is_answer, fields, _, _ = letter
+        message = Message(kind, step, fields, values, request)
         if is_answer:
             self._answer(request, message, None)
         else:
@@ -295,7 +295,7 @@ class Peer(ABC):
 
     def _received_local(self, channel: Channel, frame: bytes) -> None:
         try:
-            self.take(channel, handshake.opened(frame), ())
+            self.take(channel, wire.read(frame), ())
         except WireError as error:
             self._surroundings.refuse(str(error))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from socket import gethostbyname
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -116,16 +116,13 @@ class Socket:
         if pulse.is_counted():
             self._loop.later(_HEARTBEAT_MS / 1000, self._check_pulses)
 
-    def send(self, frames: Sequence[Any], stamp: Callable[[], None] | None = None) -> bool:
+    def send(self, *frames: Any) -> bool:
         """Send a message from any thread, without waiting: False where the queue is full.
 
-        A ConnectionError where nobody is at the other end. `stamp` is called first, under the
-        lock: in the order in which messages leave.
+        A ConnectionError where nobody is at the other end.
         """
         socket = self._socket
         with self._lock:
-            if stamp is not None:
-                stamp()
             try:
                 for frame in frames[:-1]:
                     socket.send(frame, _NOBLOCK | _SNDMORE)

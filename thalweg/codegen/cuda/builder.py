@@ -49,12 +49,12 @@ class GridBuilder(Builder):
 
     def binary(self, operation: str, a: Value, b: Value) -> Value:
         if operation in ("and", "or", "xor") and a.type.lanes > 1 and a.type.scalar == "i1":
-            one, other = self._one_lane(a), self._one_lane(b)
+            one, other = self.one_lane(a), self.one_lane(b)
             if one is not None and other is not None:
                 return self.splat(super().binary(operation, one, other), a.type.lanes)
         return super().binary(operation, a, b)
 
-    def _one_lane(self, mask: Value) -> Value | None:
+    def one_lane(self, mask: Value) -> Value | None:
         """The number that a vector has in all lanes, if it is known to have one."""
         if mask.type.lanes == 1:
             return mask
@@ -73,7 +73,7 @@ class GridBuilder(Builder):
     ) -> Value:
         if mask is None:
             return self._whole_load(kind, address, aligned)
-        one = self._one_lane(mask)
+        one = self.one_lane(mask)
         if one is None and aligned >= kind.lanes:
             one = self._any_lane(mask)  # an aligned vector lies in memory as a whole or not at all
         if one is not None:
@@ -94,7 +94,7 @@ class GridBuilder(Builder):
             align = min(aligned * alignment(value.type), WIDEST)
             self.line(f"store {value}, {address}, align {align}")
             return
-        one = self._one_lane(mask)
+        one = self.one_lane(mask)
         if one is not None:
             with self.when(one):
                 self.store(value, address, None, aligned)
@@ -108,7 +108,7 @@ class GridBuilder(Builder):
         def element(lane: int) -> Value:
             return self.load(kind.of(1), self.extract(addresses, lane))
 
-        one = None if mask is None else self._one_lane(mask)
+        one = None if mask is None else self.one_lane(mask)
         if mask is not None and one is None:
             return self._each_lane(kind, mask, element)
         if one is not None:
@@ -128,7 +128,7 @@ class GridBuilder(Builder):
         if mask is None:
             yield
             return
-        one = self._one_lane(mask)
+        one = self.one_lane(mask)
         with self.when(self.extract(mask, lane) if one is None else one):
             yield
 

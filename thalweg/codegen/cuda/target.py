@@ -39,6 +39,7 @@ class CudaTarget(Target):
     clock: float = 1.75e9  # cycles a second, under load
 
     alignment: int = 256
+    stored_bytes: int = 32
     vector_bytes: int = 16
     registers: int = 255
     l2: int = 50 << 20
@@ -55,7 +56,12 @@ class CudaTarget(Target):
     min_shared_results: int = 1
     min_shared_rows: int = 1
     prefers_gathers: bool = True
+    prefers_one_pass: bool = True
+    min_nested_rows: int = 128  # fewer leave multiprocessors idle, unless several share each
+    min_nested_columns: int = 1 << 14
+    max_tile_taps: int = 64
     fuses_rows: bool = True
+    reads_strided: bool = True
     fuses_attention: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
     widens_freely: bool = True
@@ -93,7 +99,7 @@ def emulated(multiprocessors: int = 4, deterministic: bool = False) -> CudaTarge
     """A small GPU whose grid runs on the host.
 
     It has few multiprocessors, so that grids are small and threads have several iterations each,
-    and packs images of any size.
+    and packs and tiles images of any size.
     """
     return CudaTarget(
         name="cuda emulated",
@@ -101,4 +107,5 @@ def emulated(multiprocessors: int = 4, deterministic: bool = False) -> CudaTarge
         multiprocessors=multiprocessors,
         deterministic=deterministic,
         min_packed_elements=1,
+        min_tiled_elements=1,
     )

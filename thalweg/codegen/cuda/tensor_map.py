@@ -35,7 +35,8 @@ class Windows:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map in numbers. Boxes are swizzled by 128 bytes; what is outside of it is zero."""
+    """A tensor map in numbers. The lines of a box are 128, 64 or 32 bytes, and swizzled by as many;
+    what is outside of the tensor is zero."""
 
     address: int
     dtype: str  # as NumPy and ml_dtypes name it
@@ -45,6 +46,11 @@ class TensorMap:
     box: tuple[int, ...]  # the elements of a copy along each axis
     steps: tuple[int, ...]  # elements from one that is copied to the next, along each axis
     windows: Windows | None = None
+
+    @property
+    def line_bytes(self) -> int:
+        """The bytes of a line of a box."""
+        return self.box[0] * self.itemsize
 
     def emulated(self) -> bytes:
         """The map as the emulated copy engine reads it: 32-bit words, see `MapWord`."""
@@ -118,11 +124,13 @@ def _tuples(value: Any) -> Any:
 
 def varying_extents(extents: Sequence[int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     """What `TensorMapSpec.varying` says of extents, some of which are known at run time only."""
-    found: list[tuple[int, int, tuple[int, ...]]] = []
-    for axis, extent in enumerate(extents):
-        factors = factors_of(extent)
-        words = tuple(factor.word for factor in factors if isinstance(factor, Dynamic))
-        if words:
-            known = [int(factor) for factor in factors if not isinstance(factor, Dynamic)]
-            found.append((axis, prod(known), words))
-    return tuple(found)
+    found = [varying_extent(axis, [extent]) for axis, extent in enumerate(extents)]
+    return tuple(one for one in found if one is not None)
+
+
+def varying_extent(axis: int, parts: Sequence[int]) -> tuple[int, int, tuple[int, ...]] | None:
+    """The same of one axis, whose extent is a product; None where that is known."""
+    factors = [factor for part in parts for factor in factors_of(part)]
+    words = tuple(factor.word for factor in factors if isinstance(factor, Dynamic))
+    known = [int(factor) for factor in factors if not isinstance(factor, Dynamic)]
+    return (axis, prod(known), words) if words else None

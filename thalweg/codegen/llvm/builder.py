@@ -313,6 +313,10 @@ class Builder:
             return self.intrinsic("fma", a, b, c)
         return self.binary("fadd", c, self.binary("fmul", a, b))
 
+    def one_lane(self, mask: Value) -> Value | None:
+        """The number that a vector has in all lanes, if it is known to have one."""
+        return mask if mask.type.lanes == 1 else None
+
     def any(self, mask: Value) -> Value:
         """Whether a condition holds in any lane."""
         if mask.type.lanes == 1:

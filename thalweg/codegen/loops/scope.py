@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,8 +20,20 @@ from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constan
 from thalweg.codegen.loops.facts import harmless
 from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
 from thalweg.codegen.math.elements import Evaluator, sensitivity
-from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Variable, Word
+from thalweg.ir.dynamic import Dynamic, is_static
+from thalweg.ir.expr import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Scan,
+    Select,
+    Variable,
+    Word,
+)
 from thalweg.ir.functions.dtypes import BOOL
 from thalweg.ir.index import Affine, Term, term_expression
 from thalweg.ir.kernel import Argument
@@ -45,6 +57,7 @@ class Frame:
     fault: Callable[[Builder, Value], None]
     reduce: Callable[[LaneScope, Reduce, Value | None], Value]
     is_aligned: bool = False  # buffers begin at multiples of any vector
+    is_threaded: bool = False  # lanes are of one thread, whose masks are branches
 
     @cached_property
     def sensitive(self) -> Fold[bool]:
@@ -150,11 +163,13 @@ class LaneScope(Evaluator):
     # Selections of which only one side runs
 
     def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
-        if isinstance(expr, Select) and self._forks(expr):
+        if isinstance(expr, Select) and (self._forks(expr) or self._is_guarded_load(expr, mask)):
             return self._unknown([(expr.condition, mask)])
         return super()._missing(expr, mask)
 
     def _selected(self, expr: Select, mask: Value | None) -> Value:
+        if self._is_guarded_load(expr, mask):
+            return self._guarded_load(expr, mask)
         if not self._forks(expr):
             return super()._selected(expr, mask)
 
@@ -175,6 +190,49 @@ class LaneScope(Evaluator):
             return False
         loads = [_count_loads(side, _FORKING_LOADS) for side in (expr.chosen, expr.otherwise)]
         return min(loads) > 0 and sum(loads) >= _FORKING_LOADS
+
+    # Loads under a guard, by threads
+
+    def _is_guarded_load(self, expr: Select, mask: Value | None) -> bool:
+        """Whether a selection is a load of neighbours where one condition for all lanes holds, and
+        a number elsewhere."""
+        load, number = expr.chosen, expr.otherwise
+        if (
+            not self.frame.is_threaded
+            or not isinstance(load, Load)
+            or not isinstance(number, Const)
+        ):
+            return False
+        if mask is not None and self.builder.one_lane(mask) is None:
+            return False
+        if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
+            return False
+        step = 1 if self.vector is None else load.offset.factor(self.vector)
+        in_row = not load.offset.parts and (self.lanes == 1 or step in (0, 1))
+        return in_row and load.dtype == number.dtype == expr.dtype
+
+    def _guarded_load(self, expr: Select, mask: Value | None) -> Value:
+        """The number takes the load's place as it lies in memory, before any conversion."""
+        load, number, b = cast("Load", expr.chosen), cast("Const", expr.otherwise), self.builder
+        truth = self._as(expr.condition, BOOL, mask)
+        outer = None if mask is None else b.one_lane(mask)
+        if outer is not None:
+            truth = b.binary("and", truth, outer)
+        place = self.place(load.buffer, load.offset, None)
+        kind = storage_type(load.buffer.dtype, self.lanes if place.contiguous else 1)
+        raw = b.choose(
+            truth,
+            lambda: b.load(kind, self.address(load.buffer, place), None, place.aligned),
+            lambda: _stored_constant(kind, number),
+        )
+        return from_memory(b, raw, load.buffer.dtype)
+
+    def _narrowed(
+        self, branch: Expr, condition: Expr, mask: Value | None, holds: bool
+    ) -> Value | None:
+        if self.frame.is_threaded and _loads_alike(branch, condition):
+            return mask
+        return super()._narrowed(branch, condition, mask, holds)
 
     # Leaves
 
@@ -330,6 +388,48 @@ class LaneScope(Evaluator):
         b, scalar = self.builder, storage_type(argument.dtype).scalar
         pointer = b.element(self.frame.pointers[argument], scalar, place.base)
         return pointer if place.lanes is None else b.element(pointer, scalar, place.lanes)
+
+
+def _stored_constant(kind: Type, number: Const) -> Value:
+    """A number in all lanes as it lies in memory."""
+    stored = np.asarray(number.value)
+    if kind.is_float or stored.dtype.kind in "iu":
+        return constant(kind, stored[()])
+    return constant(kind, int(stored.view(f"u{stored.dtype.itemsize}")[()]))
+
+
+def _loads_alike(branch: Expr, condition: Expr) -> bool:
+    """Whether a branch loads only where its condition does: what that may read, it may read."""
+    mine, given = _guarded_loads(branch), _guarded_loads(condition)
+    if not mine or given is None:
+        return False
+    return all(place in given and given[place] <= size for place, size in mine.items())
+
+
+def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
+    """The guards and offsets of the loads in an expression, and the sizes of their buffers; None
+    where it has others than those that a condition guards, or none does."""
+    found = dict[tuple[Expr | None, Affine], int]()
+    pending = [root]
+    while pending:
+        expr = pending.pop()
+        match expr:
+            case Load():
+                guard, load = None, expr
+            case Select(condition=Expr() as guard, chosen=Load() as load, otherwise=Const()):
+                pending.append(guard)
+            case Call() | Cast():
+                pending += expr.parts
+                continue
+            case Const() | Index() | Word():
+                continue
+            case _:
+                return None
+        if not is_static(load.buffer.size):
+            return None
+        place = guard, load.offset
+        found[place] = min(found.get(place, load.buffer.size), load.buffer.size)
+    return found
 
 
 def _count_loads(root: Expr, most: int) -> int:

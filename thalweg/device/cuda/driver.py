@@ -87,6 +87,15 @@ class Graph(ABC):
         """Add the recording of an event."""
 
     @abstractmethod
+    def add_conditional(
+        self, truth: int, stop: int, repeats: bool, after: Sequence[int]
+    ) -> tuple[int, Graph]:
+        """Add a graph that runs if the byte at the address `truth` of the device is not zero, and
+        again as long as that is so if it repeats; the number of its node, and the graph, which is
+        to be filled and finished first. Nothing more of it runs once the byte at `stop`, in pinned
+        memory, is not zero."""
+
+    @abstractmethod
     def finish(self) -> None:
         """No more is added: it may be launched."""
 
@@ -194,3 +203,8 @@ class Context(ABC):
     @abstractmethod
     def graph(self) -> Graph:
         """A new graph."""
+
+    @property
+    @abstractmethod
+    def has_conditionals(self) -> bool:
+        """Whether graphs may have conditional ones inside."""

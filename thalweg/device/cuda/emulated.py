@@ -187,6 +187,10 @@ class EmulatedContext(Context):
         self.check("cuGraphCreate")
         return EmulatedGraph(self)
 
+    @property
+    def has_conditionals(self) -> bool:
+        return True
+
     def run(self, kernel: KernelNode, words: int) -> None:
         """Run a launch on parameters at an address."""
         shape = kernel.shape
@@ -227,6 +231,21 @@ class EmulatedGraph(Graph):
 
     def add_event(self, event: int, after: Sequence[int]) -> int:
         return self._add(lambda: self._context.record(event), after)
+
+    def add_conditional(
+        self, truth: int, stop: int, repeats: bool, after: Sequence[int]
+    ) -> tuple[int, EmulatedGraph]:
+        body = EmulatedGraph(self._context)
+        decides = ctypes.c_uint8.from_address(truth)
+        stops = ctypes.c_uint8.from_address(stop)
+
+        def call() -> None:
+            while decides.value and not stops.value:
+                body.launch(0)
+                if not repeats:
+                    return
+
+        return self._add(call, after), body
 
     def _add(self, call: Callable[[], None], after: Sequence[int]) -> int:
         self._calls.append(call)

@@ -19,7 +19,8 @@ from thalweg.codegen.cuda.tensor_map import BYTES
 from thalweg.device.cuda.driver import Graph, KernelNode
 from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.kernels import LoadedKernel
-from thalweg.device.cuda.memory import DeviceBuffer, Memory, pinned
+from thalweg.device.cuda.memory import DeviceBuffer, Memory
+from thalweg.device.cuda.pinned import Pinned
 from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
@@ -90,6 +91,13 @@ class Invocation:
         self._maps = np.zeros(BYTES * (sum(map(len, maps)) + 1), np.uint8)
         pairs = enumerate(self.outputs)
         self.small_results = [(n, one.host) for n, one in pairs if one and one.host is not None]
+        self.large_results = [
+            number
+            for number, (output, staged) in enumerate(
+                zip(template.outputs, self.outputs, strict=True)
+            )
+            if staged is None and output.reference < 0
+        ]
         self._nodes: dict[tuple[int, int], tuple[Graph, int]] = {}  # by launch and entry
         self.graphs: list[Graph] = []
 
@@ -118,8 +126,8 @@ class Invocation:
                 places[number] = end
                 end += rounded(size, _ALIGNMENT)
         self._block = self._memory.pool.allocate(end)
-        self._given = pinned(self._memory.context, self._fault + _FAULT_BYTES)
-        self._returned = pinned(self._memory.context, self._results_end - self._fault)
+        self._given = Pinned(self._memory.context, self._fault + _FAULT_BYTES)
+        self._returned = Pinned(self._memory.context, self._results_end - self._fault)
         self._given.array[:] = 0
         self.fault = self._returned.array[:4].view(np.int32)
         self.inputs = [

@@ -6,9 +6,11 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cached_property
 from typing import Any
 
 from thalweg import errors
+from thalweg.codegen.cuda.launch import LaunchShape
 from thalweg.codegen.cuda.tensor_map import BYTES, TensorMap
 from thalweg.device.cuda.driver import (
     Context,
@@ -18,6 +20,14 @@ from thalweg.device.cuda.driver import (
     Properties,
 )
 from thalweg.device.cuda.presence import library
+from thalweg.device.cuda.ptx import (
+    CONDITION_TEXT,
+    COPY,
+    COPY_TEXT,
+    PIECE,
+    SET_CONDITION,
+    THREADS,
+)
 
 _STATIC_SHARED = 48 << 10  # above this, a function has to be allowed its shared memory
 _MAX_DYNAMIC_SHARED = 8  # an attribute of functions
@@ -25,6 +35,9 @@ _CLUSTER = 4  # an attribute of launches
 _HOST, _DEVICE = 1, 2  # kinds of memory
 _LIKELY_RATE = 1e12  # bytes a second
 _NON_BLOCKING = 1  # a stream that does not wait for the default one
+_MAX_KERNEL_COPY = 1 << 16  # bytes that a kernel of a graph copies to or from the host
+_CONDITIONAL, _IF, _WHILE = 13, 0, 1  # a kind of nodes, and kinds of conditions
+_CONDITIONALS_SINCE = 12040  # the version of the driver that has them
 
 # Attributes of devices
 _THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
@@ -33,7 +46,8 @@ _MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75
 #: How tensor maps name the elements of tensors; those of other types are bytes.
 _MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
 _MAP_BYTES = 0
-_NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE = 0, 3, 3, 0
+_NOT_INTERLEAVED, _L2_256, _ZEROS_OUTSIDE = 0, 3, 0
+_SWIZZLES = {32: 1, 64: 2, 128: 3}  # by the bytes of a line
 
 
 class _KernelParameters(Structure):
@@ -75,12 +89,34 @@ class _ClusterSize(Structure):
     _fields_ = (("x", c_uint), ("y", c_uint), ("z", c_uint), ("rest", ctypes.c_char * 52))
 
 
+class _ConditionalParameters(Structure):
+    """Those of a node of any kind, as far as a conditional one has them."""
+
+    _fields_ = (
+        ("kind", c_int),
+        ("reserved", c_int * 3),
+        ("handle", c_uint64),
+        ("condition", c_int),
+        ("size", c_uint),
+        ("graphs", POINTER(c_void_p)),
+        ("context", c_void_p),
+        ("rest", ctypes.c_longlong * 26),
+    )
+
+
 def _described(code: int) -> str:
     name, text = ctypes.c_char_p(), ctypes.c_char_p()
     library().cuGetErrorName(code, byref(name))
     library().cuGetErrorString(code, byref(text))
     parts = [part.value.decode() for part in (name, text) if part.value]
     return ": ".join(parts) or "which the driver does not know"
+
+
+def _called_often(name: str, pointers: int) -> Any:
+    """A function that takes so many pointers, as integers."""
+    function = getattr(library(), name)
+    function.argtypes = [c_void_p] * pointers
+    return function
 
 
 class LibcudaDriver(Driver):
@@ -146,6 +182,7 @@ class LibcudaContext(Context):
         super().__init__(name)
         self._handle = c_void_p()
         self._current = threading.local()
+        self._synchronize = _called_often("cuStreamSynchronize", 1)
         code = library().cuDevicePrimaryCtxRetain(byref(self._handle), device)
         if code:
             raise self.failure(code, "cuDevicePrimaryCtxRetain", _described(code))
@@ -216,7 +253,10 @@ class LibcudaContext(Context):
         return made.value or 0
 
     def wait(self, stream: int) -> None:
-        self.call("cuStreamSynchronize", c_void_p(stream))
+        self.enter()
+        code = self._synchronize(stream)
+        if code:
+            raise self.failure(code, "cuStreamSynchronize", _described(code))
 
     def event(self) -> int:
         made = c_void_p()
@@ -262,7 +302,8 @@ class LibcudaContext(Context):
             (c_uint64 * max(rank - 1, 1))(*tensor_map.strides),
         )
         steps = (c_uint * rank)(*tensor_map.steps)
-        rest = steps, _NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE
+        swizzle = _SWIZZLES[tensor_map.line_bytes]
+        rest = steps, _NOT_INTERLEAVED, swizzle, _L2_256, _ZEROS_OUTSIDE
         windows = tensor_map.windows
         if windows is None:
             box = (c_uint * rank)(*tensor_map.box)
@@ -273,18 +314,38 @@ class LibcudaContext(Context):
         self.call("cuTensorMapEncodeIm2col", *about, *corners, *sizes, *rest)
 
     def graph(self) -> LibcudaGraph:
-        return LibcudaGraph(self, self._handle)
+        made = c_void_p()
+        self.call("cuGraphCreate", byref(made), 0)
+        return LibcudaGraph(self, self._handle, made)
+
+    @cached_property
+    def has_conditionals(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] -- computed once
+        version = c_int()
+        self.call("cuDriverGetVersion", byref(version))
+        return version.value >= _CONDITIONALS_SINCE
+
+    @cached_property
+    def copier(self) -> int:
+        """The kernel of small copies."""
+        return self.load(COPY_TEXT.encode() + b"\0", [COPY])[0]
+
+    @cached_property
+    def condition_setter(self) -> int:
+        """The kernel that sets conditions of graphs."""
+        return self.load(CONDITION_TEXT.encode() + b"\0", [SET_CONDITION])[0]
 
 
 class LibcudaGraph(Graph):
     """A CUDA graph."""
 
-    def __init__(self, context: LibcudaContext, handle: c_void_p) -> None:
+    def __init__(self, context: LibcudaContext, handle: c_void_p, graph: c_void_p) -> None:
         self._context, self._context_handle = context, handle
-        self._graph, self._runnable = c_void_p(), c_void_p()
+        self._graph, self._runnable = graph, c_void_p()
         self._nodes: list[c_void_p] = []
-        self._launch = library().cuGraphLaunch
-        context.call("cuGraphCreate", byref(self._graph), 0)
+        self._leaves: set[int] = set()  # nodes that nothing comes after
+        self._condition: tuple[int, int, int] | None = None  # of one that repeats
+        self._is_inside = False  # a node of another graph runs it
+        self._launch = _called_often("cuGraphLaunch", 2)
 
     def add_kernel(self, kernel: KernelNode, after: Sequence[int]) -> int:
         given = _parameters(kernel, self._context_handle)
@@ -297,14 +358,51 @@ class LibcudaGraph(Graph):
         return number
 
     def add_upload(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
+        if size <= _MAX_KERNEL_COPY and not (target | source | size) % PIECE:
+            return self._add_kernel_copy(target, source, size, after)
         copy = _Copy(source_kind=_HOST, source_host=source)
         copy.target_kind, copy.target_device = _DEVICE, target
         return self._add_copy(copy, size, after)
 
     def add_download(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
+        if size <= _MAX_KERNEL_COPY and not (target | source | size) % PIECE:
+            return self._add_kernel_copy(target, source, size, after)
         copy = _Copy(source_kind=_DEVICE, source_device=source)
         copy.target_kind, copy.target_host = _HOST, target
         return self._add_copy(copy, size, after)
+
+    def _add_kernel_copy(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
+        pieces = size // PIECE
+        shape = LaunchShape((-(-pieces // THREADS), 1, 1), (THREADS, 1, 1))
+        return self._add_own(self._context.copier, shape, (target, source, pieces), after)
+
+    def _add_own(
+        self, function: int, shape: LaunchShape, values: Sequence[int], after: Sequence[int]
+    ) -> int:
+        """A kernel of the driver's own; the node has a copy of the values."""
+        words = (c_uint64 * len(values))(*values)
+        return self.add_kernel(
+            KernelNode(function, shape, ctypes.addressof(words), len(values)), after
+        )
+
+    def add_conditional(
+        self, truth: int, stop: int, repeats: bool, after: Sequence[int]
+    ) -> tuple[int, LibcudaGraph]:
+        handle = c_uint64()
+        arguments = self._graph, self._context_handle, c_uint(0), c_uint(0)
+        self._context.call("cuGraphConditionalHandleCreate", byref(handle), *arguments)
+        condition = handle.value, truth, stop
+        decided = self._add_condition(condition, after)
+        given = _ConditionalParameters(_CONDITIONAL, handle=handle.value, size=1)
+        given.condition, given.context = (_WHILE if repeats else _IF), self._context_handle
+        number = self._add("cuGraphAddNode", [decided], byref(given))
+        body = LibcudaGraph(self._context, self._context_handle, c_void_p(given.graphs[0]))
+        body._is_inside, body._condition = True, condition if repeats else None
+        return number, body
+
+    def _add_condition(self, condition: tuple[int, int, int], after: Sequence[int]) -> int:
+        shape = LaunchShape((1, 1, 1), (1, 1, 1))
+        return self._add_own(self._context.condition_setter, shape, condition, after)
 
     def _add_copy(self, copy: _Copy, size: int, after: Sequence[int]) -> int:
         copy.source_pitch = copy.target_pitch = copy.width = size
@@ -321,9 +419,15 @@ class LibcudaGraph(Graph):
             function, byref(node), self._graph, before, c_size_t(len(after)), *arguments
         )
         self._nodes.append(node)
+        self._leaves.difference_update(after)
+        self._leaves.add(len(self._nodes) - 1)
         return len(self._nodes) - 1
 
     def finish(self) -> None:
+        if self._condition is not None:  # whether there is another iteration
+            self._add_condition(self._condition, sorted(self._leaves))
+        if self._is_inside:
+            return
         arguments = byref(self._runnable), self._graph, ctypes.c_ulonglong(0)
         self._context.call("cuGraphInstantiateWithFlags", *arguments)
 
@@ -334,11 +438,13 @@ class LibcudaGraph(Graph):
 
     def launch(self, stream: int) -> None:
         self._context.enter()
-        code = self._launch(self._runnable, c_void_p(stream))
+        code = self._launch(self._runnable, stream)
         if code:
             raise self._context.failure(code, "cuGraphLaunch", _described(code))
 
     def close(self) -> None:
+        if self._is_inside:
+            return
         if self._runnable:
             self._context.release("cuGraphExecDestroy", self._runnable)
         self._context.release("cuGraphDestroy", self._graph)

@@ -7,13 +7,9 @@ block has waited for the work that used it, so it may be given out at once.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import threading
 from bisect import insort
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,16 +17,17 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.device.cuda.driver import Context
+from thalweg.device.cuda.pinned import PinnedArrays, is_pinned
+from thalweg.device.cuda.staging import Staging
 from thalweg.ops.core.buffer import Buffer, read_only
+from thalweg.platform import amounts
 from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
 
 _ALIGNMENT = 256
 _SEGMENT = 32 << 20  # the least that is taken from the driver at a time
-_MIN_STAGED = 1 << 20  # bytes of an array that is worth it
-_STAGE = 1 << 20  # bytes of pinned memory that a part of a large array goes through
-_MAX_LANES = 6  # threads that copy: a server's bus takes what some five of them bring
+_MIN_STAGED = 1 << 20  # bytes of an array that is worth pinned memory
 
 
 class Block:
@@ -162,8 +159,8 @@ class Pool:
         return errors.ResourceExhaustedError(
             None,
             None,
-            f"{self._context.name} has no {shown(size)} left: {shown(self.used)} of the "
-            f"{shown(min(self.limit, total))} that this process may use are taken",
+            f"{self._context.name} has no {amounts.size(size)} left: {amounts.size(self.used)} of "
+            f"the {amounts.size(min(self.limit, total))} that this process may use are taken",
         )
 
 
@@ -184,26 +181,18 @@ def _joined(one: Block, other: Block) -> Block:
     return first
 
 
-def shown(size: int) -> str:
-    """Bytes, for readers."""
-    for unit, count in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= count:
-            return f"{size / count:.1f} {unit}"
-    return f"{size} bytes"
-
-
 class Memory:
     """What buffers need of their device: its pool, and ways from and to the host."""
 
     def __init__(self, context: Context, pool: Pool) -> None:
         self.context, self.pool = context, pool
         self.stream = context.stream()
-        self._staging = Staging(context)
+        self._staging, self._results = Staging(context), PinnedArrays(context)
 
     def upload(self, address: int, value: Array) -> None:
         """Copy an array to an address of the device, and return when it is there."""
         value = np.require(value, requirements=["C", "A"])
-        if value.nbytes > _MIN_STAGED:
+        if value.nbytes > _MIN_STAGED and not is_pinned(value):
             self._staging.upload(address, value)
             return
         self.context.upload(address, value.ctypes.data, value.nbytes, self.stream)
@@ -211,8 +200,8 @@ class Memory:
 
     def download(self, address: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """A copy of what is at an address of the device."""
-        value = np.empty(shape, dtype)
-        if value.nbytes > _MIN_STAGED:
+        value = self._results.empty(shape, dtype)
+        if value.nbytes > _MIN_STAGED and not is_pinned(value):
             self._staging.download(value, address)
             return value
         self.context.download(value.ctypes.data, address, value.nbytes, self.stream)
@@ -280,102 +269,3 @@ class DeviceBuffer(Buffer):
         value = self.snapshot()
         change(value)
         self.fill(value)
-
-
-class Staging:
-    """Pinned memory through which large arrays go from and to the device. Lanes take turns at the
-    parts of an array, each on a thread and a stream of its own: while some copy on the host, which
-    one thread does slower than the bus, others are on their way."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._lock = freed_after_fork(threading.Lock())
-
-    @cached_property
-    def _lanes(self) -> list[_Lane]:
-        count = max(2, min(_MAX_LANES, (os.cpu_count() or 1) // 2))
-        return [_Lane(self._context) for _ in range(count)]
-
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(len(self._lanes), "thalweg staging")
-
-    def upload(self, address: int, value: Array) -> None:
-        """Copy a contiguous array to an address of the device, and return when it is there."""
-        self._each(value, lambda lane, part, start: lane.upload(address + start, part))
-
-    def download(self, value: Array, address: int) -> None:
-        """Fill a contiguous array with what is at an address of the device."""
-        self._each(value, lambda lane, part, start: lane.download(part, address + start))
-
-    def _each(self, value: Array, move: Callable[[_Lane, Array, int], None]) -> None:
-        """Move all parts of an array."""
-        content = value.reshape(-1).view(np.uint8)
-        parts = [(content[at : at + _STAGE], at) for at in range(0, len(content), _STAGE)]
-
-        def run(number: int) -> None:
-            lane = self._lanes[number]
-            for part, start in parts[number :: len(self._lanes)]:
-                move(lane, part, start)
-            lane.wait()
-
-        with self._lock:
-            list(self._threads.map(run, range(min(len(self._lanes), len(parts)))))
-
-
-class _Lane:
-    """Pinned memory for two parts of an array: one is copied on the host, one is on its way."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._streams = context.stream(), context.stream()
-        self._stages = [pinned(context, _STAGE) for _ in self._streams]
-        self._waiting: list[Array | None] = [None, None]  # where what comes in is to go
-        self._turn = 0
-
-    def _next(self) -> int:
-        """The half that was used longest ago, which is free then."""
-        self._turn = 1 - self._turn
-        self._settle(self._turn)
-        return self._turn
-
-    def _settle(self, half: int) -> None:
-        self._context.wait(self._streams[half])
-        part, self._waiting[half] = self._waiting[half], None
-        if part is not None:
-            part[:] = self._stages[half].array[: len(part)]
-
-    def upload(self, address: int, part: Array) -> None:
-        """Send a part on its way."""
-        half = self._next()
-        stage = self._stages[half]
-        stage.array[: len(part)] = part
-        self._context.upload(address, stage.address, len(part), self._streams[half])
-
-    def download(self, part: Array, address: int) -> None:
-        """Have a part sent, which is filled later."""
-        half = self._next()
-        self._context.download(self._stages[half].address, address, len(part), self._streams[half])
-        self._waiting[half] = part
-
-    def wait(self) -> None:
-        """Until all parts are where they belong."""
-        self._settle(1 - self._turn)
-        self._settle(self._turn)
-
-
-class _Pinned:
-    """Pinned memory of the host, as an array."""
-
-    def __init__(self, context: Context, size: int) -> None:
-        self._context, self.address = context, context.pin(size)
-        content: Any = (ctypes.c_uint8 * size).from_address(self.address)
-        self.array: NDArray[np.uint8] = np.frombuffer(content, np.uint8)
-
-    def __del__(self) -> None:
-        self._context.unpin(self.address)
-
-
-def pinned(context: Context, size: int) -> _Pinned:
-    """Pinned memory of the host; it is freed with the object."""
-    return _Pinned(context, size)

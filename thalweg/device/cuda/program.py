@@ -25,14 +25,15 @@ from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.invocation import Invocation, Timed
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.listing import CudaCall, CudaListing
-from thalweg.device.cuda.memory import DeviceBuffer, Memory, shown
+from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.program import FirstValues, RegionProgram, Times
 from thalweg.graph.node import Tensor
 from thalweg.lower.memory.buffers import BufferKind
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
-from thalweg.platform.amounts import plural, size
+from thalweg.platform import amounts
+from thalweg.platform.amounts import plural
 
 _MAX_NAMED = 5  # tensors that an error about memory names
 
@@ -74,6 +75,8 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         self._shared = shared
         self.device, self.target = shared.name, shared.target
         self._constants: list[DeviceBuffer] | None = None
+        references = [output.reference for output in template.outputs]
+        self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
         self._idle: deque[Invocation] = deque()
         shared.programs.add(self)
 
@@ -132,7 +135,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         code = sum(kernel.size for kernel in self.kernels)
         graphs = plural(len(self.template.graphs), "CUDA graph")
         nodes = plural(launches, "kernel node")
-        return f"on {self.device} as {graphs} of {nodes}, {size(code)} of code"
+        return f"on {self.device} as {graphs} of {nodes}, {amounts.size(code)} of code"
 
     def timed(self, check: Callable[[], None]) -> TimedCudaProgram:
         """The same program, keeping the times of its kernels when it runs."""
@@ -166,12 +169,18 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         cells: Sequence[VariableCell],
     ) -> list[Any] | None:
         self._bind_inputs(invocation, values)
-        results = self._bind_outputs(invocation, cells)
-        for row, (node, known) in enumerate(self.streams):
-            invocation.streams[row] = node.op.stream(context.at(node), *known)
+        results: list[Any] = [None] * len(self.outputs)
+        for number, reference in self._returned_cells:
+            results[number] = cells[reference]
+        if invocation.large_results:
+            self._bind_outputs(invocation, results)
+        if self.streams:
+            for row, (node, known) in enumerate(self.streams):
+                invocation.streams[row] = node.op.stream(context.at(node), *known)
         invocation.prepare()
         self._launch(invocation, context)
-        invocation.held.clear()
+        if invocation.held:
+            invocation.held.clear()
         if invocation.fault[0]:
             return None
         for place, array in invocation.small_results:
@@ -215,19 +224,12 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         array = np.require(value, self.input_dtypes[number], ["C", "A"])
         self._shared.memory.upload(staged.address, array)
 
-    def _bind_outputs(self, invocation: Invocation, cells: Sequence[VariableCell]) -> list[Any]:
-        """Memory for the results."""
-        results: list[Any] = []
-        for number, (targets, shape, dtype, reference, _) in enumerate(self.outputs):
-            if reference >= 0:
-                results.append(cells[reference])
-            elif invocation.outputs[number] is not None:
-                results.append(None)  # the invocation has memory for it
-            else:
-                made = self._allocated(shape, dtype)
-                invocation.bind(targets, made.address)
-                results.append(made)
-        return results
+    def _bind_outputs(self, invocation: Invocation, results: list[Any]) -> None:
+        """New memory for the results that the invocation has none for."""
+        for number in invocation.large_results:
+            targets, shape, dtype, _, _ = self.outputs[number]
+            made = results[number] = self._allocated(shape, dtype)
+            invocation.bind(targets, made.address)
 
     def _allocated(self, shape: tuple[int, ...], dtype: Any) -> DeviceBuffer:
         try:
@@ -275,11 +277,11 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
 
     def _described(self, source: Any, size: int) -> str:
         if not isinstance(source, Tensor):
-            return shown(size)
+            return amounts.size(size)
         shape = self.lowered.spec.shapes.get(source)
         kind = source.dtype.base_dtype.name
         sizes = "" if shape is None else list(shape)
-        return f"'{source.name}' {kind}{sizes}, {shown(size)}, made at {source.op.origin}"
+        return f"'{source.name}' {kind}{sizes}, {amounts.size(size)}, made at {source.op.origin}"
 
 
 class TimedCudaProgram(CudaProgram):

@@ -18,6 +18,7 @@ from thalweg.codegen.cuda.contraction.plan import schedules
 from thalweg.codegen.cuda.contraction.problem import problem_of
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.tune import keep_schedule
+from thalweg.codegen.cuda.launch import CudaKernel
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.cuda.tensor_map import BYTES
 from thalweg.codegen.kernels import key_of
@@ -66,7 +67,7 @@ def _tuned(subject: CudaSubject, end: float) -> Iterator[Tuned]:
         choices = schedules(problem_of(subject.kernel, subject.is_aligned), subject.target)
     except NotContraction:
         return
-    bench, likely = _Bench(subject), choices[0]
+    bench, likely = ScheduleBench(subject), choices[0]
     seconds = {likely: bench.seconds(likely)}
     for made in choices[1:]:
         if time.monotonic() > end:
@@ -81,7 +82,7 @@ def _tuned(subject: CudaSubject, end: float) -> Iterator[Tuned]:
     yield Tuned(subject.name, iterations, seconds[likely], seconds[best], best, count)
 
 
-class _Bench:
+class ScheduleBench:
     """Scratch memory for a contraction, and the clock."""
 
     def __init__(self, subject: CudaSubject) -> None:
@@ -98,12 +99,18 @@ class _Bench:
         """Free the memory."""
         self._memory.pool.free(self._block)
 
-    def seconds(self, made: Schedule) -> float:
-        """The best mean time of some launches, one after the other."""
-        subject, context = self._subject, self._memory.context
+    def compiled(self, made: Schedule) -> tuple[CudaKernel, bytes]:
+        """The contraction by a schedule, and its code."""
+        subject = self._subject
         given = subject.kernel, subject.target, False, subject.is_aligned, made
         emitted = emit_contraction(*given)
-        functions = context.load(code_of(emitted, subject.target), emitted.entries)
+        return emitted, code_of(emitted, subject.target)
+
+    def seconds(self, made: Schedule, compiled: tuple[CudaKernel, bytes] | None = None) -> float:
+        """The best mean time of some launches, one after the other."""
+        subject, context = self._subject, self._memory.context
+        emitted, code = compiled or self.compiled(made)
+        functions = context.load(code, emitted.entries)
         scratch = self._memory.pool.allocate(max(emitted.scratch, 1))
         words = [*self._addresses, scratch.address, *subject.specialized.words]
         held = np.array(words, np.int64)

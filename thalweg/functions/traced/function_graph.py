@@ -7,7 +7,6 @@ effects is noted in the order of the program, and comes after what came before i
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +17,7 @@ from thalweg.graph.graph import Graph, graphs
 from thalweg.graph.names import Names
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.subgraph import SubGraph
+from thalweg.graph.subgraph import SubGraph, first_seed
 from thalweg.ops.core.basic import Identity
 from thalweg.variables.scope import SCOPES_KEY, STORE_KEY
 from thalweg.variables.variable import Variable, variable_of
@@ -33,7 +32,6 @@ _SHARED: set[Any] = {
     GraphKeys.TRAINABLE_VARIABLES,
     GraphKeys.GLOBAL_STEP,
 }
-_MAX_SEEDS = 0x3FFF_0000
 
 
 class FunctionGraph(SubGraph):
@@ -56,13 +54,7 @@ class FunctionGraph(SubGraph):
         shared = {key for key in outer.collections if isinstance(key, tuple)} | _SHARED
         self._collections = {key: outer.get_collection(key) for key in outer.collections}
         self._collections |= {key: outer.get_collection_ref(key) for key in shared}
-        self._seeds = zlib.crc32(self.name.encode()) & _MAX_SEEDS
-
-    @property
-    def version(self) -> int:
-        """A number that grows with every node. Random ops are seeded by it: other functions have
-        other numbers."""
-        return self._seeds + len(self._order)
+        self._seeds = first_seed(self.name)
 
     # What comes in
 

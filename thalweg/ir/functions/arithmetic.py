@@ -55,6 +55,8 @@ def extreme(whole: str, floating: str, truth: str) -> Emit:
     """A maximum or minimum. NaN wins; of a constant and a variable one machine instruction."""
 
     def floats(x: Register, y: Register) -> Register:
+        if (found := x.nan_extreme(f"{whole}imum", y)) is not None:
+            return found
         if x.constant is not None:
             x, y = y, x
         best = y.compared(floating, x).choose(y, x)

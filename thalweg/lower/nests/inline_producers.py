@@ -95,13 +95,13 @@ class Operands:
             # An input that the op does not take: its NumPy kernel raises the error.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
-    def _forms(self, node: Node) -> tuple[bool, int]:
+    def _forms(self, node: Node) -> tuple[bool, int, bool]:
         """Which forms of an op the target takes."""
-        target = self._target
-        if not node.op.has("packed_loop"):
-            return target.prefers_gathers, 1
-        is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
-        return target.prefers_gathers, target.channels_read if is_large else 1
+        target, channels = self._target, 1
+        if node.op.has("packed_loop"):
+            is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
+            channels = target.channels_read if is_large else 1
+        return target.prefers_gathers, channels, target.prefers_one_pass
 
     def _operand(self, tensor: Tensor) -> Operand:
         made = self._made.get(tensor)

@@ -30,6 +30,8 @@ from thalweg.lower.nests.match_contraction import product_of
 #: the variables over partial reductions
 _split_variables: WeakSet[Variable] = WeakSet()
 
+_MIN_APART_ELEMENTS = 1 << 14  # fewer are reduced in less time than a launch takes
+
 Add = Callable[[Node, tuple[Variable, ...], Sequence[Store]], None]
 
 
@@ -57,18 +59,20 @@ class HoistReductions:
         """The value with such reductions read from buffers: inner ones are moved before outer
         ones."""
         replaced: dict[Expr, Expr] = {}
-        for part in [part for part in postorder([value]) if isinstance(part, Reduce)]:
+        found = [part for part in postorder([value]) if isinstance(part, Reduce)]
+        nested = {inner for part in found for inner in walk([part.body])}
+        for part in found:
             again = Reduce(part.combine, part.variables, _with(replaced, part.body))
             stays = free_variables(again) - frozenset(self._variables)
-            new = None if stays else self._replacement(node, again)
+            new = None if stays else self._replacement(node, again, part in nested)
             if new is not None or again is not part:
                 replaced[part] = again if new is None else new
         return _with(replaced, value)
 
-    def _replacement(self, node: Node, part: Reduce) -> Expr | None:
+    def _replacement(self, node: Node, part: Reduce, is_nested: bool) -> Expr | None:
         free = free_variables(part)
         level = tuple(v for v in self._variables if v in free)
-        if self._fits(level, part):
+        if self._fits(level, part) and not (is_nested and self._is_apart(level, part)):
             if len(level) == len(self._variables):
                 return self._split(node, part, level)
             return None
@@ -88,6 +92,15 @@ class HoistReductions:
         rows = iterations(level)
         few = rows < self._target.min_rows_with_reduction
         return not few or rows * iterations(part.variables) < self._target.min_split_elements
+
+    def _is_apart(self, level: tuple[Variable, ...], part: Reduce) -> bool:
+        """Whether a long reduction that another one needs is found first: the target has several
+        teams share each of the two, and these do not meet in between."""
+        target, results = self._target, iterations(level)
+        along = _goes_along_rows(part.body, part.variables)
+        if results >= (target.min_nested_rows if along else target.min_nested_columns):
+            return False
+        return results * iterations(part.variables) >= _MIN_APART_ELEMENTS
 
     def _split(self, node: Node, part: Reduce, level: tuple[Variable, ...]) -> Expr | None:
         """A long reduction to few results in two stages: partial ones, then their combination."""

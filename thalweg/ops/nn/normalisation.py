@@ -118,9 +118,36 @@ class FusedBatchNormV2(BatchNorm):
     ) -> Expr:
         channel = at[self.axis] if at.output == 0 else at[0]
         if self.is_training:
-            middle, plain = self._statistics(x, channel, scale.dtype)
+            statistics = self._statistics(x, channel, scale.dtype)
         else:
-            middle, plain = mean[channel], variance[channel]
+            statistics = mean[channel], variance[channel]
+        return self._output(at, x, scale, offset, statistics)
+
+    def one_pass_loop(
+        self,
+        at: IndexTuple,
+        x: Operand,
+        scale: Operand,
+        offset: Operand,
+        mean: Operand,
+        variance: Operand,
+    ) -> Expr:
+        """The loop with the statistics of the batch in one pass over it."""
+        if not self.is_training or not x.size:
+            return self.loop(at, x, scale, offset, mean, variance)
+        channel = at[self.axis] if at.output == 0 else at[0]
+        statistics = self._shifted_statistics(x, channel, scale.dtype)
+        return self._output(at, x, scale, offset, statistics)
+
+    def _output(
+        self,
+        at: IndexTuple,
+        x: Operand,
+        scale: Operand,
+        offset: Operand,
+        statistics: tuple[Expr, Expr],
+    ) -> Expr:
+        channel, (middle, plain) = at[self.axis] if at.output == 0 else at[0], statistics
         if at.output in (1, 3):
             return middle
         if at.output in (2, 4):
@@ -140,6 +167,19 @@ class FusedBatchNormV2(BatchNorm):
 
         mean = self.total(x, channel, lambda index: x[index].cast(kind)) / float(count)
         return mean, self.total(x, channel, square) / float(count)
+
+    def _shifted_statistics(self, x: Operand, channel: Expr, kind: Any) -> tuple[Expr, Expr]:
+        """The same of one pass, by moments around the channel's first element: what squares lose
+        is then of the size of the variance, whatever the mean is."""
+        count = float(x.size // max(x.shape[self.axis], 1))
+        first = x[bias.joined((0, 0, 0), channel, self.axis)].cast(kind)
+
+        def centred(index: tuple[Any, ...]) -> Expr:
+            return x[index].cast(kind) - first
+
+        moved = self.total(x, channel, centred) / count
+        square = self.total(x, channel, lambda index: centred(index) * centred(index)) / count
+        return first + moved, (square - moved * moved).max(0)
 
     def gradient(self, node: Node, dy: Tensor, *_: Tensor) -> list[Tensor | None]:
         x, scale = node.inputs[:2]

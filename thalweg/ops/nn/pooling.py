@@ -213,11 +213,14 @@ class MaxPoolingGrad(Pooling, abstract=True):
             lambda *places: self._first_equal(orig_input, orig_output, places),
         )
 
-        def part(places: Any, taps: Any) -> Expr:
+        def part(*numbers: Expr) -> Expr:
+            places, taps = containing(self.slides, at.shape, at, numbers)
+            first = firsts.or_else(places, math.prod(self.ksize)).cast(np.int32)
             mine = as_expr(loop.ravel(taps, self.ksize)).cast(np.int32)
-            return select(firsts[places].cast(np.int32).eq(mine), grad[places], 0)
+            is_mine = first.eq(mine) & within(taps, self.ksize)
+            return select(is_mine, grad.or_else(places, 0), 0)
 
-        return self.over_windows(at, grad.shape, part).cast(grad.dtype)
+        return loop.reduce("sum", overlaps(self.slides), part).cast(grad.dtype)
 
     def _first_equal(self, x: Operand, y: Operand, places: Sequence[Any]) -> Expr:
         """The number of the first tap that meets the largest element, which is known."""

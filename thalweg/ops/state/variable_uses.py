@@ -6,7 +6,8 @@ exclusive: the update asks for locking, the variable is a resource variable, or 
 makes it. The rules:
 
 - Where one use writes a variable exclusively, no other use of that variable runs meanwhile. Uses
-  run in the order in which they came, as far as they exclude one another.
+  run in the order in which they came, as far as they exclude one another; a use that a thread makes
+  inside another one comes before all that wait, for some of them wait for the outer one.
 - All others overlap. Updates without locking go to one buffer, element by element (Hogwild).
 - The buffer of a variable is replaced only while no running step writes to it: an update never
   goes to a buffer that nobody reads any more.
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from itertools import takewhile
 from typing import Any, Generic, Protocol, TypeVar
 
 from thalweg.ops.core.buffer import Buffer
@@ -49,7 +49,7 @@ class Cancellation(Protocol):
 class Use(Generic[CellT]):
     """The use of some variables, from before their buffers are borrowed until it ends."""
 
-    __slots__ = ("buffers", "cells", "exclusive", "thread", "written")
+    __slots__ = ("buffers", "cells", "exclusive", "is_nested", "thread", "waits", "written")
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class Use(Generic[CellT]):
         self.exclusive = exclusive  # of those, the ones that updates with locking write
         self.buffers: Sequence[Buffer | None] = ()  # of each cell, the one that native code borrows
         self.thread = thread  # of a use on the host: what it calls uses the variables as well
+        self.is_nested = False  # inside another use of its thread
+        self.waits = False  # it has not begun; changes while `Uses` is locked
 
     def excluded(self) -> set[int]:
         """The identities of the cells that nobody else may use meanwhile."""
@@ -113,6 +115,9 @@ class Uses:
 
     def begin(self, use: Use[Any], cancellation: Cancellation | None = None) -> None:
         """Let a use run, as soon as none that came before excludes it. `end` it in any case."""
+        thread = use.thread
+        if thread and any(other.thread == thread for other in self.uses[:]):
+            use.is_nested = True
         self.uses.append(use)
         if self.uses[0] is not use:
             self.wait(use, cancellation)
@@ -132,24 +137,34 @@ class Uses:
         return any(use.writes_to(buffer) for use in self.uses[:])
 
     def wait(self, use: Use[Any], cancellation: Cancellation | None) -> None:
-        if not self._is_excluded(use):
+        if not use.is_nested and not self._is_excluded(use):
             return
         undo = None if cancellation is None else cancellation.on_cancel(self.wake)
         with self._ended:
             self.waiting += 1  # from here on, whoever ends wakes us
+            use.waits = True
+            self._ended.notify_all()  # a nested use may have taken it for one that runs
             try:
                 while self._is_excluded(use):
                     if cancellation is not None:
                         cancellation.check()
                     self._ended.wait()
             finally:
+                use.waits = False
                 self.waiting -= 1
                 if undo is not None:
                     undo()
 
     def _is_excluded(self, use: Use[Any]) -> bool:
-        earlier = takewhile(lambda other: other is not use, self.uses[:])
-        return any(_exclude(use, other) for other in earlier)
+        """Whether an earlier use excludes it or, wherever they came, a nested one; of a nested one,
+        whether one that runs does."""
+        uses = self.uses[:]
+        if use.is_nested:
+            before = [other for other in uses if not other.waits and other is not use]
+        else:
+            place = uses.index(use)
+            before = [*uses[:place], *(other for other in uses[place + 1 :] if other.is_nested)]
+        return any(_exclude(use, other) for other in before)
 
     def wake(self) -> None:
         with self._ended:

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
 from thalweg.ops.state.state import VariableV2
 from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Transfer
@@ -33,6 +31,8 @@ class _Vertex(NamedTuple):
     """A call, and where what it gives goes."""
 
     call: Call
+    executable: Executable | None  # where it is a region
+    inputs: int  # of the region; variables follow
     key: Key | None  # of what it receives
     first: int  # the slots of its inputs: from here
     last: int  # to before this one
@@ -94,7 +94,10 @@ class StraightGraph:
     @property
     def is_short(self) -> bool:
         """Whether all compiled calls are known to be short by now."""
-        return all(each.holds_gil for each in self._executables)
+        for each in self._executables:  # noqa: SIM110 - one or two, at every step
+            if not each.holds_gil:
+                return False
+        return True
 
 
 def _is_straight(vertex: WiredVertex) -> bool:
@@ -133,9 +136,12 @@ def put(
 def _vertex(wired: WiredVertex) -> Any:
     if wired.call is None:
         return None  # what is fed is sent at the beginning
-    op = wired.call.node.op
+    op, function = wired.call.node.op, wired.call.function
+    executable = function if isinstance(function, Executable) else None
     return _Vertex(
         wired.call,
+        executable,
+        len(executable.region.inputs) if executable else 0,
         op.key if isinstance(op, Receiving) else None,
         wired.first,
         wired.last,
@@ -158,14 +164,13 @@ class StraightRun:
         self._arrived = deque[tuple[_Vertex, Any, BaseException | None]]()
         self._turn = threading.Lock()  # held by who goes on, and for good once the run is over
         for edges, value in zip(graph.fed, feeds, strict=True):
-            self._send(edges, value)
+            put(edges, value, self._values, self._pending, self._ready)
 
     def go_on(self) -> None:
         """Call all that is ready, unless another thread does: that sees what came."""
         while self._turn.acquire(blocking=False):
             try:
-                with np.errstate(all="ignore"):
-                    self._call_ready()
+                self._call_ready()
                 if self._left:
                     self._turn.release()
                     if not self._arrived:
@@ -206,18 +211,18 @@ class StraightRun:
         rendezvous.receive(key, received)
 
     def _result(self, vertex: _Vertex) -> Any:
-        call, values = vertex.call, self._values
-        inputs = values[vertex.first : vertex.last]
-        values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
+        call, executable, values = vertex.call, vertex.executable, self._values
+        first, last, context = vertex.first, vertex.last, self._context
+        inputs = values[first:last]
+        values[first:last] = vertex.empty  # a value lives as long as it has uses
         try:
+            if executable is not None:
+                return executable.run(context, inputs[: vertex.inputs], inputs[vertex.inputs :])
             for position in call.references:
                 inputs[position] = inputs[position].read()
             if not call.takes_context:
                 return call.function(*inputs)
-            context = self._context
-            if not isinstance(call.function, Executable):
-                context = context.at(call.node, call.device)
-            return call.function(context, *inputs)
+            return call.function(context.at(call.node, call.device), *inputs)
         except Exception as error:
             raise_at(error, call.node)
 
@@ -225,19 +230,16 @@ class StraightRun:
         self._left -= 1
         outputs = vertex.outputs
         if len(outputs) == 1 and not isinstance(result, _SEVERAL):
-            self._send(outputs[0], result)
+            put(outputs[0], result, self._values, self._pending, self._ready)
         elif outputs or result:
             flat = cast("Sequence[Any]", result)
-            if not isinstance(vertex.call.function, Executable):  # which gives no lists in lists
+            if vertex.executable is None:  # which gives no lists in lists
                 flat = outputs_of(result, len(outputs), vertex.call.node)
             for edges, value in zip(outputs, flat, strict=True):
                 if edges:
-                    self._send(edges, value)
+                    put(edges, value, self._values, self._pending, self._ready)
         for place in vertex.controls:
             self._count_down(place)
-
-    def _send(self, edges: tuple[tuple[int, int], ...], value: Any) -> None:
-        put(edges, value, self._values, self._pending, self._ready)
 
     def _count_down(self, place: int) -> None:
         left = self._pending[place] = self._pending[place] - 1

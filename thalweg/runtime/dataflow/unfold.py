@@ -27,6 +27,7 @@ from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import Unit
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.basic import Const
+from thalweg.runtime.compiled import host_arrays
 from thalweg.runtime.dataflow.tokens import (
     Input,
     Known,
@@ -454,7 +455,7 @@ class _Collected:
     def __call__(self, found: Mapping[int, Any], count: int) -> ListValue:
         dtype = self.tensor.dtype.base_dtype
         absent = self._absent(found) if len(found) < count else None
-        values: list[Any] = [found.get(index, absent) for index in range(count)]
+        values = host_arrays(found.get(index, absent) for index in range(count))
         if self._is_numeric() and len({np.shape(value) for value in values}) == 1:
             return ListValue.of_stacked(np.stack(values), dtype=dtype)
         made = ListValue(dtype, count)

@@ -1,9 +1,11 @@
 """Contractions of narrow floats for tests, as lowering makes them: widened, summed as float32."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.codegen.contraction.contractions import Conv, at
-from thalweg.ir.expr import Accumulated, Cast, Load
+from thalweg.ir.expr import Accumulated, Call, Cast, Const, Load
 from thalweg.ir.kernel import Access, Argument, Contraction, Store
 from thalweg.ir.loop import Variable
 
@@ -26,6 +28,14 @@ def narrow_product(m, n, k, dtype, ta=False, tb=False, out=np.float32, batch=())
         np.dtype(np.float32),
         (Store(c, (*outer, i, j), at((*batch, m, n), *outer, i, j), value),),
     )  # fmt: skip
+
+
+def updated(kernel):
+    """w -= 0.5 · sum, in place."""
+    (store,) = kernel.stores
+    old = Cast(Load(store.buffer, store.offset), np.float32)
+    value = Call("sub", (old, Call("mul", (Const(np.float32(0.5)), Accumulated(np.float32)))))
+    return replace(kernel, stores=(replace(store, value=value),))
 
 
 def narrow(kernel):

@@ -1,13 +1,14 @@
 """Contractions as PTX: it has the instructions it is to have, and `ptxas` takes it, where it is."""
 
 import re
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.codegen.contraction.contractions import matmul
-from tests.codegen.cuda.contraction.products import narrow_convolutions, narrow_product
+from tests.codegen.cuda.contraction.products import narrow_convolutions, narrow_product, updated
 from thalweg.codegen.cuda.compile import ptxas, to_cubin, to_ptx
 from thalweg.codegen.cuda.contraction.kernel import emit_contraction
 from thalweg.codegen.cuda.contraction.schedule import Schedule
@@ -16,6 +17,7 @@ from thalweg.codegen.cuda.target import CudaTarget
 BFLOAT16, FLOAT8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 COPIED = Schedule("wgmma", 128, 128, 64, 8, 1, stages=4, loaders=1)
 WINDOWS = narrow_convolutions(BFLOAT16, 8, 14, 14, 64, 128, 3, 3, pad=(1, 1))
+NARROW_WINDOWS = narrow_convolutions(BFLOAT16, 8, 14, 14, 16, 128, 5, 5, pad=(2, 2))
 
 CASES = {
     "cores": (matmul(512, 512, 512), Schedule("cores", 128, 128, 16, 8, 1), 90),
@@ -52,9 +54,16 @@ CASES = {
         Schedule("wgmma", 64, 128, 128, 4, 1, stages=4, loaders=1),
         90,
     ),
+    "wgmma epilogue": (
+        updated(narrow_product(512, 512, 512, BFLOAT16, out=BFLOAT16)),
+        replace(COPIED, stages=3, buffers=4),
+        90,
+    ),
     "forward": (WINDOWS[0], COPIED, 90),
     "filter gradient": (WINDOWS[1], COPIED, 90),
     "input gradient": (WINDOWS[2], COPIED, 90),
+    "short lines": (NARROW_WINDOWS[0], COPIED, 90),
+    "short lines across": (NARROW_WINDOWS[1], COPIED, 90),
 }  # fmt: skip
 
 
@@ -87,6 +96,8 @@ def test_assembles(name):
         ("wgmma", "cp.async.bulk.tensor.2d"),
         ("wgmma", "cvta.param"),
         ("wgmma fp8", "m64n128k32.f32.e4m3.e4m3"),
+        ("wgmma epilogue", "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"),
+        ("wgmma epilogue", "cp.async.bulk.wait_group.read 1"),
         ("forward", "im2col"),
         ("filter gradient", "im2col"),
         ("input gradient", "im2col"),

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.codegen.contraction.contractions import Conv, matmul
-from tests.codegen.cuda.contraction.emulated_launch import check
+from tests.codegen.contraction.contractions import Conv, Oracle, matmul, random_arrays
+from tests.codegen.cuda.contraction.emulated_launch import aligned, check, launch
 from tests.codegen.cuda.contraction.products import narrow, narrow_convolutions, narrow_product
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.ir.dynamic import dynamic
@@ -148,3 +148,30 @@ def test_images_known_at_run_time():
     for kernel in (made.forward(), made.filter_gradient(), made.input_gradient()):
         found = check(narrow(kernel), COPIED, words=(3,), tolerance=0.2)
         assert any(spec.varying for spec in found.tensor_maps)
+
+
+@pytest.mark.parametrize("channels, line", [(16, 32), (32, 64), (48, 32), (96, 64)])
+def test_short_lines(channels, line):
+    """Images whose channels are no whole lines of 128 bytes, as rows, terms or both."""
+    sizes = 2, 9, 8, channels, channels, 3, 3
+    for kernel in narrow_convolutions(BFLOAT16, *sizes, pad=(1, 1)):
+        made = check(kernel, COPIED, tolerance=0.2)
+        assert len(made.tensor_maps) == 2
+        assert min(spec.map.line_bytes for spec in made.tensor_maps) == line
+
+
+def test_terms_behind_the_last_are_zeros():
+    """The windows of the last block of terms end before it does; what lies there is no number."""
+    forward, _, gradient = narrow_convolutions(BFLOAT16, 1, 7, 7, 16, 16, 3, 3, pad=(0, 0))
+    for kernel in (forward, gradient):
+        rng = np.random.default_rng(0)
+        arrays = random_arrays(kernel, rng)
+        first = arrays[0].reshape(-1, 16)
+        first[-1] = np.inf
+        expected = [array.copy() for array in arrays]
+        with np.errstate(all="ignore"):
+            Oracle(kernel, expected).run()
+        copies = [aligned(array) for array in arrays]
+        launch(kernel, [inner for *_, inner in copies], COPIED)
+        wanted, got = (np.isfinite(a.astype(float)) for a in (expected[2], copies[2][2]))
+        assert wanted.any() and (got == wanted.reshape(-1)).all()

@@ -8,7 +8,8 @@ that waits lets others run. Copies are done when they are begun.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.helpers import (
@@ -106,6 +107,34 @@ class AsyncInstructions:
         constraints = ",".join(["r", "l", *["r"] * (rank + 1), "~{memory}"])
         inline(b, VOID, text, constraints, self._copied(tensor_map, destination, at, barrier))
 
+    def store_box(self, tensor_map: Value, source: Value, at: Sequence[Value]) -> None:
+        """Begin to copy shared memory to the box at coordinates (i32, innermost first)."""
+        b, rank = self.frame.b, len(at)
+        if self._emulated:
+            given = [tensor_map, source, *at, *[constant(I32, 0)] * (MAX_RANK - rank)]
+            self._helpers.call("emulated.tma.store", VOID, given, _write_store)
+            return
+        places = ", ".join(f"${1 + n}" for n in range(rank))
+        text = (
+            f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group "
+            f"[$0, {{{places}}}], [${1 + rank}];"
+        )
+        whole = b.emit(I64, f"ptrtoint {tensor_map} to i64")
+        constraints = ",".join(["l", *["r"] * (rank + 1), "~{memory}"])
+        inline(b, VOID, text, constraints, [whole, *at, shared_address(b, source)])
+
+    def commit_stores(self) -> None:
+        """The copies to memory begun since the last time are a group."""
+        if not self._emulated:
+            inline(self.frame.b, VOID, "cp.async.bulk.commit_group;", "~{memory}")
+
+    def wait_stores(self, groups: int) -> None:
+        """Wait until shared memory may be written again that all groups of this thread's copies but
+        the last few were read from."""
+        if not self._emulated:
+            text = f"cp.async.bulk.wait_group.read {groups};"
+            inline(self.frame.b, VOID, text, "~{memory}")
+
     def copy_windows(
         self,
         tensor_map: Value,
@@ -177,18 +206,19 @@ def write_wait(b: Builder) -> None:
     b.ret()
 
 
-def _put(
-    b: Builder,
-    place: tuple[Value, Value],
-    source: Value,
-    inside: Value,
-    size: Value,
-) -> None:
-    """Put an element to its swizzled place (tile, offset), or zeros where it is not inside."""
-    destination, offset = place
-    line = b.binary("and", b.binary("lshr", offset, constant(I32, 7)), constant(I32, 7))
+def _swizzled(b: Builder, tensor: Value, tile: Value, offset: Value) -> Value:
+    """The address of a byte of a box: as many pieces of 16 bytes as a line has are permuted, by
+    which 128 bytes they are of."""
+    box, size = (_word(b, tensor, number) for number in (MapWord.BOX, MapWord.ITEMSIZE))
+    pieces = b.binary("lshr", b.binary("mul", box, size), constant(I32, 4))
+    mask = b.binary("sub", pieces, constant(I32, 1))
+    line = b.binary("and", b.binary("lshr", offset, constant(I32, 7)), mask)
     moved = b.binary("xor", offset, b.binary("shl", line, constant(I32, 4)))
-    target = b.element(destination, "i8", moved)
+    return b.element(tile, "i8", moved)
+
+
+def _put(b: Builder, target: Value, source: Value, inside: Value, size: Value) -> None:
+    """Put an element to its place, or zeros where it is not inside."""
     with b.loop(constant(I32, 0), size, constant(I32, 1)) as loop:
         byte = b.choose(
             inside,
@@ -224,20 +254,45 @@ def _arrived(b: Builder, grid: Value, barrier: Value, count: Value) -> None:
 
 def _write_box(b: Builder) -> None:
     grid, tensor, destination, barrier, *at = b.parameters
-    size = _word(b, tensor, MapWord.ITEMSIZE)
-    box = [_word(b, tensor, MapWord.BOX + axis) for axis in range(MAX_RANK)]
-    total = box[0]
-    for extent in box[1:]:
-        total = b.binary("mul", total, extent)
-    with b.loop(constant(I32, 0), total, constant(I32, 1)) as loop:
-        rest, places = loop.index, list[Value]()
-        for axis, extent in enumerate(box):
-            places.append(b.binary("add", at[axis], b.binary("urem", rest, extent)))
-            rest = b.binary("udiv", rest, extent)
-        source, inside = _element(b, tensor, places, size)
-        _put(b, (destination, b.binary("mul", loop.index, size)), source, inside, size)
-    _arrived(b, grid, barrier, b.binary("mul", total, size))
+    with _elements_of_box(b, tensor, at) as (source, inside, offset, size):
+        _put(b, _swizzled(b, tensor, destination, offset), source, inside, size)
+    _arrived(b, grid, barrier, _box_bytes(b, tensor))
     b.ret()
+
+
+def _write_store(b: Builder) -> None:
+    _, tensor, source, *at = b.parameters
+    with (
+        _elements_of_box(b, tensor, at) as (target, inside, offset, size),
+        b.when(inside),
+        b.loop(constant(I32, 0), size, constant(I32, 1)) as loop,
+    ):
+        byte = b.load(I8, b.element(_swizzled(b, tensor, source, offset), "i8", loop.index))
+        b.store(byte, b.element(target, "i8", loop.index))
+    b.ret()
+
+
+def _box_bytes(b: Builder, tensor: Value) -> Value:
+    total = _word(b, tensor, MapWord.ITEMSIZE)
+    for axis in range(MAX_RANK):
+        total = b.binary("mul", total, _word(b, tensor, MapWord.BOX + axis))
+    return total
+
+
+@contextmanager
+def _elements_of_box(
+    b: Builder, tensor: Value, at: Sequence[Value]
+) -> Generator[tuple[Value, Value, Value, Value]]:
+    """A loop over the box at coordinates: the address of an element, whether it is one of the
+    tensor, its distance from the start of the box in shared memory, and its size."""
+    size = _word(b, tensor, MapWord.ITEMSIZE)
+    with b.loop(constant(I32, 0), _box_bytes(b, tensor), size) as loop:
+        rest, places = b.binary("udiv", loop.index, size), list[Value]()
+        for axis, start in enumerate(at):
+            extent = _word(b, tensor, MapWord.BOX + axis)
+            places.append(b.binary("add", start, b.binary("urem", rest, extent)))
+            rest = b.binary("udiv", rest, extent)
+        yield *_element(b, tensor, places, size), loop.index, size
 
 
 def _write_windows(b: Builder) -> None:
@@ -252,7 +307,8 @@ def _write_windows(b: Builder) -> None:
             at += [b.binary("add", h, tap_h), n]
             source, inside = _element(b, tensor, at, size)
             index = b.binary("add", b.binary("mul", pixel.index, channels), loop.index)
-            _put(b, (destination, b.binary("mul", index, size)), source, inside, size)
+            target = _swizzled(b, tensor, destination, b.binary("mul", index, size))
+            _put(b, target, source, inside, size)
         following, carry = list[Value](), one
         for axis, place in enumerate((w, h)):
             step = b.binary("mul", carry, _word(b, tensor, MapWord.STEPS + 1 + axis))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.layout import LINE, SharedTile
+from thalweg.codegen.cuda.contraction.layout import SharedTile
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.space import At, Space, round_up
 from thalweg.codegen.cuda.tensor_map import (
@@ -25,8 +25,9 @@ from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
+from thalweg.platform.caches import memoized
 
-_ALIGNMENT = 16  # bytes, of addresses and strides
+ALIGNMENT = 16  # bytes, of addresses and strides
 _MAX_BOX, _MAX_CORNER, _MAX_STEP, _MAX_TAP = 256, 127, 8, 255
 
 
@@ -50,8 +51,7 @@ class Coordinate:
 class BoxCopy:
     """How the engine copies the tiles of an operand: a map, and the coordinates of a box.
 
-    `taps` are the places in a window (width, height), of images. A tile is one box, or a box for
-    each panel where it lies across the terms.
+    `taps` are the places in a window (width, height), of images. A tile is a box for each panel.
     """
 
     spec: TensorMapSpec
@@ -64,6 +64,7 @@ class BoxCopy:
         return bool(self.taps)
 
 
+@memoized(64)
 def box_copy(operand: Operand, tile: SharedTile) -> BoxCopy | None:
     """How the engine copies tiles of an operand, if it can."""
     if not operand.is_plain or operand.axis != tile.axis:
@@ -104,8 +105,9 @@ class _Match:
 
     def _is_boxed(self) -> bool:
         tile, operand = self.tile, self.operand
-        piece = tile.mn if tile.axis == "k" else tile.panel
-        return _within(operand.across, piece) and _within(operand.along, tile.k)
+        if tile.axis == "k":
+            return _within(operand.across, tile.mn) and _within(operand.along, tile.panel)
+        return _within(operand.across, tile.panel) and _within(operand.along, tile.k)
 
     def _boxes(self) -> BoxCopy | None:
         tile, operand = self.tile, self.operand
@@ -131,7 +133,7 @@ class _Match:
         strides = [abs(self.offset.factor(v)) * self.size for v in axes[1:]]
         if len(axes) > MAX_RANK or not self._is_aligned(start, strides):
             return None
-        box = (LINE // self.size, lines, *[1] * len(used))
+        box = (tile.panel, lines, *[1] * len(used))
         extents = tuple(v.extent for v in axes)
         return BoxCopy(self._spec(start, extents, strides, box), tuple(coordinates))
 
@@ -164,7 +166,7 @@ class _Match:
 
     def _is_aligned(self, start: int, strides: list[int]) -> bool:
         sizes = [start * self.size, *strides]
-        return start >= 0 and all(size % _ALIGNMENT == 0 for size in sizes)
+        return start >= 0 and all(size % ALIGNMENT == 0 for size in sizes)
 
     # Windows of images
 
@@ -175,7 +177,7 @@ class _Match:
         pixels = tile.mn
         if operand.axis == "mn":
             positions, taps, pixels = taps, positions, tile.k
-        channels = LINE // self.size
+        channels = tile.panel
         last = taps.last
         if last is None or not taps.is_static or not _within(taps, channels):
             return None
@@ -227,10 +229,10 @@ class _Match:
 
     def _images_of(self, image: Variable | None, axes: list[_ImageAxis]) -> _Images:
         if len(axes) < 2:
-            pitch = round_up(axes[0].pitch * axes[0].extent, _ALIGNMENT)
+            pitch = round_up(axes[0].pitch * axes[0].extent, ALIGNMENT)
             axes = [*axes, _ImageAxis(pitch, 1, 1, 0, 0, 0, None, None, 1)]
         if image is None:
-            apart = round_up(axes[1].pitch * axes[1].extent, _ALIGNMENT)
+            apart = round_up(axes[1].pitch * axes[1].extent, ALIGNMENT)
             return _Images(1, apart, None, *axes)
         return _Images(image.extent, self.offset.factor(image), image, *axes)
 

@@ -30,7 +30,7 @@ _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
 #: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
-_WIDTH_SHARES = {256: 0.97, 192: 0.94, 128: 0.88, 64: 0.6}
+_WIDTH_SHARES = {256: 0.97, 224: 0.95, 192: 0.94, 160: 0.9, 128: 0.88, 96: 0.74, 64: 0.6}
 _ONE_GROUP_SHARE = 0.75
 _THREADS_SHARE = 0.6  # where threads bring operands in place of the copy engine
 
@@ -39,6 +39,8 @@ _FILL = 1_200  # cycles until the first operands of a tile are there
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
 _WAY_OUT = 0.12  # cycles for each sum of a tile, besides the bytes that are written
+_SEEN_OUT = 1.0  # of the way out of a tile, where another block of the multiprocessor multiplies
+_STAGED_OUT = 0.08  # the same where the copy engine reads and writes
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ class Cost:
         else:
             rounds = ceil(tiles / units)
             fill = _FILL / (2 if made.unit == "wgmma" else 1)  # the next tile's is hidden
-            time = rounds * (depth * block + out + fill)
+            seen = out + fill
+            if made.residents > 1 and rounds > 1:  # one block stores while another multiplies
+                seen *= (1 + _SEEN_OUT * (rounds - 1)) / rounds
+            time = rounds * (depth * block + seen)
         memory = self._memory()
         return max(time, memory) + _OVERLAP * min(time, memory)
 
@@ -94,8 +99,10 @@ class Cost:
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
 
     def _way_out(self) -> float:
-        """The stores of a tile."""
+        """The stores of a tile; with buffers, memory is read and written meanwhile."""
         kernel, made = self.problem.kernel, self.made
+        if made.buffers:
+            return made.m * made.n * _STAGED_OUT
         written = sum(np.dtype(store.buffer.dtype).itemsize for store in kernel.stores)
         read = len(kernel.every(Load)) - 2
         size = made.m * made.n

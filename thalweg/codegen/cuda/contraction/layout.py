@@ -1,8 +1,9 @@
 """Operand tiles in shared memory, as tensor cores and the copy engine expect them.
 
-A tile is lines of 128 bytes. Along the terms (`axis` "k"), a line is a row or column of the
-operand; across them, a line is one term of a panel of 128 bytes, panels one after the other. The
-eight pieces of 16 bytes of a line are permuted by its number (the 128-byte swizzle), so that eight
+A tile is panels of lines of 128 bytes, or where the copy engine brings runs that are shorter, of 64
+or 32. Along the terms (`axis` "k"), a line is a row or column of the operand and some terms of it;
+across them, a line is one term and some rows or columns. Panels lie one after the other. The pieces
+of 16 bytes of a line are permuted by its address (the 128-, 64- or 32-byte swizzle), so that eight
 lines are read without conflicts.
 """
 
@@ -15,6 +16,7 @@ from thalweg.codegen.cuda.contraction.problem import Axis
 from thalweg.codegen.llvm.builder import Value
 
 LINE = 128  # bytes
+LINES = (128, 64, 32)  # that there are, the best first
 PIECE = 16
 ATOM = 8 * LINE  # after which the permutation repeats: where tiles begin
 
@@ -27,6 +29,7 @@ class SharedTile:
     k: int
     axis: Axis
     itemsize: int
+    line_bytes: int = LINE
 
     @property
     def bytes(self) -> int:
@@ -35,11 +38,16 @@ class SharedTile:
 
     @property
     def panel(self) -> int:
-        """The rows or columns of a panel."""
-        return LINE // self.itemsize
+        """The elements of a line: terms, or rows or columns where it lies across them."""
+        return self.line_bytes // self.itemsize
+
+    @property
+    def panels(self) -> int:
+        """How many panels there are."""
+        return (self.k if self.axis == "k" else self.mn) // self.panel
 
     def line(self, frame: GridFrame, mn: Value, k: Value) -> tuple[Value, Value]:
-        """The line of an element, and its byte in it before the permutation (i32)."""
+        """The line of 128 bytes of an element, and its byte in it before the permutation (i32)."""
         if self.axis == "k":
             return mn, frame.times32(k, self.itemsize)
         panel, rest = frame.over32(mn, self.panel), frame.modulo32(mn, self.panel)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from thalweg.codegen.cuda.contraction import mma, wgmma
 from thalweg.codegen.cuda.contraction.cost import Cost
+from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
 from thalweg.codegen.cuda.contraction.problem import (
     BFLOAT16,
     FLOAT8,
@@ -35,6 +36,12 @@ _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones a
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
+_MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
+_WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
+_SHORT_TERMS = 512
+_MAX_SHARED_COLUMNS = 128  # of a tile whose block shares a multiprocessor: registers
+_RESIDENTS = 2
+_RESERVED_BYTES = 1 << 10  # of the shared memory of a block
 _GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
 
 # (rows, columns, warps) of a tile on the cores
@@ -46,7 +53,8 @@ _WARPS = (
 )  # fmt: skip
 # (rows, columns) of one by wgmma
 _GROUPS = (
-    (128, 256), (128, 192), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64),
+    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (64, 256),
+    (64, 128), (64, 64),
 )  # fmt: skip
 
 
@@ -80,6 +88,8 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
     units = target.multiprocessors
     work = Work(problem, tile)
     tiles, depth = work.tiles(problem.words()), work.counts(problem.words())[3]
+    if tile.buffers:
+        return
     if tile.unit == "wgmma":
         for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
             made = replace(tile, splits=splits)
@@ -131,8 +141,35 @@ def _grouped(
     if own and n > _MAX_OWN_COLUMNS:
         return
     made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
-    for deep in _with_stages(target, made, (8, 4, 2), partial(_wgmma_bytes, padded)):
-        yield deep, padded
+    for candidate in _stored_ways(padded, made, is_copied):
+        plan = wgmma.Plan(Work(padded, candidate))
+        stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))
+        if stages >= _MIN_STAGES:
+            yield replace(candidate, stages=stages), padded
+
+
+def _stored_ways(problem: Problem, made: Schedule, is_copied: bool) -> Iterator[Schedule]:
+    """A tile by wgmma whose sums go out through registers, or through shared memory; where there is
+    room for two blocks on a multiprocessor, these too."""
+    yield made
+    buffers = _buffers(problem, made) if is_copied else 0
+    if buffers:
+        yield replace(made, buffers=buffers)
+    if buffers and made.n <= _MAX_SHARED_COLUMNS:
+        yield replace(made, buffers=2, residents=_RESIDENTS)
+
+
+def _buffers(problem: Problem, made: Schedule) -> int:
+    """How many chunks of a tile the epilogue has in shared memory; 0 where threads read and write
+    them. What it reads is asked for that long ahead; short sums leave little other time for it."""
+    found = epilogue_of(problem, replace(made, buffers=2))
+    if found is None:
+        return 0
+    chunk = found.warps * found.warp_bytes
+    if not found.loads:
+        return max(2, min(_WRITTEN_BYTES // chunk, found.chunks))
+    is_short = problem.shape[3] < _SHORT_TERMS
+    return max(2, (2 if is_short else 1) * _READ_BYTES // chunk)
 
 
 def _with_stages(
@@ -150,8 +187,9 @@ def _mma_bytes(problem: Problem, made: Schedule) -> int:
     return mma.shared_bytes(Work(problem, made), is_emulated=False)
 
 
-def _wgmma_bytes(problem: Problem, made: Schedule) -> int:
-    return wgmma.Plan(Work(problem, made)).size
+def _room(target: CudaTarget, made: Schedule) -> int:
+    """The shared memory of each of the blocks that share a multiprocessor."""
+    return (target.shared_bytes + _RESERVED_BYTES) // made.residents - _RESERVED_BYTES
 
 
 def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:

@@ -45,7 +45,7 @@ class Operand:
 
     Elements lie side by side along the last variable of one of them, `axis`; of these, `vector`
     lie in one aligned access, whatever the values of the other variables, and the bounds hold for
-    all or none of them.
+    all or none of them. In shared memory it has lines of `line_bytes`.
     """
 
     access: Access
@@ -53,6 +53,7 @@ class Operand:
     along: Space
     axis: Axis
     vector: int
+    line_bytes: int = 128
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -19,7 +19,10 @@ class Schedule:
     computed, while the caches hold what they share. With `workers`, that many blocks have equal
     shares of all terms of all tiles (stream-K), and a second launch adds up the tiles that several
     of them have parts of. With `splits`, the terms of every tile are as many parts, each of which
-    is a tile of its own, and a second launch adds up all of them.
+    is a tile of its own, and a second launch adds up all of them. With `buffers`, what the epilogue
+    reads and writes is in shared memory, that many chunks of columns of it at once, and moved by
+    the copy engine; without, threads read and write it themselves. `residents` blocks share a
+    multiprocessor: while one multiplies, another may wait or store.
     """
 
     unit: Unit
@@ -33,12 +36,16 @@ class Schedule:
     workers: int = 0
     loaders: int = 0
     splits: int = 1
+    buffers: int = 0
+    residents: int = 1
 
     @property
     def summary(self) -> str:
         """What matters of it, for readers."""
         parts = [f"{self.unit} {self.m}x{self.n}x{self.k}", f"{self.stages} stages"]
         counts = {"workers": self.workers, "parts": self.splits if self.splits > 1 else 0}
+        counts["buffers"] = self.buffers
+        counts["residents"] = self.residents if self.residents > 1 else 0
         return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])
 
     @property

@@ -25,8 +25,8 @@ def shared_tile(operand: Operand, mn: int, k: int) -> SharedTile:
     Tensor cores read others along the terms only.
     """
     size = operand.dtype.itemsize
-    axis = operand.axis if size == 2 and mn % (128 // size) == 0 else "k"
-    return SharedTile(mn, k, axis, size)
+    axis = operand.axis if size == 2 and mn % (operand.line_bytes // size) == 0 else "k"
+    return SharedTile(mn, k, axis, size, operand.line_bytes)
 
 
 def is_copied(operand: Operand, tile: SharedTile) -> bool:

@@ -24,7 +24,7 @@ from thalweg.codegen.cuda.contraction.helpers import (
     struct,
     unpacked,
 )
-from thalweg.codegen.cuda.contraction.layout import LINE, SharedTile
+from thalweg.codegen.cuda.contraction.layout import SharedTile
 from thalweg.codegen.cuda.contraction.warp_instructions import MMA_NAMES, STEP_BYTES, elements
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.llvm.builder import (
@@ -38,7 +38,7 @@ from thalweg.codegen.llvm.builder import (
 )
 
 ROWS = 64  # that a group of warps multiplies at once
-_SWIZZLE = 1 << 62  # of a descriptor: 128 bytes
+_SWIZZLES = {128: 1 << 62, 64: 2 << 62, 32: 3 << 62}  # of a descriptor, by the bytes of a line
 _LEADING, _STRIDE, _ADDRESS_BITS = 16, 32, 14
 _FIELD = (1 << _ADDRESS_BITS) - 1
 
@@ -51,19 +51,34 @@ class Descriptor:
     panels are `leading` and 8 terms `stride` bytes apart.
     """
 
-    bits: int
-    step: int
-    is_across: bool
+    tile: SharedTile
 
-    @classmethod
-    def of(cls, tile: SharedTile) -> Descriptor:
-        """The descriptor of a tile."""
-        across = tile.axis == "mn"
-        leading = tile.k * LINE if across else 16
-        terms = STEP_BYTES // tile.itemsize
-        step = terms * LINE if across else STEP_BYTES
-        bits = _SWIZZLE | (8 * LINE >> 4) << _STRIDE | (leading >> 4) << _LEADING
-        return cls(bits, step >> 4, across)
+    @property
+    def is_across(self) -> bool:
+        """Whether lines lie across the terms."""
+        return self.tile.axis == "mn"
+
+    @property
+    def bits(self) -> int:
+        """All but the address."""
+        tile = self.tile
+        leading = tile.k * tile.line_bytes if self.is_across else 16
+        stride = 8 * tile.line_bytes
+        return _SWIZZLES[tile.line_bytes] | (stride >> 4) << _STRIDE | (leading >> 4) << _LEADING
+
+    def step(self, number: int) -> int:
+        """How far the terms of a product are from the first, / 16."""
+        tile = self.tile
+        if self.is_across:
+            return number * STEP_BYTES // tile.itemsize * tile.line_bytes >> 4
+        panel, within = divmod(number * STEP_BYTES, tile.line_bytes)
+        return panel * tile.mn * tile.line_bytes + within >> 4
+
+    @property
+    def rows(self) -> int:
+        """From the rows of one group of warps to those of the next, / 16: lines, or panels."""
+        tile = self.tile
+        return ROWS * (tile.k * tile.itemsize if self.is_across else tile.line_bytes) >> 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ class Pipeline:
     b: SharedTile
     b_offset: int  # of the second tile in a stage
     stage: int
-    stages: int  # a power of two
+    stages: int
     barriers: int  # the full ones, then the empty ones
     dtype: np.dtype[Any]
 
@@ -93,11 +108,6 @@ class Pipeline:
         """The products of a block of terms."""
         return self.a.k * self.a.itemsize // STEP_BYTES
 
-    @property
-    def rows_distance(self) -> int:
-        """From the rows of one group to those of the next, / 16: 64 lines, or a panel."""
-        return ROWS * LINE >> 4
-
 
 def multiply_blocks(
     frame: GridFrame, pipeline: Pipeline, first: Value, count: Value, group: Value, lane: Value
@@ -106,9 +116,11 @@ def multiply_blocks(
     through the pipeline (i32). With g = lane / 4, t = lane % 4: of every 8 columns, sums 0 and 1
     are columns 2t and 2t + 1 of row 16 · warp + g, sums 2 and 3 those of row g + 8."""
     b, kind = frame.b, struct(FLOAT, pipeline.sums)
-    distance = frame.times32(group, pipeline.rows_distance)
+    distance = frame.times32(group, Descriptor(pipeline.a).rows)
     elected = b.convert("zext", b.compare("eq", lane, frame.i32(0)), "i32")
-    given = [first, count, distance, elected]
+    turn = frame.over32(first, pipeline.stages)
+    parity = b.binary("and", turn, frame.i32(1))
+    given = [frame.modulo32(first, pipeline.stages), parity, count, distance, elected]
     if frame.target.is_emulated:
         helpers = Helpers(frame)
         name = f"emulated.blocks.{pipeline.columns}"
@@ -122,10 +134,10 @@ def multiply_blocks(
 
 def _product(pipeline: Pipeline, step: int, sums: str) -> str:
     name, terms = MMA_NAMES[pipeline.dtype], STEP_BYTES // pipeline.dtype.itemsize
-    a, b = Descriptor.of(pipeline.a), Descriptor.of(pipeline.b)
+    a, b = Descriptor(pipeline.a), Descriptor(pipeline.b)
     turned = f", {int(a.is_across)}, {int(b.is_across)}" if pipeline.dtype.itemsize == 2 else ""
     return (
-        f"add.s64 xa, da, {step * a.step}; add.s64 xb, db, {step * b.step};\n"
+        f"add.s64 xa, da, {a.step(step)}; add.s64 xb, db, {b.step(step)};\n"
         f"wgmma.mma_async.sync.aligned.m64n{pipeline.columns}k{terms}.f32.{name}.{name} "
         f"{{{sums}}}, xa, xb, 1, 1, 1{turned};\n"
     )
@@ -134,33 +146,34 @@ def _product(pipeline: Pipeline, step: int, sums: str) -> str:
 def _inline_blocks(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
     count, stages, size = pipeline.sums, pipeline.stages, pipeline.stage
     sums = ", ".join(f"${n}" for n in range(count))
-    base, first, blocks, rows, elected = (f"${2 * count + n}" for n in range(5))
+    base, first, parity, blocks, rows, elected = (f"${2 * count + n}" for n in range(6))
     full, empty = pipeline.barriers, pipeline.barriers + 8 * stages
-    left = Descriptor.of(pipeline.a).bits
-    right = Descriptor.of(pipeline.b).bits + (pipeline.b_offset >> 4)
+    left = Descriptor(pipeline.a).bits
+    right = Descriptor(pipeline.b).bits + (pipeline.b_offset >> 4)
     products = "".join(_product(pipeline, step, sums) for step in range(pipeline.steps))
-    before = f"sub.u32 st, it, 1; and.b32 st, st, {stages - 1}; mad.lo.u32 fa, st, 8, {base};"
     text = f"""{{
-.reg .pred p, q, e; .reg .b32 it, end, st, ph, fa; .reg .b64 da, db, xa, xb, wide;
-setp.ne.u32 e, {elected}, 0; mov.u32 it, {first}; add.u32 end, it, {blocks};
+.reg .pred p, q, e; .reg .b32 it, st, ph, at, last, fa; .reg .b64 da, db, xa, xb, wide;
+setp.ne.u32 e, {elected}, 0; mov.u32 it, 0; mov.u32 st, {first}; mov.u32 ph, {parity};
+mov.u32 last, {base};
 L${{:uid}}:
-and.b32 st, it, {stages - 1}; shr.u32 ph, it, {stages.bit_length() - 1}; and.b32 ph, ph, 1;
-mad.lo.u32 fa, st, 8, {base};
+mad.lo.u32 at, st, 8, {base};
 W${{:uid}}:
-mbarrier.try_wait.parity.shared::cta.b64 p, [fa+{full}], ph; @!p bra W${{:uid}};
+mbarrier.try_wait.parity.shared::cta.b64 p, [at+{full}], ph; @!p bra W${{:uid}};
 mad.lo.u32 fa, st, {size}, {base}; shr.u32 fa, fa, 4; and.b32 fa, fa, {_FIELD};
 cvt.u64.u32 wide, fa; add.s64 db, wide, {right}; cvt.u64.u32 da, {rows};
 add.s64 wide, wide, da; add.s64 da, wide, {left};
 wgmma.fence.sync.aligned;
 {products}wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;
-setp.gt.u32 q, it, {first}; and.pred q, q, e; {before}
-@q mbarrier.arrive.shared::cta.b64 _, [fa+{empty}];
-add.u32 it, it, 1; setp.lt.u32 p, it, end; @p bra L${{:uid}};
-wgmma.wait_group.sync.aligned 0; {before}
-@e mbarrier.arrive.shared::cta.b64 _, [fa+{empty}];
+setp.gt.u32 q, it, 0; and.pred q, q, e;
+@q mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
+mov.u32 last, at; add.u32 st, st, 1; setp.eq.u32 p, st, {stages};
+@p mov.u32 st, 0; @p xor.b32 ph, ph, 1;
+add.u32 it, it, 1; setp.lt.u32 p, it, {blocks}; @p bra L${{:uid}};
+wgmma.wait_group.sync.aligned 0;
+@e mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
 }}""".replace("\n", "\\0A")
     tied = [str(n) for n in range(count)]
-    constraints = ",".join(["=f"] * count + tied + ["r"] * 5 + ["~{memory}"])
+    constraints = ",".join(["=f"] * count + tied + ["r"] * 6 + ["~{memory}"])
     zeros = [constant(FLOAT, 0)] * count
     return inline(b, struct(FLOAT, count), text, constraints, [*zeros, *given])
 
@@ -169,16 +182,13 @@ wgmma.wait_group.sync.aligned 0; {before}
 
 
 def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
-    grid, base, first, count, rows, elected = b.parameters
+    grid, base, first, parity, count, rows, elected = b.parameters
     sums = b.stack(FLOAT, pipeline.sums)
     for number in range(pipeline.sums):
         b.store(constant(FLOAT, 0), b.element(sums, "float", constant(I64, number)))
     stages, one = pipeline.stages, constant(I32, 1)
-    end = b.binary("add", first, count)
-    with b.loop(first, end, one) as loop:
-        stage = b.binary("and", loop.index, constant(I32, stages - 1))
-        turn = b.binary("udiv", loop.index, constant(I32, stages))
-        parity = b.binary("and", turn, one)
+    with b.loop(constant(I32, 0), count, one, [first, parity]) as loop:
+        stage, parity = loop.carried
         barrier = b.binary("mul", stage, constant(I32, 8))
         full = b.element(base, "i8", b.binary("add", barrier, constant(I32, pipeline.barriers)))
         _call(b, "emulated.mbarrier.wait", [grid, full, parity], write_wait)
@@ -187,11 +197,11 @@ def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
         )
         wide = b.convert("zext", start, "i64")
         moved = b.binary("add", wide, b.convert("zext", rows, "i64"))
-        a, c = Descriptor.of(pipeline.a), Descriptor.of(pipeline.b)
+        a, c = Descriptor(pipeline.a), Descriptor(pipeline.b)
         right = c.bits + (pipeline.b_offset >> 4)
         for step in range(pipeline.steps):
-            left = b.binary("add", moved, constant(I64, a.bits + step * a.step))
-            other = b.binary("add", wide, constant(I64, right + step * c.step))
+            left = b.binary("add", moved, constant(I64, a.bits + a.step(step)))
+            other = b.binary("add", wide, constant(I64, right + c.step(step)))
             name = f"emulated.wgmma.{pipeline.columns}"
             given = [grid, base, left, other, sums]
             _call(b, name, given, lambda f: _write_product(f, pipeline))
@@ -199,6 +209,10 @@ def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
         with b.when(b.compare("ne", elected, constant(I32, 0))):
             given = [grid, empty, one, constant(I32, 0)]
             _call(b, "emulated.mbarrier.arrive", given, write_arrive)
+        after = b.binary("add", stage, one)
+        is_last = b.compare("eq", after, constant(I32, stages))
+        turned = b.binary("xor", parity, b.convert("zext", is_last, "i32"))
+        loop.next = [b.select(is_last, constant(I32, 0), after), turned]
     found = [
         b.load(FLOAT, b.element(sums, "float", constant(I64, n))) for n in range(pipeline.sums)
     ]
@@ -261,13 +275,14 @@ def _find(
 
     line, within = (mn, k) if tile.axis == "k" else (k, mn)
     eights, rest = (b.binary(o, line, constant(I32, 8)) for o in ("udiv", "urem"))
-    place = b.binary("add", scaled(eights, field(_STRIDE)), scaled(rest, LINE))
+    place = b.binary("add", scaled(eights, field(_STRIDE)), scaled(rest, tile.line_bytes))
     if tile.axis == "mn":
         panel = constant(I32, tile.panel)
         place = b.binary("add", place, scaled(b.binary("udiv", mn, panel), field(_LEADING)))
         within = b.binary("urem", mn, panel)
     place = b.binary("add", place, scaled(within, tile.itemsize))
     address = b.binary("add", field(0), place)
-    bits = b.binary("and", b.binary("lshr", address, constant(I64, 7)), constant(I64, 7))
+    mask = constant(I64, tile.line_bytes // 16 - 1)
+    bits = b.binary("and", b.binary("lshr", address, constant(I64, 7)), mask)
     moved = b.binary("xor", address, b.binary("shl", bits, constant(I64, 4)))
     return elements(b, b.element(base, "i8", moved), dtype, 1)[0]

@@ -7,16 +7,20 @@ themselves. The other warps multiply: each group of four has 64 rows of the tile
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
 from thalweg.codegen.cuda.contraction.async_instructions import BARRIER_BYTES, AsyncInstructions
 from thalweg.codegen.cuda.contraction.copy_engine import BoxCopy, box_copy
+from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
 from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.layout import ATOM, LINE, SharedTile
+from thalweg.codegen.cuda.contraction.layout import ATOM, LINES, SharedTile
 from thalweg.codegen.cuda.contraction.problem import Operand, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
-from thalweg.codegen.cuda.contraction.space import At, Space, round_up
+from thalweg.codegen.cuda.contraction.space import At, Space, Words, round_up
+from thalweg.codegen.cuda.contraction.staged_output import StagedOutput
 from thalweg.codegen.cuda.contraction.staging import Staging, shared_tile
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
 from thalweg.codegen.cuda.contraction.warpgroup import ROWS, Pipeline, multiply_blocks
@@ -27,22 +31,25 @@ from thalweg.ir.dynamic import is_static
 
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
 _OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
+_LINE_COSTS = {128: 1.0, 64: 1.05, 32: 1.15}  # of products whose operand has such lines
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
 def padded(problem: Problem, made: Schedule) -> Problem:
-    """The problem with spaces in which boxes of the copy engine are of one image or matrix.
+    """The problem with spaces, and lines of the operands, in which boxes of the copy engine are of
+    one image or matrix.
 
-    Of several ways the one by which the engine reads the most operands, with the fewest zeros.
+    Of several ways the one by which the engine reads the most operands, with the least work.
     """
-    panel = LINE // problem.a.dtype.itemsize
+    size = problem.a.dtype.itemsize
+    multiples = [line // size for line in LINES]
     choices = [
-        _over(problem, rows, columns, reduced)
-        for reduced in _ways(problem.reduced, made.k)
-        for rows in _ways(problem.rows, panel)
-        for columns in _ways(problem.columns, panel)
+        _over(problem, made, rows, columns, reduced)
+        for reduced in _ways(problem.reduced, {made.k, *multiples})
+        for rows in _ways(problem.rows, multiples)
+        for columns in _ways(problem.columns, multiples)
     ]
-    return max(choices, key=lambda choice: len(_copies(choice, made)))
+    return max(choices, key=lambda choice: (len(_copies(choice, made)), -_work_of(choice)))
 
 
 def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
@@ -51,16 +58,36 @@ def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
     return [copy for copy in found if copy is not None and problem.is_aligned]
 
 
-def _over(problem: Problem, rows: Space, columns: Space, reduced: Space) -> Problem:
-    a = replace(problem.a, across=rows, along=reduced)
-    b = replace(problem.b, across=columns, along=reduced)
+def _work_of(problem: Problem) -> float:
+    """What is multiplied, zeros included, and what short lines cost besides."""
+    lines = prod(_LINE_COSTS[operand.line_bytes] for operand in (problem.a, problem.b))
+    return lines * prod(map(float, problem.shape))
+
+
+def _over(problem: Problem, made: Schedule, rows: Space, columns: Space, reduced: Space) -> Problem:
+    a = _with_lines(replace(problem.a, across=rows, along=reduced), made.m, made.k)
+    b = _with_lines(replace(problem.b, across=columns, along=reduced), made.n, made.k)
     return replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
 
 
-def _ways(space: Space, multiple: int) -> list[Space]:
-    """A space as it is, and padded where that is another one."""
-    other = _padded(space, multiple)
-    return [space] if other is space else [space, other]
+def _with_lines(operand: Operand, mn: int, k: int) -> Operand:
+    """An operand with the longest lines that the copy engine brings."""
+    for line in LINES:
+        made = replace(operand, line_bytes=line)
+        if box_copy(made, shared_tile(made, mn, k)) is not None:
+            return made
+    return operand
+
+
+def _ways(space: Space, multiples: Iterable[int]) -> list[Space]:
+    """A space as it is, and padded to multiples where those are other ones."""
+    found = {space.multiple: space}
+    for multiple in sorted(multiples):
+        other = _padded(space, multiple)
+        if other is not space:
+            grown = round_up(int(other.variables[-1].extent), multiple)
+            found[grown] = other  # of the same size, the largest multiple
+    return list(found.values())
 
 
 def _padded(space: Space, multiple: int) -> Space:
@@ -82,11 +109,6 @@ class Side:
     offset: int  # in a stage
     copy: BoxCopy | None
 
-    @property
-    def panels(self) -> int:
-        """The boxes of a tile."""
-        return 1 if self.tile.axis == "k" else self.tile.mn // self.tile.panel
-
 
 class Plan:
     """The operands and the shared memory of a block."""
@@ -101,9 +123,13 @@ class Plan:
         ]
         self.stage = offsets[1] + round_up(tiles[1].bytes, ATOM)
         self.stages, self.warps, self.loaders = made.stages, made.warps, made.loaders
-        self.barriers = made.stages * self.stage
-        self.slabs = self.barriers + round_up(2 * made.stages * BARRIER_BYTES, 128)
-        self.size = self.slabs + made.warps * SLAB_BYTES
+        staged = epilogue_of(problem, made) if made.buffers and not made.has_parts else None
+        self.epilogue = staged
+        self.buffers = made.stages * self.stage
+        self.barriers = self.buffers + (0 if staged is None else staged.bytes)
+        count = 2 * made.stages + (0 if staged is None else staged.barriers)
+        self.slabs = self.barriers + round_up(count * BARRIER_BYTES, 128)
+        self.size = self.slabs + (made.warps * SLAB_BYTES if staged is None else 0)
         self.pipeline = Pipeline(
             tiles[0],
             tiles[1],
@@ -121,13 +147,24 @@ class Plan:
 
     @property
     def tensor_maps(self) -> tuple[TensorMapSpec, ...]:
-        """The maps that the kernel takes."""
-        return tuple(copy.spec for copy in self.copies)
+        """The maps that the kernel takes: those of the operands, then those of the epilogue."""
+        staged = () if self.epilogue is None else self.epilogue.tensor_maps.values()
+        return (*(copy.spec for copy in self.copies), *staged)
 
     @property
     def copied_bytes(self) -> int:
         """What the copy engine brings to a stage."""
         return sum(side.tile.bytes for side in self.sides if side.copy is not None)
+
+    def most_stages(self, room: int) -> int:
+        """How many stages there may be in some bytes of shared memory."""
+        other = self.size - self.stages * self.stage + 128  # of which a few are for barriers
+        return (room - other) // self.stage
+
+    @property
+    def read_barriers(self) -> int:
+        """Where the barriers of what the epilogue reads are."""
+        return self.barriers + 2 * self.stages * BARRIER_BYTES
 
     @property
     def is_all_copied(self) -> bool:
@@ -141,10 +178,11 @@ def emit_wgmma(work: Work, frame: GridFrame) -> None:
     engine = AsyncInstructions(frame)
     _make_barriers(plan, frame, engine)
     frame.grid.barrier()
+    # All lanes take the warp's number from one: the branch is then known to be the same for all.
+    warp = frame.grid.from_lane(frame.over32(frame.number, 32), frame.i32(0))
+    with frame.b.when(frame.b.compare("slt", warp, frame.i32(plan.warps))):
+        _multiply(work, plan, frame, warp)
     consumers = frame.i32(32 * plan.warps)
-    is_consumer = frame.b.compare("slt", frame.number, consumers)
-    with frame.b.when(is_consumer):
-        _multiply(work, plan, frame)
     first = frame.b.compare("eq", frame.number, consumers)
     loads = frame.b.compare("sge", frame.number, consumers)
     with frame.b.when(first if plan.is_all_copied else loads):
@@ -160,19 +198,33 @@ def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> N
             full = frame.at_byte(frame.memory, plan.barriers + BARRIER_BYTES * stage)
             engine.init(full, arrivals)
             engine.init(frame.at_byte(full, BARRIER_BYTES * plan.stages), plan.warps)
+        for number in range(plan.epilogue.barriers if plan.epilogue is not None else 0):
+            engine.init(frame.at_byte(frame.memory, plan.read_barriers + BARRIER_BYTES * number), 1)
         engine.publish()
 
 
-def _multiply(work: Work, plan: Plan, frame: GridFrame) -> None:
+def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
     """What the warps that multiply do."""
-    lane, warp = frame.modulo32(frame.number, 32), frame.over32(frame.number, 32)
-    group, within = frame.over32(warp, 4), frame.modulo32(warp, 4)
+    lane = frame.modulo32(frame.number, 32)
+    group = frame.over32(warp, 4)
+
+    def sums_of(tile: Tile) -> list[Value]:
+        count = frame.b.binary("sub", tile.end, tile.first)
+        return multiply_blocks(frame, plan.pipeline, tile.done, count, group, lane)
+
+    if plan.epilogue is not None:
+        places = plan.buffers, plan.read_barriers
+        output = StagedOutput(work, plan.epilogue, frame, places, warp, lane)
+        output.begin()
+        with work.tiles_of_block(frame) as tile:
+            output.store(tile, sums_of(tile))
+        output.end()
+        return
     memory = frame.at_byte(frame.memory, plan.slabs)
     slabs = Slabs(frame, frame.at_byte(memory, frame.times32(warp, SLAB_BYTES)), lane)
-    row = frame.plus32(frame.times32(group, ROWS), frame.times32(within, ROWS // 4))
+    row = frame.times32(warp, ROWS // 4)
     with work.tiles_of_block(frame) as tile:
-        count = frame.b.binary("sub", tile.end, tile.first)
-        sums = multiply_blocks(frame, plan.pipeline, tile.done, count, group, lane)
+        sums = sums_of(tile)
         fours = [sums[at : at + 4] for at in range(0, len(sums), 4)]
         work.finish(frame, tile, lambda sink: slabs.store(sink, row, frame.i32(0), fours))
 
@@ -221,7 +273,7 @@ class _Producer:
     # Stages
 
     def _stage(self, number: Value) -> Value:
-        return self.frame.b.binary("and", number, self.frame.i32(self.plan.stages - 1))
+        return self.frame.modulo32(number, self.plan.stages)
 
     def _free_parity(self, number: Value) -> Value:
         """The parity of the phase that ends when a stage was multiplied before: at first, now."""
@@ -244,10 +296,11 @@ class _Producer:
 
     def _panels(self, side: Side, tile: Tile, start: Value) -> list[At]:
         """The variables across the terms at each box of a tile."""
-        frame, panel = self.frame, side.tile.panel
+        frame, shared = self.frame, side.tile
+        step = shared.panel if shared.axis == "mn" else 0
         places = [
-            side.operand.across.at(frame, frame.plus32(start, panel * n))[0]
-            for n in range(side.panels)
+            side.operand.across.at(frame, frame.plus32(start, step * n))[0]
+            for n in range(shared.panels)
         ]
         return [{**tile.batch, **at} for at in places]
 
@@ -256,26 +309,30 @@ class _Producer:
         with frame.b.when(self.first):
             full = self._barrier(number, is_full=True)
             engine.arrive(full, self.plan.copied_bytes)
-            terms = self._terms(start)
             maps = iter(frame.maps)
             for side, panels in zip(self.plan.sides, boxes, strict=True):
                 if side.copy is None:
                     continue
-                tensor_map = next(maps)
+                tensor_map, shared = next(maps), side.tile
+                step = shared.panel if shared.axis == "k" else 0
                 for n, at in enumerate(panels):
-                    size = side.tile.bytes // side.panels
-                    place = frame.at_byte(self._base(number, side), n * size)
+                    place = frame.at_byte(
+                        self._base(number, side), n * shared.bytes // shared.panels
+                    )
+                    terms = self._terms(frame.plus32(start, step * n))
                     self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
 
     def _terms(self, start: Value) -> At:
-        """The reduced variables at an index; of no terms at all, places outside of any tensor: a
-        map has an element even then."""
+        """The reduced variables at an index; from the end on, places outside of any tensor: a map
+        has an element even where there are no terms, and a window has one behind its last."""
         frame, space = self.frame, self.work.problem.reduced
         terms, _ = space.at(frame, start)
         begun = frame.b.compare("slt", start, space.size(frame))
         outside = constant(I64, _OUTSIDE)
         some = [v for v in terms if not is_static(v.extent) or v.extent == 0]
-        return {**terms, **{v: frame.b.select(begun, terms[v], outside) for v in some}}
+        if space.is_static and space.count(Words(0)) % self.work.schedule.k:
+            some = [space.last, *some]
+        return {**terms, **{v: frame.b.select(begun, terms[v], outside) for v in some if v}}
 
     def _copy_box(
         self, copy: BoxCopy, tensor_map: Value, place: Value, full: Value, at: At

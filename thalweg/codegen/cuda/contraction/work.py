@@ -36,6 +36,8 @@ class Tile:
     whole: Value | None  # whether those are all; None: they are
     part: Value | None  # the number of the part in scratch memory that they go to otherwise
     done: Value  # the blocks of terms of the block's tiles before (i32)
+    number: Value  # of the tile (i32)
+    sequence: Value  # how many tiles, or parts of tiles, the block had before (i32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +100,11 @@ class Work:
             block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
             count = frame.wide(device.count)
             with frame.b.loop(block, count, blocks, [frame.i32(0)]) as loop:
-                number, (done,) = frame.b.convert("trunc", loop.index, "i32"), loop.carried
-                place = device.place(number)
-                yield Tile(*place, frame.i32(0), device.blocks, None, None, done)
-                loop.next = [frame.plus32(done, device.blocks)]
+                number, (before,) = frame.b.convert("trunc", loop.index, "i32"), loop.carried
+                place, done = device.place(number), frame.b.binary("mul", before, device.blocks)
+                terms = frame.i32(0), device.blocks
+                yield Tile(*place, *terms, None, None, done, number, before)
+                loop.next = [frame.plus32(before, 1)]
             return
         worker = frame.wide(frame.grid.block())
         start, end = device.start(worker), device.start(frame.add(worker, one))
@@ -121,7 +124,9 @@ class Work:
             number, first32, end32, done32 = (
                 frame.b.convert("trunc", v, "i32") for v in (loop.index, low, high, done)
             )
-            yield Tile(*device.place(number), first32, end32, whole, part, done32)
+            before = frame.b.convert("trunc", frame.subtract(loop.index, first), "i32")
+            place = device.place(number)
+            yield Tile(*place, first32, end32, whole, part, done32, number, before)
 
     @contextmanager
     def _splits_of_block(self, frame: GridFrame, device: _Device) -> Generator[Tile]:
@@ -131,16 +136,25 @@ class Work:
         block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
         each = frame.chunks32(device.blocks, splits)
         count = frame.wide(frame.times32(device.count, splits))
-        with b.loop(block, count, blocks, [frame.i32(0)]) as loop:
-            number, (done,) = b.convert("trunc", loop.index, "i32"), loop.carried
+        with b.loop(block, count, blocks, [frame.i32(0), frame.i32(0)]) as loop:
+            number, (done, before) = b.convert("trunc", loop.index, "i32"), loop.carried
             part, tile = (
                 frame.over32(number, device.count),
                 frame.modulo32(number, device.count),
             )
             first = frame.times32(each, part)
             end = b.intrinsic("smin", frame.plus32(first, each), device.blocks)
-            yield Tile(*device.place(tile), first, end, None, loop.index, done)
-            loop.next = [frame.plus32(done, b.binary("sub", end, first))]
+            place = device.place(tile)
+            yield Tile(*place, first, end, None, loop.index, done, tile, before)
+            loop.next = [frame.plus32(done, b.binary("sub", end, first)), frame.plus32(before, 1)]
+
+    def place(self, frame: GridFrame, number: Value) -> tuple[At, Value, Value]:
+        """The batch, the first row and the first column of a tile (i32)."""
+        return _Device(frame, self).place(number)
+
+    def tile_count(self, frame: GridFrame) -> Value:
+        """How many tiles there are (i32)."""
+        return _Device(frame, self).count
 
     def finish(self, frame: GridFrame, tile: Tile, store: Callable[[Sink], None]) -> None:
         """Store the sums of a tile: as results, or as a part of them."""

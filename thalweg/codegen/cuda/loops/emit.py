@@ -72,7 +72,7 @@ class GridEmitter(WorkEmitter):
     ) -> None:
         self.mapping, self._grid = mapping, Grid.of(builder)
         super().__init__(_plan(mapping), builder, pointers, words, fault)
-        self._frame.is_aligned = is_aligned
+        self._frame.is_aligned, self._frame.is_threaded = is_aligned, True
         self._builder = builder
 
     def write(self) -> None:

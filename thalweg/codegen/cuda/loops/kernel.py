@@ -10,14 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from thalweg.codegen.cuda.builder import GridBuilder
+from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.loops.combine import shared_bytes
 from thalweg.codegen.cuda.loops.emit import EachEmitter, GridEmitter
 from thalweg.codegen.cuda.loops.mapping import Kind, Mapping, block_count, item_count, mapping_of
 from thalweg.codegen.cuda.loops.scan import ScanEmitter, scan_bytes
-from thalweg.codegen.cuda.loops.split import Phase, Split, split_of
+from thalweg.codegen.cuda.loops.split import Phase, Split, combining, split_of
 from thalweg.codegen.cuda.loops.team import TeamEmitter
 from thalweg.codegen.cuda.loops.transpose import TransposeEmitter, transpose_bytes
 from thalweg.codegen.cuda.target import CudaTarget
@@ -36,12 +36,12 @@ def emit_loops(
     module = GridModule(target)
     mapping = mapping_of(simplest(kernel), target, aligned)
     split = split_of(mapping)
-    writing = _Writing(module, kernel, mapping, guarded, aligned)
+    writing = _Writing(module, kernel, guarded, aligned)
     if split is None:
-        writing.entry("kernel")
+        writing.entry("kernel", mapping)
         return CudaKernel(module.text, module.entries)
-    writing.entry("parts", split, is_first=True)
-    writing.entry("kernel", split)
+    writing.entry("parts", mapping, split, is_first=True)
+    writing.entry("kernel", combining(mapping, split), split)
     return CudaKernel(module.text, module.entries, split.scratch)
 
 
@@ -50,11 +50,13 @@ def loops_shapes(
 ) -> tuple[LaunchShape, ...]:
     """The launches of a loop kernel's entries; `words` are its run-time sizes."""
     mapping = mapping_of(simplest(kernel), target, aligned)
-    whole = _shape(mapping, words, len(kernel.arguments) + 2)
+    first = len(kernel.arguments) + 2
+    whole = _shape(mapping, words, first)
     split = split_of(mapping)
     if split is None:
         return (whole,)
-    return replace(whole, grid=(whole.grid[0], split.parts, 1)), whole
+    parts = replace(whole, grid=(whole.grid[0], split.parts, 1))
+    return parts, _shape(combining(mapping, split), words, first)
 
 
 def _shape(mapping: Mapping, words: Sequence[int], first: int) -> LaunchShape:
@@ -90,35 +92,37 @@ class _Writing:
 
     module: GridModule
     kernel: Loops
-    mapping: Mapping
     guarded: bool
     aligned: bool
 
-    def entry(self, name: str, split: Split | None = None, is_first: bool = False) -> None:
+    def entry(
+        self, name: str, mapping: Mapping, split: Split | None = None, is_first: bool = False
+    ) -> None:
         """Write an entry."""
-        form, count = self.mapping.form, len(self.kernel.arguments)
+        form, count = mapping.form, len(self.kernel.arguments)
         last = max(self.kernel.words, default=count + 1)
         kinds: list[Type] = [POINTER] * (count + 2) + [I64] * (last - count - 1)
-        b = self.module.entry(name, kinds, self.mapping.threads)
-        b.marks = self._marks()
+        b = self.module.entry(name, kinds, mapping.threads)
+        b.marks = self._marks(form)
         _, fault, *others = b.parameters
         pointers = {argument: others[argument.position] for argument in form.arguments}
         words = {word: b.parameters[1 + word] for word in form.words}
         if self.guarded or _is_guarded(form):
             _stop_at_fault(b, fault)
-        emitter = _EMITTERS[self.mapping.kind](
-            self.mapping, b, pointers, words, fault, self.aligned
-        )
+        emitter = _EMITTERS[mapping.kind](mapping, b, pointers, words, fault, self.aligned)
         if split is not None and isinstance(emitter, TeamEmitter):
             emitter.phase = Phase(split, is_first, others[count])
         emitter.write()
         b.ret()
 
-    def _marks(self) -> dict[int, str]:
+    def _marks(self, form: Loops) -> dict[int, str]:
         """What is known of the buffers; those of the grid and of the fault word come before."""
-        written = {store.buffer.position for store in self.mapping.form.stores}
+        written = {store.buffer.position for store in form.stores}
+        aligned = f" align {WIDEST}" if self.aligned else ""
         return {
-            2 + argument.position: "noalias" if argument.position in written else "noalias readonly"
+            2 + argument.position: "noalias"
+            + ("" if argument.position in written else " readonly")
+            + aligned
             for argument in self.kernel.arguments
         }
 

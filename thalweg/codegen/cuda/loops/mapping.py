@@ -24,18 +24,18 @@ from thalweg.ir.expr import Expr, Load, Reduce, Scan, Select, Variable
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Loops, Store
-from thalweg.ir.rewrite import free_variables, postorder, walk
+from thalweg.ir.rewrite import Fold, free_variables, postorder, walk
 from thalweg.platform.dtype_traits import is_float
 
 MIN_SHARED_TERMS = 33  # of a reduction that a team of threads shares
 STRAIGHT = 8  # vectors of a row that a thread may have at once
+UNROLLED = 4  # vectors of a long reduction that a thread has at once
 SQUARE, SQUARE_ROWS = 32, 8  # elements of a transposed square's side; threads in one column of it
 _MAX_TRANSPOSED = 4  # loads whose squares have room in shared memory
 SCAN_THREADS = 256  # of a block that scans
 _MIN_BLOCK_SCAN = 64  # elements of a scan that a block takes together
 _MAX_WIDTH = 8
-_MAX_COLUMN_WIDTH = 4  # so that what a block combines has room in its shared memory
-_MAX_INSTRUCTIONS = 400  # about, that the lanes of one thread take together
+_MAX_INSTRUCTIONS = 400  # about, that the lanes of one thread take for each element they store
 _MAX_REPEATED = 60  # expressions of a kernel that is written again for what wide accesses leave
 _BLOCK = 256  # threads
 _ANY_EXTENT = 512  # what stands for an extent that is known at run time only
@@ -105,7 +105,8 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
     elif _scans_by_blocks(form, target, items, alone):
         return Mapping(form, target, "scan", items, alone, (), backward, None, 1, SCAN_THREADS, 1)
     width = _width(form, vector, target, aligned)
-    return Mapping(form, target, "each", items, alone, (), backward, vector, width, 1, _BLOCK)
+    side = _BLOCK if width * _instructions(form) <= _MAX_INSTRUCTIONS else _SMALL_BLOCK
+    return Mapping(form, target, "each", items, alone, (), backward, vector, width, 1, side)
 
 
 def _ordered(form: Loops, target: CudaTarget) -> frozenset[Variable]:
@@ -182,10 +183,26 @@ def _widest(form: Loops, aligned: bool) -> int:
         return 1
     smallest = min(np.dtype(argument.dtype).itemsize for argument in form.arguments)
     width = min(max(WIDEST // smallest, 1), _MAX_WIDTH)
-    size = sum(8 if is_long(part) else 1 for part in form.parts)
-    while width > 1 and width * size > _MAX_INSTRUCTIONS:
+    size = _instructions(form)
+    while width > 1 and width * size > _MAX_INSTRUCTIONS * len(form.stores):
         width //= 2
     return width
+
+
+def _power_below(value: float) -> int:
+    """The largest power of two that is not above a number."""
+    return 1 << (int(value).bit_length() - 1)
+
+
+def _instructions(form: Loops) -> int:
+    """About how many instructions a lane takes."""
+    reads = Fold(_reads)
+    return sum(8 if is_long(part) else 1 for part in form.parts if reads.of(part))
+
+
+def _reads(expr: Expr, known: Fold[bool]) -> bool:
+    """Whether an expression is more than index arithmetic."""
+    return isinstance(expr, Load) or any(known.parts(expr))
 
 
 def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bool) -> int:
@@ -295,11 +312,11 @@ def _column_mapping(
 ) -> Mapping:
     columns = math.prod(typical(v.extent) for v in items)
     width = _widest(form, aligned)
-    width = min(width, _MAX_COLUMN_WIDTH)
     while width > 1 and (divisor(column.extent) % width or columns < width * _MIN_COLUMN_SIDE):
         width //= 2
-    side = target.warp if columns >= target.warp * width else _MIN_COLUMN_SIDE
     threads = _COLUMN_THREADS if terms >= _COLUMN_THREADS else _BLOCK
+    side = _column_side(items, width, threads, target)
+    team = _power_below(threads / side)
     ordered = (*(v for v in items if v is not column), column)
     return Mapping(
         form,
@@ -311,9 +328,24 @@ def _column_mapping(
         frozenset(),
         column,
         width,
-        threads // side,
+        team,
         side,
     )
+
+
+def _column_side(items: Sequence[Variable], width: int, threads: int, target: CudaTarget) -> int:
+    """How many teams a block has: all, or such a part of them that none of its threads is idle,
+    and that they are whole warps."""
+    count = math.prod(divisor(v.extent) for v in items) // width
+    known = all(is_static(factor) for v in items for factor in factors_of(v.extent))
+    for side in range(target.warp, target.warp // 2, -1):
+        if count % side == 0 and side * _power_below(threads / side) % target.warp == 0:
+            return side
+    if known and count < target.warp:
+        for side in range(max(count, _MIN_COLUMN_SIDE), target.warp):
+            if side * _power_below(threads / side) % target.warp == 0:
+                return side
+    return target.warp
 
 
 # Scans

@@ -7,9 +7,16 @@ all the rest of the kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from thalweg.codegen.cuda.loops.mapping import Mapping, block_count, is_shared, item_count, terms_of
+from thalweg.codegen.cuda.loops.mapping import (
+    UNROLLED,
+    Mapping,
+    block_count,
+    is_shared,
+    item_count,
+    terms_of,
+)
 from thalweg.codegen.llvm.builder import Value
 from thalweg.codegen.loops.facts import extent_of
 from thalweg.codegen.math.reductions import accumulator_of
@@ -18,8 +25,10 @@ from thalweg.ir.rewrite import postorder
 
 _CELL = 8  # bytes of a value in scratch memory
 _MIN_ELEMENTS = 1 << 14  # of a kernel that is worth a second launch
-_MIN_TERMS = 256  # of a part
+_MIN_TERMS = 64  # of a part
 _MAX_PARTS = 512
+_BLOCKS = 2  # of the first launch that a multiprocessor has at once
+_COMBINING_TEAM, _COMBINING_SIDE = 64, 8  # of the second launch: its loads are under way together
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +75,8 @@ def split_of(mapping: Mapping) -> Split | None:
     blocks = block_count(mapping, items)
     terms = max(map(terms_of, shared))
     elements = items * mapping.item_width
-    wanted = 2 * mapping.target.multiprocessors // blocks
-    parts = min(wanted, terms // _MIN_TERMS, _MAX_PARTS)
+    wanted = _BLOCKS * mapping.target.multiprocessors // blocks
+    parts = _even_parts(mapping, terms, min(wanted, terms // _MIN_TERMS, _MAX_PARTS))
     if parts < 2 or 2 * blocks > mapping.target.multiprocessors:
         return None
     if terms * elements < _MIN_ELEMENTS:
@@ -77,3 +86,23 @@ def split_of(mapping: Mapping) -> Split | None:
         rows[expr] = count
         count += accumulator_of(expr).size
     return Split(parts, elements, rows)
+
+
+def _even_parts(mapping: Mapping, terms: int, most: int) -> int:
+    """A number of parts, near the most there may be, with which the threads of columns have few
+    terms left after those that they take several at a time."""
+    if mapping.kind == "row":
+        return most
+
+    def rounds(parts: int) -> int:
+        each = -(-terms // (parts * mapping.team))
+        return each // UNROLLED + each % UNROLLED
+
+    return min(range(most, most // 2, -1), key=rounds, default=most)
+
+
+def combining(mapping: Mapping, split: Split) -> Mapping:
+    """The mapping of the second launch."""
+    if mapping.kind == "row" or split.parts < _COMBINING_TEAM:
+        return mapping
+    return replace(mapping, width=1, team=_COMBINING_TEAM, side=_COMBINING_SIDE)

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from thalweg.codegen.cuda.loops.combine import Combination
 from thalweg.codegen.cuda.loops.emit import GridComputation, GridEmitter
-from thalweg.codegen.cuda.loops.mapping import STRAIGHT, is_shared, terms_of
+from thalweg.codegen.cuda.loops.mapping import STRAIGHT, UNROLLED, is_shared, terms_of
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.blocks import Totals
@@ -25,7 +25,6 @@ from thalweg.codegen.math.reductions import accumulator_of
 from thalweg.ir.expr import Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
-_UNROLLED = 4  # vectors of a long reduction that a thread has at once
 _MIN_UNROLLED = 8  # that it has in all
 _MIN_COMPENSATED = 256  # terms of a sum that it adds up: more would lose digits
 
@@ -257,14 +256,14 @@ class TeamComputation(GridComputation):
         b, (first, end, step) = self._b, span
         totals = Totals(b, group)
         kept = totals.rounds and _is_long(group[0], _MIN_COMPENSATED * step)
-        side = [slot for _ in range(_UNROLLED) for slot in start]
+        side = [slot for _ in range(UNROLLED) for slot in start]
         carried = totals.start(start) if kept else side
-        last = b.binary("sub", end, constant(I64, (_UNROLLED - 1) * step))
-        stride = constant(I64, _UNROLLED * step)
+        last = b.binary("sub", end, constant(I64, (UNROLLED - 1) * step))
+        stride = constant(I64, UNROLLED * step)
         with b.loop(first, last, stride, [first, *flat(carried)]) as loop:
             before, after = like(carried, loop.carried[1:]), Slots()
             slots = side if kept else before
-            for number in range(_UNROLLED):
+            for number in range(UNROLLED):
                 index = b.binary("add", loop.index, constant(I64, number * step))
                 mine = slots[number * len(start) : (number + 1) * len(start)]
                 after += take(index, mine)
@@ -299,18 +298,49 @@ class TeamComputation(GridComputation):
 
     def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[Value]:
         """This thread's share of the states that the first launch left."""
-        b, m = self._b, self._map
+        b, m, count = self._b, self._map, phase.split.parts
         start = start_states(group, lanes)
-        parts, team = constant(I64, phase.split.parts), constant(I64, m.team)
-        with b.loop(self._emitter.member, parts, team, start) as loop:
-            loop.next = [
-                value
-                for expr, state in split_states(group, loop.carried)
-                for value in accumulator_of(expr).merge(
-                    b, state, self._left(phase, expr, state, loop.index)
-                )
-            ]
-        return loop.results
+        if count > STRAIGHT * m.team:
+            with b.loop(
+                self._emitter.member, constant(I64, count), constant(I64, m.team), start
+            ) as loop:
+                loop.next = self._with_part(phase, group, loop.carried, loop.index)
+            return loop.results
+        slots = Slots()
+        for first in range(0, count, m.team):
+            part = b.binary("add", self._emitter.member, constant(I64, first))
+            slots.append(self._perhaps(phase, group, part, start, first + m.team <= count))
+        return self._one_of(group, slots)
+
+    def _perhaps(
+        self,
+        phase: Phase,
+        group: Sequence[Reduce],
+        part: Value,
+        start: list[Value],
+        is_certain: bool,
+    ) -> list[Value]:
+        """The state of a part, or what no elements give if there is no such part."""
+        if is_certain:
+            return self._with_part(phase, group, start, part)
+        b, last = self._b, constant(I64, phase.split.parts - 1)
+        inside = b.compare("ule", part, last)
+        found = self._with_part(phase, group, start, b.select(inside, part, last))
+        return [
+            b.select(b.splat(inside, one.type.lanes), one, none)
+            for one, none in zip(found, start, strict=True)
+        ]
+
+    def _with_part(
+        self, phase: Phase, group: Sequence[Reduce], slot: Sequence[Value], part: Value
+    ) -> list[Value]:
+        return [
+            value
+            for expr, state in split_states(group, slot)
+            for value in accumulator_of(expr).merge(
+                self._b, state, self._left(phase, expr, state, part)
+            )
+        ]
 
     def _left(
         self, phase: Phase, expr: Reduce, like_state: Sequence[Value], part: Value
@@ -355,4 +385,4 @@ def _copies(iterations: int | None) -> int:
         return 1
     if iterations <= STRAIGHT:
         return iterations
-    return _UNROLLED if iterations % _UNROLLED == 0 else 1
+    return UNROLLED if iterations % UNROLLED == 0 else 1

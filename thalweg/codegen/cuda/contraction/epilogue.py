@@ -1,0 +1,232 @@
+"""The epilogue of a tile in shared memory: what it reads and writes, as boxes of the copy engine.
+
+What comes in is a problem and a schedule; what goes out is an `Epilogue` where every store, and
+every load that differs from row to row, is a matrix that the copy engine moves: tensor maps, and
+where the chunks of a tile lie in the shared memory of a warp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from thalweg.codegen.contraction.form import loads_of
+from thalweg.codegen.cuda.contraction.copy_engine import ALIGNMENT
+from thalweg.codegen.cuda.contraction.layout import LINE
+from thalweg.codegen.cuda.contraction.output import store_width
+from thalweg.codegen.cuda.contraction.problem import Problem
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.space import Space
+from thalweg.codegen.cuda.tensor_map import MAX_RANK, TensorMap, TensorMapSpec, varying_extent
+from thalweg.ir.dynamic import is_static
+from thalweg.ir.expr import Load, Variable
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument
+from thalweg.platform.caches import memoized
+
+ROWS = 16  # that a warp has of a tile
+_COLUMNS = (64, 32)  # of a chunk: as many as the tile has multiples of, fewer where memory is short
+PAIR = 2  # columns side by side that a thread has of a product
+_ITEMSIZES = (2, 4)
+
+Matrix = tuple[Argument, Affine]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A matrix of rows and columns of the problem, as the copy engine moves pieces of it."""
+
+    matrix: Matrix
+    spec: TensorMapSpec
+    batch: tuple[Variable, ...]  # the coordinates behind those of column and row
+    columns: int  # of a chunk
+    offset: int  # in the buffer of a warp
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return self.spec.map.itemsize
+
+    @property
+    def line_bytes(self) -> int:
+        """A row of a box."""
+        return self.spec.map.line_bytes
+
+    @property
+    def panel(self) -> int:
+        """The columns of a box."""
+        return self.line_bytes // self.itemsize
+
+    @property
+    def panels(self) -> int:
+        """The boxes of a chunk."""
+        return self.columns // self.panel
+
+    @property
+    def panel_bytes(self) -> int:
+        """The memory of a box: the rows of a warp."""
+        return ROWS * self.line_bytes
+
+    @property
+    def bytes(self) -> int:
+        """The memory of a chunk's rows of one warp."""
+        return self.panels * self.panel_bytes
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What the epilogue reads and writes in chunks of columns, `buffers` of which are in shared
+    memory at once. A result lies where an operand of its size was read from, if there is one."""
+
+    loads: tuple[Box, ...]
+    stores: tuple[Box, ...]
+    columns: int  # of a chunk
+    chunks: int  # of a tile
+    buffers: int
+    warps: int
+
+    @property
+    def warp_bytes(self) -> int:
+        """A buffer of one warp."""
+        return max(box.offset + box.bytes for box in (*self.loads, *self.stores))
+
+    @property
+    def bytes(self) -> int:
+        """All buffers."""
+        return self.buffers * self.warps * self.warp_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """What the copy engine brings to a buffer of a warp."""
+        return sum(box.bytes for box in self.loads)
+
+    @property
+    def barriers(self) -> int:
+        """How many barriers tell that the operands of a buffer are there."""
+        return self.buffers * self.warps if self.loads else 0
+
+    @property
+    def tensor_maps(self) -> dict[Matrix, TensorMapSpec]:
+        """The maps; a matrix that is read and written has one."""
+        return {box.matrix: box.spec for box in (*self.loads, *self.stores)}
+
+
+def epilogue_of(problem: Problem, made: Schedule) -> Epilogue | None:
+    """The epilogue of a tile in shared memory, if the copy engine can move all of it."""
+    columns = _COLUMNS[made.n % _COLUMNS[0] > 0 or made.residents > 1]
+    boxes = None if made.n % columns else _boxes_of(problem, columns)
+    if boxes is None or (boxes[0] and made.buffers < 2):
+        return None
+    return Epilogue(*boxes, columns, made.n // columns, made.buffers, made.warps)
+
+
+@memoized(64)
+def _boxes_of(problem: Problem, columns: int) -> tuple[tuple[Box, ...], tuple[Box, ...]] | None:
+    """What the stores load and what they write, if the copy engine can move all of it."""
+    if not problem.is_aligned or store_width(problem, PAIR) < PAIR:
+        return None
+    read = _boxes(problem, columns, _varying_loads(problem), ())
+    if read is None:
+        return None
+    stores = [(store.buffer, store.offset) for store in problem.kernel.stores]
+    written = _boxes(problem, columns, stores, read)
+    return None if written is None else (read, written)
+
+
+def _varying_loads(problem: Problem) -> list[Matrix]:
+    """What the stores load that differs from row to row, and that columns lie side by side of."""
+    found: dict[Matrix, None] = {}
+    for store in problem.kernel.stores:
+        for load in loads_of(store.value):
+            if not load.offset.is_plain or _varies(problem, load):
+                found[load.buffer, load.offset] = None
+    return list(found)
+
+
+def _varies(problem: Problem, load: Load) -> bool:
+    used = load.offset.variables
+    return any(v in used for v in problem.rows.variables) and any(
+        v in used for v in problem.columns.variables
+    )
+
+
+def _boxes(
+    problem: Problem, columns: int, matrices: Sequence[Matrix], before: Iterable[Box]
+) -> tuple[Box, ...] | None:
+    """Boxes of matrices, in memory of their own or in that of one before of the same size."""
+    known = {box.matrix: box for box in before}
+    free = [box for box in known.values() if box.matrix not in matrices]
+    end = max((box.offset + box.bytes for box in known.values()), default=0)
+    found: list[Box] = []
+    for matrix in dict.fromkeys(matrices):
+        spec = _spec(problem, columns, *matrix)
+        if spec is None:
+            return None
+        size = spec.map.itemsize
+        place = known.get(matrix) or next((box for box in free if box.itemsize == size), None)
+        if place in free:
+            free.remove(place)
+        start, batch = end if place is None else place.offset, _batch(problem, matrix[1])
+        box = Box(matrix, spec, batch, columns, start)
+        end = max(end, box.offset + box.bytes)
+        found.append(box)
+    return tuple(found)
+
+
+def _batch(problem: Problem, offset: Affine) -> tuple[Variable, ...]:
+    return tuple(v for v in problem.batch.variables if offset.factor(v) != 0)
+
+
+def _spec(problem: Problem, chunk: int, argument: Argument, offset: Affine) -> TensorMapSpec | None:
+    """The map of a matrix: columns, rows, and the variables of the batch."""
+    if not offset.is_plain or not all(map(is_static, offset.integers)):
+        return None
+    dtype: np.dtype[Any] = np.dtype(argument.dtype)
+    batch = _batch(problem, offset)
+    distances = [_distance(problem.columns, offset), _distance(problem.rows, offset)]
+    distances += [offset.factor(v) for v in batch]
+    known = {*problem.columns.variables, *problem.rows.variables, *problem.batch.variables}
+    if distances[0] != 1 or dtype.itemsize not in _ITEMSIZES or len(distances) > MAX_RANK:
+        return None
+    strides = [(distance or 0) * dtype.itemsize for distance in distances[1:]]
+    start = offset.constant * dtype.itemsize
+    is_aligned = start >= 0 and all(size % ALIGNMENT == 0 for size in (start, *strides))
+    if not is_aligned or min(strides) <= 0 or not known.issuperset(offset.strides):
+        return None
+    extents = [[v.extent for v in space.variables] for space in (problem.columns, problem.rows)] + [
+        [v.extent] for v in batch
+    ]
+    varying = [varying_extent(axis, factors) for axis, factors in enumerate(extents)]
+    made = TensorMap(
+        start,
+        dtype.name,
+        dtype.itemsize,
+        tuple(prod(map(int, factors)) for factors in extents),
+        tuple(strides),
+        (min(LINE // dtype.itemsize, chunk), ROWS, *[1] * len(batch)),
+        (1,) * len(extents),
+    )
+    return TensorMapSpec(1 + argument.position, made, tuple(v for v in varying if v is not None))
+
+
+def _distance(space: Space, offset: Affine) -> int | None:
+    """The distance of neighbours, where a space is one axis of a matrix."""
+    if space.multiple != 1:
+        return None
+    distance, apart = None, 0
+    for variable in reversed(space.variables):
+        factor = offset.factor(variable)
+        if variable.extent == 1 and is_static(variable.extent):
+            continue
+        if distance is None:
+            distance = factor
+        elif factor != apart:
+            return None
+        if not is_static(variable.extent) and variable is not space.variables[0]:
+            return None
+        apart = factor * int(variable.extent)
+    return distance

@@ -1,0 +1,241 @@
+"""The epilogue of tiles by wgmma, from shared memory to shared memory.
+
+Warps have 16 rows of a tile each, and take them in chunks of columns. Each warp lets the copy
+engine bring what the epilogue reads of a chunk to a buffer, some chunks (or tiles) ahead, computes
+the results in the layout of its sums, in place, and lets the engine write them: no thread waits for
+memory, and all of it is moved in whole lines. Warps do not wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from thalweg.codegen.cuda.contraction.async_instructions import BARRIER_BYTES, AsyncInstructions
+from thalweg.codegen.cuda.contraction.epilogue import (
+    PAIR,
+    ROWS,
+    Box,
+    Epilogue,
+    Matrix,
+)
+from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves
+from thalweg.codegen.cuda.contraction.layout import PIECE
+from thalweg.codegen.cuda.contraction.output import store_all, together
+from thalweg.codegen.cuda.contraction.space import At, Space
+from thalweg.codegen.cuda.contraction.work import Tile, Work
+from thalweg.codegen.llvm.builder import Value
+from thalweg.codegen.math.conversion import storage_type, to_memory
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Store
+
+_BLOCK = 8  # columns of which four lanes have two each
+_HALF = 8  # rows from one half of a warp's rows to the other
+
+
+@dataclass
+class StagedLeaves(GridLeaves):
+    """The leaves of an epilogue, some of which are read from and written to shared memory."""
+
+    loads: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
+    stores: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
+
+    def _stored(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
+        address = self.loads.get((argument, offset))
+        if address is None:
+            return super()._stored(argument, offset, mask)
+        kind = storage_type(argument.dtype, self.lanes)
+        return self.frame.b.emit(kind, f"load {kind}, {address}, align {_pair_bytes(argument)}")
+
+    def store(self, store: Store, value: Value) -> None:
+        """Put a result where the copy engine takes it from."""
+        raw = to_memory(self.frame.b, value, store.buffer.dtype)
+        if raw.type.lanes < self.lanes:
+            raw = self.frame.b.splat(raw, self.lanes)
+        address = self.stores[store.buffer, store.offset]
+        self.frame.b.line(f"store {raw}, {address}, align {_pair_bytes(store.buffer)}")
+
+
+def _pair_bytes(argument: Argument) -> int:
+    return PAIR * argument.dtype.itemsize
+
+
+class StagedOutput:
+    """The epilogue of all tiles of a block, as one warp sees it."""
+
+    def __init__(
+        self,
+        work: Work,
+        epilogue: Epilogue,
+        frame: GridFrame,
+        places: tuple[int, int],
+        warp: Value,
+        lane: Value,
+    ) -> None:
+        """`places` are those of the buffers and of their barriers in shared memory; the tensor maps
+        are the last ones of the entry."""
+        self.work, self.epilogue, self.frame = work, epilogue, frame
+        self.engine = AsyncInstructions(frame)
+        maps = frame.maps[len(frame.maps) - len(epilogue.tensor_maps) :]
+        self._maps = dict(zip(epilogue.tensor_maps, maps, strict=True))
+        self._warp, self._row, self._pair = warp, frame.over32(lane, 4), frame.modulo32(lane, 4)
+        self._is_first = frame.b.compare("eq", lane, frame.i32(0))
+        self._buffers = frame.at_byte(
+            frame.at_byte(frame.memory, places[0]), frame.times32(warp, epilogue.warp_bytes)
+        )
+        self._barriers = frame.at_byte(
+            frame.at_byte(frame.memory, places[1]), frame.times32(warp, BARRIER_BYTES)
+        )
+        self._tiles = work.tile_count(frame)
+        self._stride = frame.grid.blocks()  # from a tile of the block to its next
+
+    # The loop over tiles
+
+    def begin(self) -> None:
+        """Begin to read what the epilogue of the first chunks needs: all but one of those that
+        there are buffers for, since a chunk reads on when it is written itself."""
+        first = self.frame.grid.block()
+        for chunk in range(self.epilogue.buffers - 1 if self.epilogue.loads else 0):
+            self._read(first, self.frame.i32(0), chunk)
+
+    def store(self, tile: Tile, sums: Sequence[Value]) -> None:
+        """Store the sums of a tile: of every 8 columns, two of a row and two of the row 8 below."""
+        per_chunk = self.epilogue.columns // _BLOCK * 4
+        for chunk in range(self.epilogue.chunks):
+            self._chunk(tile, chunk, sums[chunk * per_chunk : (chunk + 1) * per_chunk])
+
+    def end(self) -> None:
+        """Wait until nothing is read from shared memory any more."""
+        with self.frame.b.when(self._is_first):
+            self.engine.wait_stores(0)
+
+    # Chunks
+
+    def _chunk(self, tile: Tile, chunk: int, sums: Sequence[Value]) -> None:
+        frame, epilogue, engine = self.frame, self.epilogue, self.engine
+        number = self._number(tile.sequence, chunk)
+        buffer = self._buffer(number)
+        if epilogue.loads:
+            turn = frame.over32(number, epilogue.buffers)
+            engine.wait(self._barrier(number), frame.b.binary("and", turn, frame.i32(1)))
+        else:
+            with frame.b.when(self._is_first):
+                engine.wait_stores(epilogue.buffers - 1)
+            frame.grid.warp_barrier()
+        self._compute(tile, chunk, sums, buffer)
+        engine.publish_writes()
+        frame.grid.warp_barrier()
+        with frame.b.when(self._is_first):
+            self._move(epilogue.stores, (tile.batch, tile.row, tile.column), chunk, buffer, None)
+            engine.commit_stores()
+        if epilogue.loads:  # the buffer of the chunk before: this one's is still being read
+            self._read(tile.number, tile.sequence, chunk - 1 + epilogue.buffers, pending=1)
+
+    def _read(self, tile: Value, sequence: Value, chunk: int, pending: int | None = None) -> None:
+        """Begin to read a chunk, counted from a tile on, if there is one; before, wait for all but
+        the last `pending` chunks that are written."""
+        frame, epilogue, engine = self.frame, self.epilogue, self.engine
+        later, chunk = divmod(chunk, epilogue.chunks)
+        tile = frame.plus32(tile, frame.times32(self._stride, later))
+        exists = frame.b.compare("slt", tile, self._tiles)
+        with frame.b.when(frame.b.binary("and", self._is_first, exists)):
+            if pending is not None:
+                engine.wait_stores(pending)
+            number = self._number(frame.plus32(sequence, later), chunk)
+            barrier = self._barrier(number)
+            engine.arrive(barrier, epilogue.read_bytes)
+            place = self.work.place(frame, tile)
+            self._move(epilogue.loads, place, chunk, self._buffer(number), barrier)
+
+    def _number(self, sequence: Value, chunk: int) -> Value:
+        """The number of a chunk among all of the block."""
+        frame = self.frame
+        return frame.plus32(frame.times32(sequence, self.epilogue.chunks), chunk)
+
+    def _buffer(self, number: Value) -> Value:
+        frame, epilogue = self.frame, self.epilogue
+        place = frame.modulo32(number, epilogue.buffers)
+        size = epilogue.warps * epilogue.warp_bytes
+        return frame.at_byte(self._buffers, frame.times32(place, size))
+
+    def _barrier(self, number: Value) -> Value:
+        frame, epilogue = self.frame, self.epilogue
+        place = frame.modulo32(number, epilogue.buffers)
+        return frame.at_byte(self._barriers, frame.times32(place, epilogue.warps * BARRIER_BYTES))
+
+    def _move(
+        self,
+        boxes: Sequence[Box],
+        place: tuple[At, Value, Value],
+        chunk: int,
+        buffer: Value,
+        barrier: Value | None,
+    ) -> None:
+        """Begin to copy a chunk of this warp: to shared memory, where there is a barrier to tell
+        of its arrival, else from there."""
+        frame, (batch, row, column) = self.frame, place
+        row = frame.plus32(row, frame.times32(self._warp, ROWS))
+        for box in boxes:
+            outer = [frame.b.convert("trunc", batch[v], "i32") for v in box.batch]
+            for panel in range(box.panels):
+                start = frame.plus32(column, chunk * box.columns + panel * box.panel)
+                memory = frame.at_byte(buffer, box.offset + panel * box.panel_bytes)
+                tensor_map, at = self._maps[box.matrix], [start, row, *outer]
+                if barrier is None:
+                    self.engine.store_box(tensor_map, memory, at)
+                else:
+                    self.engine.copy_box(tensor_map, memory, barrier, at)
+
+    # Results
+
+    def _compute(self, tile: Tile, chunk: int, sums: Sequence[Value], buffer: Value) -> None:
+        frame, problem = self.frame, self.work.problem
+        row = frame.plus32(tile.row, frame.plus32(frame.times32(self._warp, ROWS), self._row))
+        rows = [
+            _existing(frame, problem.rows, frame.plus32(row, half * _HALF)) for half in range(2)
+        ]
+        first = frame.plus32(tile.column, frame.times32(self._pair, PAIR))
+        width = self.epilogue.columns
+        for block in range(width // _BLOCK):
+            column = frame.plus32(first, chunk * width + block * _BLOCK)
+            columns = _existing(frame, problem.columns, column)
+            for half in range(2):
+                pair = sums[4 * block + 2 * half : 4 * block + 2 * half + 2]
+                leaves = StagedLeaves(
+                    frame,
+                    {**tile.batch, **rows[half], **columns},
+                    problem.columns.last,
+                    PAIR,
+                    sum=together(frame, pair),
+                    loads=self._addresses(self.epilogue.loads, buffer, block, half),
+                    stores=self._addresses(self.epilogue.stores, buffer, block, half),
+                )
+                store_all(problem, leaves)
+
+    def _addresses(
+        self, boxes: Sequence[Box], buffer: Value, block: int, half: int
+    ) -> dict[Matrix, Value]:
+        """Where this lane's pair of columns of a block lies in each box."""
+        frame, b = self.frame, self.frame.b
+        found: dict[Matrix, Value] = {}
+        for box in boxes:
+            line = box.line_bytes
+            panel, byte = divmod(block * _BLOCK * box.itemsize, line)
+            within = frame.plus32(frame.times32(self._pair, PAIR * box.itemsize), byte)
+            place = frame.times32(self._row, line)  # rows that are 8 apart have one permutation
+            number = b.binary("lshr", place, frame.i32(7))
+            bits = b.binary("and", number, frame.i32(line // PIECE - 1))
+            turned = b.binary("xor", within, frame.times32(bits, PIECE))
+            known = box.offset + panel * box.panel_bytes + half * _HALF * line
+            found[box.matrix] = frame.at_byte(
+                frame.at_byte(buffer, frame.plus32(place, turned)), known
+            )
+        return found
+
+
+def _existing(frame: GridFrame, space: Space, index: Value) -> At:
+    """The variables at an index, or at 0 where that is beyond the end: the engine writes no result
+    there, but what is read for it must exist."""
+    inside = frame.b.compare("slt", index, space.size(frame))
+    at, _ = space.at(frame, frame.b.select(inside, index, frame.i32(0)))
+    return at

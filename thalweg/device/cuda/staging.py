@@ -1,0 +1,104 @@
+"""Ways of large arrays from and to a GPU, through pinned memory in parts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.device.cuda.driver import Context
+from thalweg.device.cuda.pinned import Pinned
+from thalweg.platform.forks import freed_after_fork
+
+Array = NDArray[Any]
+
+STAGE = 2 << 20  # bytes of pinned memory that a part of a large array goes through
+MAX_LANES = 8  # threads that copy: a server's bus takes what some of them bring
+
+
+class Staging:
+    """Pinned memory through which large arrays go from and to the device. Lanes take turns at the
+    parts of an array, each on a thread and a stream of its own: while some copy on the host, which
+    one thread does slower than the bus, others are on their way."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = freed_after_fork(threading.Lock())
+
+    @cached_property
+    def _lanes(self) -> list[_Lane]:
+        count = max(2, min(MAX_LANES, (os.cpu_count() or 1) // 2))
+        return [_Lane(self._context) for _ in range(count)]
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(len(self._lanes), "thalweg staging")
+
+    def upload(self, address: int, value: Array) -> None:
+        """Copy a contiguous array to an address of the device, and return when it is there."""
+        self._each(value, lambda lane, part, start: lane.upload(address + start, part))
+
+    def download(self, value: Array, address: int) -> None:
+        """Fill a contiguous array with what is at an address of the device."""
+        self._each(value, lambda lane, part, start: lane.download(part, address + start))
+
+    def _each(self, value: Array, move: Callable[[_Lane, Array, int], None]) -> None:
+        """Move all parts of an array."""
+        content = value.reshape(-1).view(np.uint8)
+        parts = [(content[at : at + STAGE], at) for at in range(0, len(content), STAGE)]
+
+        def run(number: int) -> None:
+            lane = self._lanes[number]
+            for part, start in parts[number :: len(self._lanes)]:
+                move(lane, part, start)
+            lane.wait()
+
+        with self._lock:
+            list(self._threads.map(run, range(min(len(self._lanes), len(parts)))))
+
+
+class _Lane:
+    """Pinned memory for two parts of an array: one is copied on the host, one is on its way."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._streams = context.stream(), context.stream()
+        self._stages = [Pinned(context, STAGE) for _ in self._streams]
+        self._waiting: list[Array | None] = [None, None]  # where what comes in is to go
+        self._turn = 0
+
+    def _next(self) -> int:
+        """The half that was used longest ago, which is free then."""
+        self._turn = 1 - self._turn
+        self._settle(self._turn)
+        return self._turn
+
+    def _settle(self, half: int) -> None:
+        self._context.wait(self._streams[half])
+        part, self._waiting[half] = self._waiting[half], None
+        if part is not None:
+            part[:] = self._stages[half].array[: len(part)]
+
+    def upload(self, address: int, part: Array) -> None:
+        """Send a part on its way."""
+        half = self._next()
+        stage = self._stages[half]
+        stage.array[: len(part)] = part
+        self._context.upload(address, stage.address, len(part), self._streams[half])
+
+    def download(self, part: Array, address: int) -> None:
+        """Have a part sent, which is filled later."""
+        half = self._next()
+        self._context.download(self._stages[half].address, address, len(part), self._streams[half])
+        self._waiting[half] = part
+
+    def wait(self) -> None:
+        """Until all parts are where they belong."""
+        self._settle(1 - self._turn)
+        self._settle(self._turn)

@@ -1,0 +1,259 @@
+"""Tiles nests that read windows: an iteration computes several neighbouring elements.
+
+The windows of neighbouring elements overlap, and where windows move in steps, which of them an
+element is in depends on its index modulo the step. On a target whose threads have many registers
+an iteration computes a tile of elements. The reductions over windows are unrolled, so that what the
+elements of a tile share is one expression, and what depends on the place in a tile is decided here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+
+from thalweg.ir.expr import (
+    COMPARISONS,
+    FALSE,
+    TRUE,
+    Const,
+    Expr,
+    Index,
+    Reduce,
+    Select,
+    call,
+    constant,
+    converted,
+    logical,
+)
+from thalweg.ir.functions.reductions import REDUCTIONS
+from thalweg.ir.index import Affine, FloorMod, affine, bounds_of, compared, expressed, number
+from thalweg.ir.index import variable as index_of
+from thalweg.ir.kernel import Store
+from thalweg.ir.loop import Variable, iterations
+from thalweg.ir.rewrite import walk
+from thalweg.ir.target import Target
+from thalweg.ir.types import Dtype
+from thalweg.lower.nests.loop_nest import LoopNest, Renaming
+from thalweg.platform.dtype_traits import compute_dtype
+
+Tile = dict[Variable, int]  # how many neighbours along a variable an iteration computes
+
+_MAX_TAPS = 9  # of a window that is unrolled
+_ROW, _MAX_ROW = 8, 32  # elements of a vector, and of what an iteration writes of a row
+_SIDES = (2, 3, 7)  # of a tile along a variable of which any side will do: the first that divides
+
+
+def tile_windows(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests, those that read windows tiled where the target computes several elements."""
+    if target.max_tile_taps == 0:
+        return list(nests)
+    return [_tiled(nest, target) for nest in nests]
+
+
+def _tiled(nest: LoopNest, target: Target) -> LoopNest:
+    is_large = iterations(nest.variables) >= target.min_tiled_elements
+    if not is_large or not _is_plain(nest) or not _has_windows(nest):
+        return nest
+    tile = _tile(nest, target)
+    if not tile:
+        return nest
+    loops = {v: Variable.fresh(-(-v.extent // tile.get(v, 1))) for v in nest.variables}
+    unroll = _Unroll()
+    whole = [replace(write, value=unroll.of(write.value)) for write in nest.writes]
+    writes = [
+        write
+        for place in itertools.product(*(range(side) for side in tile.values()))
+        for write in _at(whole, loops, tile, dict(zip(tile, place, strict=True)))
+    ]
+    kept = tuple(v for v in loops.values() if v.extent != 1)
+    return LoopNest.of(kept, tuple(writes), nest.nodes, aliases=nest.aliases)
+
+
+def _is_plain(nest: LoopNest) -> bool:
+    return (
+        nest.product is None
+        and not nest.serial
+        and not nest.checks
+        and all(w.is_plain and w.variables == nest.variables for w in nest.writes)
+    )
+
+
+def _has_windows(nest: LoopNest) -> bool:
+    """Whether its reductions are over the few taps of windows."""
+    return all(
+        iterations(part.variables) <= _MAX_TAPS and not REDUCTIONS[part.combine].gives_position
+        for part in _reductions(nest)
+    )
+
+
+def _reductions(nest: LoopNest) -> list[Reduce]:
+    values = [write.value for write in nest.writes]
+    return [part for part in walk(values) if isinstance(part, Reduce)]
+
+
+# The tile
+
+
+def _tile(nest: LoopNest, target: Target) -> Tile:
+    """The sides of a tile: a whole step of windows that move in steps, else a few elements along
+    variables whose windows overlap."""
+    along = _contiguous(nest)
+    taps = max([iterations(part.variables) for part in _reductions(nest)], default=1)
+    found: Tile = {}
+    for variable in reversed(nest.variables):
+        size = taps * math.prod(found.values())
+        sides = _row_sides(variable, nest) if variable is along else _sides(variable, nest)
+        best = next((side for side in sides if size * side <= target.max_tile_taps), 1)
+        if best > 1:
+            found[variable] = best
+    return found
+
+
+def _sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
+    """The sides that a tile may have along a variable, the best one first."""
+    places = [place for offsets in nest.loads.values() for place in offsets]
+    step = math.lcm(*(_step(variable, place) for place in places))
+    if step > 1:
+        return (step,) if step <= variable.extent else ()
+    if any(_overlaps(variable, place) for place in places):
+        return [side for side in _SIDES if variable.extent % side == 0]
+    return ()
+
+
+def _row_sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
+    """The same along rows of a result that are put together from several rows of what is read, in
+    whole vectors."""
+    places = [place for offsets in nest.loads.values() for place in offsets]
+    terms = [t for p in places for t in p.terms if isinstance(t, FloorMod)]
+    steps = [t.divisor * max(t.modulus, 1) for t in terms if variable in t.number.terms]
+    if not steps or any(place.factor(variable) for place in places):
+        return ()
+    sides = (math.lcm(_ROW, *steps), variable.extent)
+    return [s for s in sides if s <= _MAX_ROW and s % _ROW == 0 and variable.extent % s == 0]
+
+
+def _contiguous(nest: LoopNest) -> Variable | None:
+    """The variable along which elements are written one after the other."""
+    for variable in reversed(nest.variables):
+        if all(write.offset.factor(variable) == 1 for write in nest.writes):
+            return variable
+    return None
+
+
+def _step(variable: Variable, place: Affine) -> int:
+    """After how many values of a variable the quotients and remainders in a place repeat."""
+    terms = [t for t in place.terms if isinstance(t, FloorMod) and variable in t.number.terms]
+    wholes = [t.divisor * max(t.modulus, 1) for t in terms]
+    factors = [t.number.factor(variable) for t in terms]
+    return math.lcm(*(w // math.gcd(w, f) for w, f in zip(wholes, factors, strict=True)))
+
+
+def _overlaps(variable: Variable, place: Affine) -> bool:
+    """Whether windows that are neighbours along a variable have elements in common."""
+    stride = place.factor(variable)
+    if not stride:
+        return False
+    for term, factor in place.terms.items():
+        low, high = bounds_of(term)
+        if term is not variable and stride % factor == 0 and not math.isinf(high):
+            inside = not isinstance(term, Variable) or term.extent <= _MAX_TAPS
+            if inside and 0 < abs(stride // factor) <= high - low:
+                return True
+    return False
+
+
+def _at(
+    writes: Iterable[Store], loops: dict[Variable, Variable], tile: Tile, place: Tile
+) -> list[Store]:
+    """The writes of one element of a tile."""
+    sums = {
+        v: index_of(loop).scaled(tile.get(v, 1)) + number(place.get(v, 0))
+        for v, loop in loops.items()
+    }
+    move = _Substitute(sums)
+    inside = reduce(_both, [_below(sums[v], v.extent) for v in tile], TRUE)
+    variables = tuple(v for v in loops.values() if v.extent != 1)
+    return [
+        replace(
+            write,
+            variables=variables,
+            offset=move.place(write.offset),
+            value=move.of(write.value),
+            inside=None if inside is TRUE else inside,
+        )
+        for write in writes
+    ]
+
+
+def _both(one: Expr, other: Expr) -> Expr:
+    return logical("and", (one, other))
+
+
+def _below(index: Affine, size: int) -> Expr:
+    decided = compared("lt", index, number(size))
+    return TRUE if decided else expressed(index) < size
+
+
+# Expressions
+
+
+class _Substitute(Renaming):
+    """Sums for variables, with all that follows from them."""
+
+    def rebuilt(self, node: Expr) -> Expr:
+        made = super().rebuilt(node)
+        if made.is_index and not isinstance(made, Const | Index):
+            return expressed(affine(made))
+        return made
+
+    def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
+        if function in COMPARISONS and all(part.is_index for part in arguments):
+            decided = compared(function, *map(affine, arguments))
+            if decided is not None:
+                return TRUE if decided else FALSE
+        if function in ("and", "or", "not"):
+            return logical(function, arguments)
+        return super().call(function, arguments)
+
+    def cast(self, value: Expr, target: Dtype) -> Expr:
+        return converted(value, target)
+
+    def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
+        made = Select(condition, chosen, otherwise)
+        if isinstance(condition, Const):
+            return converted(chosen if condition.value else otherwise, made.dtype)
+        return made
+
+
+class _Unroll(_Substitute):
+    """Reductions as expressions over all their elements."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def rebuilt(self, node: Expr) -> Expr:
+        if not isinstance(node, Reduce):
+            return super().rebuilt(node)
+        row = REDUCTIONS[node.combine]
+        wide = compute_dtype(node.dtype) if row.rounds else node.dtype
+        return converted(self._level(node, node.variables, self.new(node.body), wide), node.dtype)
+
+    def _level(
+        self, node: Reduce, variables: tuple[Variable, ...], body: Expr, wide: Dtype
+    ) -> Expr:
+        """The elements along the first variable, each a reduction over the others: rows of a
+        window, which several windows have in common."""
+        if not variables:
+            return converted(body, wide)
+        first, *others = variables
+        parts = [
+            self._level(node, tuple(others), _Substitute({first: number(n)}).of(body), wide)
+            for n in range(first.extent)
+        ]
+        row = REDUCTIONS[node.combine]
+        identity = constant(row.identity(wide), wide)
+        parts = [part for part in parts if part is not identity]
+        return reduce(partial(call, row.function), parts) if parts else identity
