@@ -62,17 +62,15 @@ class AttentionEmitter:
     # Where the block is
 
     def _place(self) -> tuple[At, Value]:
-        """The batch of this block, and its first row (i32). Blocks that have most to do of a batch
-        come first."""
-        frame, form = self.frame, self.form
-        end = self._extent(form.row.extent)
-        blocks = frame.chunks32(end, self.schedule.rows)
-        number = frame.grid.block()
-        batches = frame.over32(number, blocks)
-        block = frame.modulo32(number, blocks)
+        """The batch of this block, and its first row (i32). Blocks that have most to do come first,
+        of all batches: those that are left for the end are short."""
+        frame, form, number = self.frame, self.form, self.frame.grid.block()
+        batches = Space(form.batch).size(frame)
+        block = frame.over32(number, batches)
         if form.order == "up to row":
+            blocks = frame.chunks32(self._extent(form.row.extent), self.schedule.rows)
             block = frame.b.binary("sub", frame.plus32(blocks, -1), block)
-        at, _ = Space(form.batch).at(frame, batches)
+        at, _ = Space(form.batch).at(frame, frame.modulo32(number, batches))
         return at, frame.times32(block, self.schedule.rows)
 
     def _extent(self, extent: int) -> Value:
