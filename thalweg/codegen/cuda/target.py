@@ -47,7 +47,7 @@ class CudaTarget(Target):
     # Every element is far: what matters is how often memory is read and written at all.
     load_cost: float = 4.0
     store_cost: float = 4.0
-    far_cost: float = 16.0
+    far_cost: float = 32.0
     far_bytes: int = 32 << 20
 
     # Kernels are split over the grid when they are emitted, by their own sizes.
