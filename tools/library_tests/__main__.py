@@ -130,6 +130,7 @@ def _environment(library: Library, file: Path, given: argparse.Namespace) -> dic
         "MPLBACKEND": "agg",
         "PYTHONWARNINGS": "ignore",
         "LIBRARY_PACKAGE": library.package,
+        "LIBRARY_LEFT_OUT": "|".join(pattern for pattern, _ in library.left_out),
         "LIBRARY_PEER": "" if given.peer == sys.executable else given.peer,
     }
 

@@ -29,6 +29,18 @@ _PATCHES = [
         "__import__('thalweg').compat.as_text(n)",
         "h5py 3 returns the names of weights as text",
     ),
+    Patch(
+        "keras.engine.saving",
+        r"\bif weight_names:",
+        "if len(weight_names):",
+        "h5py 3 returns the names of weights in an array",
+    ),
+    Patch(
+        "keras.utils.conv_utils",
+        r"\bkernel\[slices\]",
+        "kernel[tuple(slices)]",
+        "NumPy takes no list of slices as an index any more",
+    ),
 ]
 
 
