@@ -25,10 +25,11 @@ _KERAS = (
     ("test_documentation", "checks the documentation's own sources"),
     ("test_doc_auto_generation", "checks the documentation's own sources"),
     ("test_data_utils", _DOWNLOADS),
+    (r"test_api\.py", _THEANO),
     ("multi_gpu", _NO_GPU),
     ("cudnn", _NO_GPU),
     ("test_in_top_k", "counts on the order in which NumPy 1 sorted equal numbers"),
-    (r"test_h5dict_(attrs|groups)", "needs h5py 2"),
+    (r"test_(h5dict|H5Dict)_(attrs|groups)", "needs h5py 2"),
     (
         r"test_(ordered_enqueuer|on_epoch_end)_processes|test_context_switch",
         "starts interpreters anew, in which pytest has prepared nothing",

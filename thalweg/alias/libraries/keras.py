@@ -36,6 +36,12 @@ _PATCHES = [
         "h5py 3 returns the names of weights in an array",
     ),
     Patch(
+        "keras.utils.io_utils",
+        r"(?<=h5py\.File\('in-memory-h5py', )(?=driver)",
+        "mode='a', ",
+        "h5py 3 opens files to read only",
+    ),
+    Patch(
         "keras.utils.conv_utils",
         r"\bkernel\[slices\]",
         "kernel[tuple(slices)]",
