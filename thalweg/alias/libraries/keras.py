@@ -42,6 +42,12 @@ _PATCHES = [
         "h5py 3 opens files to read only",
     ),
     Patch(
+        "keras.utils.io_utils",
+        r"\bh5file\.fid\b",
+        "h5file.id",
+        "h5py 3 calls it by its one name",
+    ),
+    Patch(
         "keras.utils.conv_utils",
         r"\bkernel\[slices\]",
         "kernel[tuple(slices)]",
