@@ -64,6 +64,9 @@ class Op:
     of_process: ClassVar[bool] = False
     #: none of TensorFlow's ops: no other system can load a graph that has it
     private: ClassVar[bool] = False
+    #: its NumPy kernel takes time in proportion to the bytes of its inputs: with few of them it is
+    #: not worth another thread
+    inexpensive: ClassVar[bool] = False
     #: may wait for another node or step: the executor lets everything else go on meanwhile
     blocking: ClassVar[bool] = False
     #: its kernel takes a function, which it calls with (value, error) when there is one of them
@@ -80,6 +83,9 @@ class Op:
     numpy: ClassVar[Callable[..., Any]]
     #: (self, context, *inputs) -> as numpy; for kernels that touch resources or the step
     kernel: ClassVar[Callable[..., Any]]
+    #: (self, context, done, *inputs) -> whether it began what `kernel` waits for: `done` is then
+    #: called once with (value, error), on any thread. For blocking ops
+    start: ClassVar[Callable[..., bool]]
     #: (self, node, *dy) -> one gradient tensor or None per flat input
     gradient: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Expr) -> Expr: the loop lowering of an elementwise op

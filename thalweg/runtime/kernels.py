@@ -120,13 +120,22 @@ def _with_host_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
+    return _grouped(node, node.op.kernel if takes_context else node.op.numpy, int(takes_context))
+
+
+def starter_of(node: Node) -> Callable[..., bool] | None:
+    """What begins a node that may block, where its op can: (context, done, *inputs)"""
+    return _grouped(node, node.op.start, 2) if node.op.has("start") else None
+
+
+def _grouped(node: Node, function: Callable[..., Any], before: int) -> Callable[..., Any]:
+    """A function of the op, which takes lists, as one of flat inputs, behind some other values."""
     op = node.op
-    function = op.kernel if takes_context else op.numpy
     if not op.parsed.has_lists:
         return function
-    places = range(takes_context + len(node.inputs))
-    grouped = op.parsed.group(places[takes_context:], node.input_counts())
-    wanted: list[Any] = [*places[:takes_context], *map(_place, grouped)]
+    places = range(before + len(node.inputs))
+    grouped = op.parsed.group(places[before:], node.input_counts())
+    wanted: list[Any] = [*places[:before], *map(_place, grouped)]
 
     def call(*flat: Any) -> Any:
         return function(*[flat[at] if type(at) is int else list(flat[at]) for at in wanted])

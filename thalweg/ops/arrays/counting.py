@@ -51,6 +51,7 @@ class Unique(Op):
 
     signature = "x: T -> y: T, idx: out_idx; out_idx: index"
     host_only = True
+    inexpensive = True
     not_differentiable = True
     out_idx: DType = dtypes.int32
 

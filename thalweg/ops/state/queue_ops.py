@@ -18,9 +18,10 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
 from thalweg.ops.core.context import Context
+from thalweg.ops.core.waiting import Done
 from thalweg.ops.state import queue_state
 from thalweg.ops.state.queue_elements import Components, invalid
-from thalweg.ops.state.queue_state import Queue
+from thalweg.ops.state.queue_state import Put, Queue, Request, Take, Told
 
 Array = NDArray[Any]
 
@@ -160,6 +161,13 @@ class WaitingQueueOp(QueueOp, abstract=True):
         """For how many seconds to wait; -1 is for ever."""
         return self.timeout_ms / 1000 if self.timeout_ms >= 0 else -1
 
+    def begin(self, context: Context, request: Request, handle: Queue, told: Told) -> bool:
+        """Ask a queue for something, unless a thread must watch the clock."""
+        if self.timeout_ms >= 0:
+            return False
+        handle.start(request, context.cancellation, told)
+        return True
+
 
 class QueueEnqueue(WaitingQueueOp):
     """Adds an element."""
@@ -172,6 +180,10 @@ class QueueEnqueue(WaitingQueueOp):
     def kernel(self, context: Context, handle: Queue, components: list[Array]) -> tuple[()]:
         handle.enqueue(components, context.cancellation, self.limit)
         return ()
+
+    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> bool:
+        request = Put([handle.components.element(components)])
+        return self.begin(context, request, handle, lambda error: done((), error))
 
 
 class QueueEnqueueV2(QueueEnqueue):
@@ -191,6 +203,10 @@ class QueueEnqueueMany(WaitingQueueOp):
     def kernel(self, context: Context, handle: Queue, components: list[Array]) -> tuple[()]:
         handle.enqueue_many(components, context.cancellation, self.limit)
         return ()
+
+    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> bool:
+        request = Put(handle.components.elements(components))
+        return self.begin(context, request, handle, lambda error: done((), error))
 
 
 class QueueEnqueueManyV2(QueueEnqueueMany):
@@ -229,6 +245,15 @@ class QueueDequeue(DequeueOp):
     def kernel(self, context: Context, handle: Queue) -> tuple[Array, ...]:
         self.check(handle)
         return handle.dequeue(context.cancellation, self.limit)
+
+    def start(self, context: Context, done: Done, handle: Queue) -> bool:
+        self.check(handle)
+        request = Take(1)
+
+        def told(error: BaseException | None) -> None:
+            done(None if error else request.taken[0], error)
+
+        return self.begin(context, request, handle, told)
 
 
 class QueueDequeueV2(QueueDequeue):

@@ -18,7 +18,7 @@ from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Executable
+from thalweg.runtime.compiled import Executable, host_arrays
 from thalweg.runtime.dataflow.scheduler import (
     Done,
     EventDriven,
@@ -30,7 +30,9 @@ from thalweg.runtime.dataflow.scheduler import (
 from thalweg.runtime.dataflow.straight import StraightGraph
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
-from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
+from thalweg.runtime.kernels import Call, Context, located, outputs_of, raise_at
+
+_MAX_SHORT = 1 << 20  # bytes of the inputs of an inexpensive call
 
 
 class Dataflow:
@@ -199,7 +201,9 @@ class _Run:
         if vertex.spec.is_async:
             self._start(iteration, vertex, inputs)
             return
-        if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call)):
+        if vertex.starter is not None and self._begin_call(iteration, vertex, inputs):
+            return
+        if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call, inputs)):
             iteration.out += 1
             self._scheduler.deferred.append((iteration, vertex, inputs))
             return
@@ -396,6 +400,31 @@ class _Run:
 
         self.result(vertex, [done, *inputs])
 
+    def _begin_call(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> bool:
+        """Begin a call that may block, for which no thread then waits; whether that can be."""
+        call, starter = vertex.call, vertex.starter
+        if self._scheduler.notify is None or call is None or starter is None:
+            return False
+
+        def done(value: Any, error: BaseException | None) -> None:
+            if isinstance(error, Exception):
+                error = located(error, call.node)
+            self._scheduler.come_back(Done(iteration, vertex, value, error))
+
+        iteration.out += 1
+        self._scheduler.under_way += 1
+        given = host_arrays(inputs)
+        try:
+            for position in call.references:
+                given[position] = inputs[position].read()
+            if starter(self._context_of(call), done, *given):
+                return True
+        except Exception as error:
+            raise_at(error, call.node)
+        iteration.out -= 1
+        self._scheduler.under_way -= 1
+        return False
+
     def come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
         """Take what a call gave that was deferred or under way."""
         iteration.out -= 1
@@ -440,11 +469,17 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
 
 
-def _is_short(call: Call | None) -> bool:
+def _is_short(call: Call | None, inputs: Sequence[Any]) -> bool:
     """Whether a call takes less time than to hand it to another thread."""
     if call is None:
         return False
-    function = call.function
+    function, op = call.function, call.node.op
     if isinstance(function, Executable):
-        return function.holds_gil
-    return isinstance(call.node.op, Transfer) or not call.node.inputs
+        if function.holds_gil:
+            return True
+        is_inexpensive = function.is_inexpensive
+    elif isinstance(op, Transfer) or not call.node.inputs:
+        return True
+    else:
+        is_inexpensive = op.inexpensive
+    return is_inexpensive and sum([getattr(each, "nbytes", 0) for each in inputs]) <= _MAX_SHORT
