@@ -71,6 +71,8 @@ class Op:
     blocking: ClassVar[bool] = False
     #: its kernel takes a function, which it calls with (value, error) when there is one of them
     asynchronous: ClassVar[bool] = False
+    #: whether `start` may be called instead of `kernel`
+    can_start: ClassVar[bool] | property = True
     #: the kinds of devices that have a kernel for it
     device_kinds: ClassVar[frozenset[str]] = frozenset({"CPU"})
 
@@ -83,9 +85,9 @@ class Op:
     numpy: ClassVar[Callable[..., Any]]
     #: (self, context, *inputs) -> as numpy; for kernels that touch resources or the step
     kernel: ClassVar[Callable[..., Any]]
-    #: (self, context, done, *inputs) -> whether it began what `kernel` waits for: `done` is then
-    #: called once with (value, error), on any thread. For blocking ops
-    start: ClassVar[Callable[..., bool]]
+    #: (self, context, done, *inputs): begins what `kernel` of a blocking op waits for, and calls
+    #: `done` once with (value, error), on any thread
+    start: ClassVar[Callable[..., None]]
     #: (self, node, *dy) -> one gradient tensor or None per flat input
     gradient: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Expr) -> Expr: the loop lowering of an elementwise op

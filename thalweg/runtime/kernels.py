@@ -123,9 +123,23 @@ def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
     return _grouped(node, node.op.kernel if takes_context else node.op.numpy, int(takes_context))
 
 
-def starter_of(node: Node) -> Callable[..., bool] | None:
-    """What begins a node that may block, where its op can: (context, done, *inputs)"""
-    return _grouped(node, node.op.start, 2) if node.op.has("start") else None
+def starter_of(call: Call) -> Callable[..., None] | None:
+    """What begins a call that may block, where its op can: (context, done, *inputs)"""
+    node, op = call.node, call.node.op
+    if not op.has("start") or not op.can_start:
+        return None
+    start = _grouped(node, op.start, 2)
+
+    def begin(context: Any, done: Callable[..., None], *inputs: Any) -> None:
+        def told(value: Any, error: BaseException | None) -> None:
+            done(value, located(error, node) if isinstance(error, Exception) else error)
+
+        given = host_arrays(inputs)
+        for position in call.references:
+            given[position] = inputs[position].read()
+        start(context, told, *given)
+
+    return begin
 
 
 def _grouped(node: Node, function: Callable[..., Any], before: int) -> Callable[..., Any]:

@@ -405,9 +405,8 @@ class AccumulatorAwait(AccumulatorOp, name="ThalwegAccumulatorAwait"):
 
     def start(
         self, context: Context, done: Done, handle: Accumulator[Any], num_required: Array
-    ) -> bool:
+    ) -> None:
         handle.start_await(int(num_required), context.cancellation, done)
-        return True
 
 
 class AccumulatorSetGlobalStep(AccumulatorOp):
@@ -449,9 +448,8 @@ class AccumulatorTakeGradient(AccumulatorOp):
 
     def start(
         self, context: Context, done: Done, handle: DenseAccumulator, num_required: Array
-    ) -> bool:
+    ) -> None:
         handle.start_take(int(num_required), context.cancellation, done)
-        return True
 
 
 class SparseAccumulatorApplyGradient(AccumulatorOp):
@@ -499,12 +497,11 @@ class SparseAccumulatorTakeGradient(AccumulatorOp):
 
     def start(
         self, context: Context, done: Done, handle: SparseAccumulator, num_required: Array
-    ) -> bool:
+    ) -> None:
         def taken(gradient: SparseGradient | None, error: BaseException | None) -> None:
             done(gradient and gradient.parts, error)
 
         handle.start_take(int(num_required), context.cancellation, taken)
-        return True
 
 
 # What users see

@@ -21,7 +21,7 @@ from thalweg.ops.core.context import Context
 from thalweg.ops.core.waiting import Done
 from thalweg.ops.state import queue_state
 from thalweg.ops.state.queue_elements import Components, invalid
-from thalweg.ops.state.queue_state import Put, Queue, Request, Take, Told
+from thalweg.ops.state.queue_state import Put, Queue, Take
 
 Array = NDArray[Any]
 
@@ -161,12 +161,10 @@ class WaitingQueueOp(QueueOp, abstract=True):
         """For how many seconds to wait; -1 is for ever."""
         return self.timeout_ms / 1000 if self.timeout_ms >= 0 else -1
 
-    def begin(self, context: Context, request: Request, handle: Queue, told: Told) -> bool:
-        """Ask a queue for something, unless a thread must watch the clock."""
-        if self.timeout_ms >= 0:
-            return False
-        handle.start(request, context.cancellation, told)
-        return True
+    @property
+    def can_start(self) -> bool:
+        """Whether no thread must watch the clock."""
+        return self.timeout_ms < 0
 
 
 class QueueEnqueue(WaitingQueueOp):
@@ -181,9 +179,9 @@ class QueueEnqueue(WaitingQueueOp):
         handle.enqueue(components, context.cancellation, self.limit)
         return ()
 
-    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> bool:
+    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> None:
         request = Put([handle.components.element(components)])
-        return self.begin(context, request, handle, lambda error: done((), error))
+        handle.start(request, context.cancellation, lambda error: done((), error))
 
 
 class QueueEnqueueV2(QueueEnqueue):
@@ -204,9 +202,9 @@ class QueueEnqueueMany(WaitingQueueOp):
         handle.enqueue_many(components, context.cancellation, self.limit)
         return ()
 
-    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> bool:
+    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> None:
         request = Put(handle.components.elements(components))
-        return self.begin(context, request, handle, lambda error: done((), error))
+        handle.start(request, context.cancellation, lambda error: done((), error))
 
 
 class QueueEnqueueManyV2(QueueEnqueueMany):
@@ -246,14 +244,14 @@ class QueueDequeue(DequeueOp):
         self.check(handle)
         return handle.dequeue(context.cancellation, self.limit)
 
-    def start(self, context: Context, done: Done, handle: Queue) -> bool:
+    def start(self, context: Context, done: Done, handle: Queue) -> None:
         self.check(handle)
         request = Take(1)
 
         def told(error: BaseException | None) -> None:
             done(None if error else request.taken[0], error)
 
-        return self.begin(context, request, handle, told)
+        handle.start(request, context.cancellation, told)
 
 
 class QueueDequeueV2(QueueDequeue):

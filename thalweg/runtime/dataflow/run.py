@@ -18,7 +18,7 @@ from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Executable, host_arrays
+from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import (
     Done,
     EventDriven,
@@ -27,12 +27,10 @@ from thalweg.runtime.dataflow.scheduler import (
     Scheduler,
     Soon,
 )
-from thalweg.runtime.dataflow.straight import StraightGraph
+from thalweg.runtime.dataflow.straight import StraightGraph, are_large
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
-from thalweg.runtime.kernels import Call, Context, located, outputs_of, raise_at
-
-_MAX_SHORT = 1 << 20  # bytes of the inputs of an inexpensive call
+from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
 
 
 class Dataflow:
@@ -199,9 +197,11 @@ class _Run:
         inputs = values[vertex.first : vertex.last]
         values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
         if vertex.spec.is_async:
-            self._start(iteration, vertex, inputs)
+            self._start(iteration, vertex, lambda done: self.result(vertex, [done, *inputs]))
             return
-        if vertex.starter is not None and self._begin_call(iteration, vertex, inputs):
+        if vertex.starter is not None and self._scheduler.notify is not None:
+            begin, context = vertex.starter, self._context_of(vertex.call)  # pyright: ignore[reportArgumentType] - a call
+            self._start(iteration, vertex, lambda done: begin(context, done, *inputs))
             return
         if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call, inputs)):
             iteration.out += 1
@@ -390,7 +390,9 @@ class _Run:
 
     # Calls that may block
 
-    def _start(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
+    def _start(
+        self, iteration: Iteration, vertex: WiredVertex, begin: Callable[[Any], None]
+    ) -> None:
         """Begin a call that hands on its value or error later, from any thread."""
         iteration.out += 1
         self._scheduler.under_way += 1
@@ -398,32 +400,10 @@ class _Run:
         def done(value: Any, error: BaseException | None) -> None:
             self._scheduler.come_back(Done(iteration, vertex, value, error))
 
-        self.result(vertex, [done, *inputs])
-
-    def _begin_call(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> bool:
-        """Begin a call that may block, for which no thread then waits; whether that can be."""
-        call, starter = vertex.call, vertex.starter
-        if self._scheduler.notify is None or call is None or starter is None:
-            return False
-
-        def done(value: Any, error: BaseException | None) -> None:
-            if isinstance(error, Exception):
-                error = located(error, call.node)
-            self._scheduler.come_back(Done(iteration, vertex, value, error))
-
-        iteration.out += 1
-        self._scheduler.under_way += 1
-        given = host_arrays(inputs)
         try:
-            for position in call.references:
-                given[position] = inputs[position].read()
-            if starter(self._context_of(call), done, *given):
-                return True
+            begin(done)
         except Exception as error:
-            raise_at(error, call.node)
-        iteration.out -= 1
-        self._scheduler.under_way -= 1
-        return False
+            raise_at(error, vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
 
     def come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
         """Take what a call gave that was deferred or under way."""
@@ -482,4 +462,4 @@ def _is_short(call: Call | None, inputs: Sequence[Any]) -> bool:
         return True
     else:
         is_inexpensive = op.inexpensive
-    return is_inexpensive and sum([getattr(each, "nbytes", 0) for each in inputs]) <= _MAX_SHORT
+    return is_inexpensive and not are_large(inputs)

@@ -45,7 +45,7 @@ class WiredVertex:
     controls: tuple[int, ...] = ()
     triggers: tuple[int, ...] = ()  # control edges to what fires dead or alive
     is_awaited: bool = False  # whether there are any of both
-    starter: Callable[..., bool] | None = None  # of a call that may block: begins it
+    starter: Callable[..., None] | None = None  # of a call that may block: begins it
 
 
 class FrameWiring:
@@ -122,7 +122,7 @@ class Wiring:
             at = len(frame.vertices)
             wired = WiredVertex(vertex, int(vertex.kind), vertex.call, at, *slots)
             if vertex.blocks and vertex.call is not None:
-                wired.starter = starter_of(vertex.call.node)
+                wired.starter = starter_of(vertex.call)
             frame.vertices.append(wired)
             frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:
