@@ -47,7 +47,7 @@ class CudaTarget(Target):
     # Every element is far: what matters is how often memory is read and written at all.
     load_cost: float = 4.0
     store_cost: float = 4.0
-    far_cost: float = 16.0
+    far_cost: float = 32.0
     far_bytes: int = 32 << 20
 
     max_writes: int = 16  # small ones of channels go with the sums that they are made of
