@@ -17,7 +17,7 @@ from thalweg.codegen.cuda.loops.combine import shared_bytes
 from thalweg.codegen.cuda.loops.emit import EachEmitter, GridEmitter
 from thalweg.codegen.cuda.loops.mapping import Kind, Mapping, block_count, item_count, mapping_of
 from thalweg.codegen.cuda.loops.scan import ScanEmitter, scan_bytes
-from thalweg.codegen.cuda.loops.split import Phase, Split, combining, split_of
+from thalweg.codegen.cuda.loops.split import COLUMN_BLOCKS, Phase, Split, combining, split_of
 from thalweg.codegen.cuda.loops.team import TeamEmitter
 from thalweg.codegen.cuda.loops.transpose import TransposeEmitter, transpose_bytes
 from thalweg.codegen.cuda.target import CudaTarget
@@ -36,6 +36,8 @@ def emit_loops(
     module = GridModule(target)
     mapping = mapping_of(simplest(kernel), target, aligned)
     split = split_of(mapping)
+    if mapping.kind == "column":
+        module.min_blocks = COLUMN_BLOCKS
     writing = _Writing(module, kernel, guarded, aligned)
     if split is None:
         writing.entry("kernel", mapping)

@@ -27,7 +27,7 @@ _CELL = 8  # bytes of a value in scratch memory
 _MAX_ELEMENTS = 1 << 15  # that a block reduces in less time than a second launch takes
 _MIN_TERMS = 64  # of a part
 _MAX_PARTS = 512
-_BLOCKS = 2  # of the first launch that a multiprocessor has at once
+COLUMN_BLOCKS = 2  # of sums of columns that a multiprocessor has at once
 _COMBINING_TEAM, _COMBINING_SIDE = 64, 8  # of the second launch: its loads are under way together
 
 
@@ -75,7 +75,7 @@ def split_of(mapping: Mapping) -> Split | None:
     blocks = block_count(mapping, items)
     terms = max(map(terms_of, shared))
     elements = items * mapping.item_width
-    wanted = _BLOCKS * mapping.target.multiprocessors // blocks
+    wanted = COLUMN_BLOCKS * mapping.target.multiprocessors // blocks
     parts = _even_parts(mapping, terms, min(wanted, terms // _MIN_TERMS, _MAX_PARTS))
     if parts < 2 or 2 * blocks > mapping.target.multiprocessors:
         return None

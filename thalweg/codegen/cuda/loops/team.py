@@ -25,6 +25,7 @@ from thalweg.codegen.math.reductions import accumulator_of
 from thalweg.ir.expr import Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
+_MIN_CHAINS = 8  # of additions that wait for each other, side by side
 _MIN_UNROLLED = 8  # that it has in all
 _MIN_COMPENSATED = 256  # terms of a sum that it adds up: more would lose digits
 
@@ -252,12 +253,14 @@ class TeamComputation(GridComputation):
         take: Callable[[Value, Slots], Slots],
     ) -> tuple[Value, Slots]:
         """Where whole runs of several elements end, and the states there. Of long sums, each run
-        starts from zero and is added with what rounding takes from the total kept beside it."""
+        starts from zero and is added with what rounding takes from the total kept beside it. The
+        elements of a run have states of their own, unless there are enough of those in lanes."""
         b, (first, end, step) = self._b, span
         totals = Totals(b, group)
         kept = totals.rounds and _is_long(group[0], _MIN_COMPENSATED * step)
+        chained = not kept and sum(value.type.lanes for value in flat(start)) >= _MIN_CHAINS
         side = [slot for _ in range(UNROLLED) for slot in start]
-        carried = totals.start(start) if kept else side
+        carried = totals.start(start) if kept else start if chained else side
         last = b.binary("sub", end, constant(I64, (UNROLLED - 1) * step))
         stride = constant(I64, UNROLLED * step)
         with b.loop(first, last, stride, [first, *flat(carried)]) as loop:
@@ -265,14 +268,18 @@ class TeamComputation(GridComputation):
             slots = side if kept else before
             for number in range(UNROLLED):
                 index = b.binary("add", loop.index, constant(I64, number * step))
-                mine = slots[number * len(start) : (number + 1) * len(start)]
-                after += take(index, mine)
+                place = 0 if chained else number * len(start)
+                taken = take(index, slots[place : place + len(start)])
+                after, slots = ([], taken) if chained else (after + taken, slots)
+            after = slots if chained else after
             if kept:
                 after = totals.take(before, self._side_by_side(group, after, len(start)))
             loop.next = [b.binary("add", loop.index, stride), *flat(after)]
         done = like(carried, loop.results[1:])
         if kept:
             return loop.results[0], totals.states(done)
+        if chained:
+            return loop.results[0], done
         return loop.results[0], self._side_by_side(group, done, len(start))
 
     def _side_by_side(self, group: Sequence[Reduce], slots: Slots, copies: int) -> Slots:
