@@ -158,7 +158,7 @@ conformance-libraries: .venv/.stamp
 	@test -n "$(LIB_TESTS)" || { echo "usage: make conformance-libraries LIB_TESTS=<the sources of libraries>"; exit 1; }
 	$(BIN)/python -m pip install --quiet -e ".[keras,slim,estimator]"
 	mkdir -p build
-	$(BIN)/python -m tools.library_tests $(LIB_TESTS) --markdown build/libraries.md
+	$(BIN)/python -m tools.library_tests $(LIB_TESTS) --results build/libraries.json --markdown build/libraries.md
 
 clean:
 	rm -rf .venv .bench-venv .docs-venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -119,13 +119,36 @@ def _with_host_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
+    return _grouped(node, node.op.kernel if takes_context else node.op.numpy, int(takes_context))
+
+
+def starter_of(call: Call) -> Callable[..., None] | None:
+    """What begins a call that may block, where its op can: (context, done, *inputs)"""
+    node, op = call.node, call.node.op
+    if not op.has("start") or not op.can_start:
+        return None
+    start = _grouped(node, op.start, 2)
+
+    def begin(context: Any, done: Callable[..., None], *inputs: Any) -> None:
+        def told(value: Any, error: BaseException | None) -> None:
+            done(value, located(error, node) if isinstance(error, Exception) else error)
+
+        given = host_arrays(inputs)
+        for position in call.references:
+            given[position] = inputs[position].read()
+        start(context, told, *given)
+
+    return begin
+
+
+def _grouped(node: Node, function: Callable[..., Any], before: int) -> Callable[..., Any]:
+    """A function of the op, which takes lists, as one of flat inputs, behind some other values."""
     op = node.op
-    function = op.kernel if takes_context else op.numpy
     if not op.parsed.has_lists:
         return function
-    places = range(takes_context + len(node.inputs))
-    grouped = op.parsed.group(places[takes_context:], node.input_counts())
-    wanted: list[Any] = [*places[:takes_context], *map(_place, grouped)]
+    places = range(before + len(node.inputs))
+    grouped = op.parsed.group(places[before:], node.input_counts())
+    wanted: list[Any] = [*places[:before], *map(_place, grouped)]
 
     def call(*flat: Any) -> Any:
         return function(*[flat[at] if type(at) is int else list(flat[at]) for at in wanted])

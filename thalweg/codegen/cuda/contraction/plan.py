@@ -141,21 +141,21 @@ def _grouped(
     if own and n > _MAX_OWN_COLUMNS:
         return
     made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
-    for candidate in _stored_ways(padded, made, is_copied):
+    for candidate in _stored_ways(padded, made):
         plan = wgmma.Plan(Work(padded, candidate))
         stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))
         if stages >= _MIN_STAGES:
             yield replace(candidate, stages=stages), padded
 
 
-def _stored_ways(problem: Problem, made: Schedule, is_copied: bool) -> Iterator[Schedule]:
+def _stored_ways(problem: Problem, made: Schedule) -> Iterator[Schedule]:
     """A tile by wgmma whose sums go out through registers, or through shared memory; where there is
     room for two blocks on a multiprocessor, these too."""
     yield made
-    buffers = _buffers(problem, made) if is_copied else 0
+    buffers = _buffers(problem, made)
     if buffers:
         yield replace(made, buffers=buffers)
-    if buffers and made.n <= _MAX_SHARED_COLUMNS:
+    if buffers and made.n <= _MAX_SHARED_COLUMNS and made.loaders != _OWN_LOADERS:
         yield replace(made, buffers=2, residents=_RESIDENTS)
 
 
