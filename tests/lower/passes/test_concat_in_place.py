@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import thalweg as tf
-from thalweg.ir.expr import Load
+from tests.codegen.cuda.sessions import emulated_kernels, run
+from tests.codegen.oracle import close
+from tests.ops.harness import on_reference_kernels
+from thalweg.ir.expr import Load, Select
 from thalweg.ir.index import Affine, floor_mod, total
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
@@ -265,3 +268,26 @@ def test_what_several_kernels_make_is_made_in_one_matrix(make: Any):
 @pytest.mark.parametrize("make", [a_part_that_is_asked_for, a_part_that_is_read_twice])
 def test_what_is_asked_for_or_read_elsewhere_is_copied(make: Any):
     assert copies(make) == 1  # of three
+
+
+def test_other_readers_read_the_whole_where_a_target_reads_rows_apart() -> None:
+    """Gradients of activations read them: a GPU finds them in the concatenation."""
+    rng = np.random.default_rng(2)
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [12, 16])
+        weights = [tf.constant(rng.standard_normal([16, n]), tf.float32) for n in (16, 8, 24)]
+        branches = [tf.tanh(tf.matmul(x, w)) for w in weights]
+        joined = tf.concat(branches, 1)
+        y = tf.matmul(joined, tf.constant(rng.standard_normal([48, 8]), tf.float32))
+        fetches = [y, *tf.gradients(y * y, [x])]
+        feeds = {x: rng.standard_normal([12, 16]).astype(np.float32)}
+        with on_reference_kernels() as session:
+            wanted = session.run(fetches, feeds)
+        with emulated_kernels() as machine:
+            found = run(fetches, feeds)
+    for one, other in zip(found, wanted, strict=True):
+        close(one, other, 1e-4, "concat")
+    stored = [store for kernel in machine.ran for store in kernel.stores]
+    apart = [store for store in stored if 48 in store.offset.terms.values()]
+    assert len(apart) == len(weights) + 1  # a product each, where the whole has it, and dy
+    assert not any(isinstance(store.value, Select) for store in stored)

@@ -1,8 +1,9 @@
 """Removes copies that interleave tensors: their producers write into the result.
 
 A nest that only copies tensors into a buffer (`concat` of columns, `stack` and a transpose) is
-removed where each tensor has one producer and no other reader: the producer writes to the offsets
-of the result instead.
+removed where each tensor has one producer: that writes to the offsets of the result instead. Where
+a target reads rows of the result as fast as rows of a tensor, other readers read them there; else
+there may be none.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thalweg.ir.expr import Load
+from thalweg.ir.expr import Expr, Load
 from thalweg.ir.index import Affine, Term, bounds_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, users_of
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, users_of
 from thalweg.lower.passes.alias_concat import (
     Limits,
     Step,
@@ -75,17 +76,23 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
             continue
         (whole,) = copy.targets
         inner = all(buffer.kind is BufferKind.TEMPORARY for buffer in (whole, *parts))
-        alone = all(readers[part] == [position] and len(writers[part]) == 1 for part in parts)
-        if not inner or not alone or writers[whole] != [position]:
+        once = all(len(writers[part]) == 1 for part in parts) and writers[whole] == [position]
+        others = {place for part in parts for place in readers[part]} - {position}
+        if not inner or not once or (others and not target.reads_strided):
             continue
         places = dict.fromkeys(writers[part][0] for part in parts)
-        changed = [
-            _writing_there(result[place], parts, whole, templates, target) for place in places
-        ]
-        if None not in changed:
+        changed = {
+            place: _writing_there(result[place], parts, whole, templates, target)
+            for place in places
+        }
+        for place in others:
+            is_copy = bool(find_once(nests[place], known, _layouts))
+            reader = None if is_copy else changed.get(place, result[place])
+            changed[place] = _reading_there(reader, parts, whole)
+        if None not in changed.values():
             result[position] = None
-            for place, producer in zip(places, changed, strict=True):
-                result[place] = producer
+            for place, nest in changed.items():
+                result[place] = nest
     return [nest for nest in result if nest is not None]
 
 
@@ -138,8 +145,36 @@ def _template_writing(
             continue
         place = layout.place(write.offset)
         # The tiles of a contraction are stored by whole vectors.
-        is_short = layout.run * whole.dtype.itemsize < target.alignment
+        is_short = layout.run * whole.dtype.itemsize < target.stored_bytes
         if place is None or not is_made_once([write]) or (template.product and is_short):
             return None
         writes.append(replace(write, buffer=whole, offset=place))
     return replace(template, writes=tuple(writes))
+
+
+def _reading_there(
+    reader: LoopNest | None, parts: Mapping[Buffer, Layout], whole: Buffer
+) -> LoopNest | None:
+    """A nest that reads the parts from the whole; None where it is a contraction, or computes where
+    it reads."""
+    if reader is None or reader.product is not None or reader.checks:
+        return None
+    places = {
+        (buffer, offset): layout.place(offset)
+        for buffer, layout in parts.items()
+        for offset in reader.loads.get(buffer, ())
+    }
+    if None in places.values():
+        return None
+
+    def moved(part: Expr) -> Expr | None:
+        if not isinstance(part, Load) or part.buffer not in parts:
+            return None
+        place = places[part.buffer, part.offset]
+        assert place is not None
+        return Load(whole, place)
+
+    writes = tuple(map(Renaming({}, moved).store, reader.writes))
+    return LoopNest.of(
+        reader.variables, writes, reader.nodes, serial=reader.serial, aliases=reader.aliases
+    )

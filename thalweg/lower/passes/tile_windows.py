@@ -36,12 +36,13 @@ from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.ir.types import Dtype
-from thalweg.lower.nests.loop_nest import LoopNest, Renaming
+from thalweg.lower.nests.loop_nest import LoopNest, Renaming, contiguous_variable
 from thalweg.platform.dtype_traits import compute_dtype
 
 Tile = dict[Variable, int]  # how many neighbours along a variable an iteration computes
 
 _MAX_TAPS = 9  # of a window that is unrolled
+_ROW, _MAX_ROW = 8, 32  # elements of a vector, and of what an iteration writes of a row
 _SIDES = (2, 3, 7)  # of a tile along a variable of which any side will do: the first that divides
 
 
@@ -99,12 +100,12 @@ def _reductions(nest: LoopNest) -> list[Reduce]:
 def _tile(nest: LoopNest, target: Target) -> Tile:
     """The sides of a tile: a whole step of windows that move in steps, else a few elements along
     variables whose windows overlap."""
-    along = _contiguous(nest)
+    along = contiguous_variable(nest)
     taps = max([iterations(part.variables) for part in _reductions(nest)], default=1)
     found: Tile = {}
     for variable in reversed(nest.variables):
         size = taps * math.prod(found.values())
-        sides = () if variable is along else _sides(variable, nest)
+        sides = _row_sides(variable, nest) if variable is along else _sides(variable, nest)
         best = next((side for side in sides if size * side <= target.max_tile_taps), 1)
         if best > 1:
             found[variable] = best
@@ -122,12 +123,16 @@ def _sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
     return ()
 
 
-def _contiguous(nest: LoopNest) -> Variable | None:
-    """The variable along which elements are written one after the other."""
-    for variable in reversed(nest.variables):
-        if all(write.offset.factor(variable) == 1 for write in nest.writes):
-            return variable
-    return None
+def _row_sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
+    """The same along rows of a result that are put together from several rows of what is read, in
+    whole vectors."""
+    places = [place for offsets in nest.loads.values() for place in offsets]
+    terms = [t for p in places for t in p.terms if isinstance(t, FloorMod)]
+    steps = [t.divisor * max(t.modulus, 1) for t in terms if variable in t.number.terms]
+    if not steps or any(place.factor(variable) for place in places):
+        return ()
+    sides = (math.lcm(_ROW, *steps), variable.extent)
+    return [s for s in sides if s <= _MAX_ROW and s % _ROW == 0 and variable.extent % s == 0]
 
 
 def _step(variable: Variable, place: Affine) -> int:

@@ -25,6 +25,7 @@ from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
+from thalweg.platform.caches import memoized
 
 ALIGNMENT = 16  # bytes, of addresses and strides
 _MAX_BOX, _MAX_CORNER, _MAX_STEP, _MAX_TAP = 256, 127, 8, 255
@@ -63,6 +64,7 @@ class BoxCopy:
         return bool(self.taps)
 
 
+@memoized(64)
 def box_copy(operand: Operand, tile: SharedTile) -> BoxCopy | None:
     """How the engine copies tiles of an operand, if it can."""
     if not operand.is_plain or operand.axis != tile.axis:

@@ -23,15 +23,19 @@ from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Space
 from thalweg.codegen.cuda.tensor_map import MAX_RANK, TensorMap, TensorMapSpec, varying_extent
 from thalweg.ir.dynamic import is_static
-from thalweg.ir.expr import Load, Variable
+from thalweg.ir.expr import Call, Load, Variable
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
+from thalweg.ir.rewrite import postorder
+from thalweg.platform.caches import memoized
 
-COLUMNS = 64  # of a chunk
 ROWS = 16  # that a warp has of a tile
-PANEL = ROWS * LINE  # bytes of a box: the rows of a warp, a line of each
+_COLUMNS = (64, 32)  # of a chunk: as many as the tile has multiples of, fewer where memory is short
 PAIR = 2  # columns side by side that a thread has of a product
 _ITEMSIZES = (2, 4)
+_WIDE_BYTES = 4  # of an element in shared memory: with more, chunks have fewer columns
+_LONG_COST = 16.0
 
 Matrix = tuple[Argument, Affine]
 
@@ -43,6 +47,7 @@ class Box:
     matrix: Matrix
     spec: TensorMapSpec
     batch: tuple[Variable, ...]  # the coordinates behind those of column and row
+    columns: int  # of a chunk
     offset: int  # in the buffer of a warp
 
     @property
@@ -51,19 +56,29 @@ class Box:
         return self.spec.map.itemsize
 
     @property
-    def panels(self) -> int:
-        """The boxes of a chunk."""
-        return COLUMNS * self.itemsize // LINE
+    def line_bytes(self) -> int:
+        """A row of a box."""
+        return self.spec.map.line_bytes
 
     @property
-    def panel_columns(self) -> int:
+    def panel(self) -> int:
         """The columns of a box."""
-        return LINE // self.itemsize
+        return self.line_bytes // self.itemsize
+
+    @property
+    def panels(self) -> int:
+        """The boxes of a chunk."""
+        return self.columns // self.panel
+
+    @property
+    def panel_bytes(self) -> int:
+        """The memory of a box: the rows of a warp."""
+        return ROWS * self.line_bytes
 
     @property
     def bytes(self) -> int:
         """The memory of a chunk's rows of one warp."""
-        return self.panels * PANEL
+        return self.panels * self.panel_bytes
 
 
 @dataclass(frozen=True)
@@ -73,9 +88,11 @@ class Epilogue:
 
     loads: tuple[Box, ...]
     stores: tuple[Box, ...]
+    columns: int  # of a chunk
     chunks: int  # of a tile
     buffers: int
     warps: int
+    is_long: bool  # so much is computed that code for every sum would not stay in the caches
 
     @property
     def warp_bytes(self) -> int:
@@ -83,9 +100,19 @@ class Epilogue:
         return max(box.offset + box.bytes for box in (*self.loads, *self.stores))
 
     @property
-    def bytes(self) -> int:
+    def warp_pairs(self) -> int:
+        """The pairs of sums that each lane puts into shared memory."""
+        return ROWS * self.columns // (32 * PAIR) if self.is_long else 0
+
+    @property
+    def buffer_bytes(self) -> int:
         """All buffers."""
         return self.buffers * self.warps * self.warp_bytes
+
+    @property
+    def bytes(self) -> int:
+        """All shared memory."""
+        return self.buffer_bytes + self.warps * self.warp_pairs * 32 * PAIR * 4
 
     @property
     def read_bytes(self) -> int:
@@ -105,15 +132,44 @@ class Epilogue:
 
 def epilogue_of(problem: Problem, made: Schedule) -> Epilogue | None:
     """The epilogue of a tile in shared memory, if the copy engine can move all of it."""
-    stores = problem.kernel.stores
-    if made.n % COLUMNS or not problem.is_aligned or store_width(problem, PAIR) < PAIR:
+    wide, narrow = _COLUMNS
+    is_narrow = made.n % wide > 0 or made.residents > 1 or _moved_bytes(problem) > _WIDE_BYTES
+    columns = narrow if is_narrow else wide
+    boxes = None if made.n % columns else _boxes_of(problem, columns)
+    if boxes is None or (boxes[0] and made.buffers < 2):
         return None
-    reads = _varying_loads(problem)
-    read = _boxes(problem, reads, ())
-    written = _boxes(problem, [(store.buffer, store.offset) for store in stores], read or ())
-    if read is None or written is None or (read and made.buffers < 2):
+    is_long = _cost(problem) > _LONG_COST
+    return Epilogue(*boxes, columns, made.n // columns, made.buffers, made.warps, is_long)
+
+
+@memoized(64)
+def _cost(problem: Problem) -> float:
+    """What is computed for an element, in instructions."""
+    parts = postorder([store.value for store in problem.kernel.stores])
+    return sum(FUNCTIONS[part.function].cost for part in parts if isinstance(part, Call))
+
+
+def _moved_bytes(problem: Problem) -> int:
+    """The bytes of an element of everything that is read and written."""
+    boxes = _boxes_of(problem, _COLUMNS[-1])
+    return (
+        0
+        if boxes is None
+        else max((b.offset + b.bytes) for b in (*boxes[0], *boxes[1])) // (ROWS * _COLUMNS[-1])
+    )
+
+
+@memoized(64)
+def _boxes_of(problem: Problem, columns: int) -> tuple[tuple[Box, ...], tuple[Box, ...]] | None:
+    """What the stores load and what they write, if the copy engine can move all of it."""
+    if not problem.is_aligned or store_width(problem, PAIR) < PAIR:
         return None
-    return Epilogue(read, written, made.n // COLUMNS, made.buffers, made.warps)
+    read = _boxes(problem, columns, _varying_loads(problem), ())
+    if read is None:
+        return None
+    stores = [(store.buffer, store.offset) for store in problem.kernel.stores]
+    written = _boxes(problem, columns, stores, read)
+    return None if written is None else (read, written)
 
 
 def _varying_loads(problem: Problem) -> list[Matrix]:
@@ -134,7 +190,7 @@ def _varies(problem: Problem, load: Load) -> bool:
 
 
 def _boxes(
-    problem: Problem, matrices: Sequence[Matrix], before: Iterable[Box]
+    problem: Problem, columns: int, matrices: Sequence[Matrix], before: Iterable[Box]
 ) -> tuple[Box, ...] | None:
     """Boxes of matrices, in memory of their own or in that of one before of the same size."""
     known = {box.matrix: box for box in before}
@@ -142,14 +198,15 @@ def _boxes(
     end = max((box.offset + box.bytes for box in known.values()), default=0)
     found: list[Box] = []
     for matrix in dict.fromkeys(matrices):
-        spec = _spec(problem, *matrix)
+        spec = _spec(problem, columns, *matrix)
         if spec is None:
             return None
         size = spec.map.itemsize
         place = known.get(matrix) or next((box for box in free if box.itemsize == size), None)
         if place in free:
             free.remove(place)
-        box = Box(matrix, spec, _batch(problem, matrix[1]), end if place is None else place.offset)
+        start, batch = end if place is None else place.offset, _batch(problem, matrix[1])
+        box = Box(matrix, spec, batch, columns, start)
         end = max(end, box.offset + box.bytes)
         found.append(box)
     return tuple(found)
@@ -159,7 +216,7 @@ def _batch(problem: Problem, offset: Affine) -> tuple[Variable, ...]:
     return tuple(v for v in problem.batch.variables if offset.factor(v) != 0)
 
 
-def _spec(problem: Problem, argument: Argument, offset: Affine) -> TensorMapSpec | None:
+def _spec(problem: Problem, chunk: int, argument: Argument, offset: Affine) -> TensorMapSpec | None:
     """The map of a matrix: columns, rows, and the variables of the batch."""
     if not offset.is_plain or not all(map(is_static, offset.integers)):
         return None
@@ -185,7 +242,7 @@ def _spec(problem: Problem, argument: Argument, offset: Affine) -> TensorMapSpec
         dtype.itemsize,
         tuple(prod(map(int, factors)) for factors in extents),
         tuple(strides),
-        (LINE // dtype.itemsize, ROWS, *[1] * len(batch)),
+        (min(LINE // dtype.itemsize, chunk), ROWS, *[1] * len(batch)),
         (1,) * len(extents),
     )
     return TensorMapSpec(1 + argument.position, made, tuple(v for v in varying if v is not None))

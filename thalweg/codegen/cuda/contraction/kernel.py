@@ -20,6 +20,7 @@ from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.builder import I64, constant
 from thalweg.ir.kernel import Contraction
+from thalweg.platform.caches import memoized
 
 _MULTIPLY, _FIXUP = "multiply", "add_parts"
 
@@ -41,6 +42,8 @@ def emit_contraction(
     module = GridModule(target)
     if work.schedule.unit == "cores":
         module.min_blocks = cores.resident_blocks(work)
+    elif work.schedule.residents > 1:
+        module.min_blocks = work.schedule.residents
     maps = wgmma.Plan(work).tensor_maps if work.schedule.unit == "wgmma" else ()
     frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
     _write(frame, guarded, lambda: _multiply(work, frame))
@@ -66,7 +69,7 @@ def contraction_shapes(
     shared = _shared_bytes(work, target)
     blocks = tiles * made.splits
     if made.unit == "wgmma":
-        blocks = min(blocks, target.multiprocessors)
+        blocks = min(blocks, target.multiprocessors * made.residents)
     multiply = LaunchShape((made.workers or blocks, 1, 1), (made.threads, 1, 1), shared)
     if not made.has_parts:
         return (multiply,)
@@ -78,8 +81,14 @@ def _work(
     kernel: Contraction, target: CudaTarget, aligned: bool, schedule: Schedule | None
 ) -> Work:
     problem = problem_of(kernel, aligned)
-    made = schedule or tuned_schedule(kernel, target) or schedule_of(problem, target)
+    made = schedule or tuned_schedule(kernel, target) or _likely(kernel, target, aligned)
     return Work(wgmma.padded(problem, made) if made.unit == "wgmma" else problem, made)
+
+
+@memoized(256)
+def _likely(kernel: Contraction, target: CudaTarget, aligned: bool) -> Schedule:
+    """What the cost model likes best: asked for when code is made, and for every launch's shape."""
+    return schedule_of(problem_of(kernel, aligned), target)
 
 
 def _multiply(work: Work, frame: GridFrame) -> None:

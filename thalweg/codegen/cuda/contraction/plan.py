@@ -36,9 +36,12 @@ _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones a
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
-_STAGES = (8, 7, 6, 5, 4, 3, 2)
+_MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
+_MAX_SHARED_COLUMNS = 128  # of a tile whose block shares a multiprocessor: registers
+_RESIDENTS = 2
+_RESERVED_BYTES = 1 << 10  # of the shared memory of a block
 _GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
 
 # (rows, columns, warps) of a tile on the cores
@@ -50,7 +53,8 @@ _WARPS = (
 )  # fmt: skip
 # (rows, columns) of one by wgmma
 _GROUPS = (
-    (128, 256), (128, 192), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64),
+    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (64, 256),
+    (64, 128), (64, 64),
 )  # fmt: skip
 
 
@@ -108,7 +112,7 @@ def _splits(depth: int, most: int) -> list[int]:
 
 def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:
     """Tiles on the units that can multiply the operands, and the problem as each sees it."""
-    if not _has_tensor_cores(problem, target):
+    if not has_tensor_cores(problem, target):
         terms = 8 if problem.dtype == FLOAT64 else 16
         for m, n, warps in _fitting(problem, _CORES):
             yield Schedule("cores", m, n, terms, warps, 1), problem
@@ -137,13 +141,22 @@ def _grouped(
     if own and n > _MAX_OWN_COLUMNS:
         return
     made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
-    size = partial(_wgmma_bytes, padded)
-    for deep in _with_stages(target, made, _STAGES, size):
-        yield deep, padded
-    buffers = _buffers(padded, made)
-    if is_copied and buffers:
-        for deep in _with_stages(target, replace(made, buffers=buffers), _STAGES, size):
-            yield deep, padded
+    for candidate in _stored_ways(padded, made):
+        plan = wgmma.Plan(Work(padded, candidate))
+        stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))
+        if stages >= _MIN_STAGES:
+            yield replace(candidate, stages=stages), padded
+
+
+def _stored_ways(problem: Problem, made: Schedule) -> Iterator[Schedule]:
+    """A tile by wgmma whose sums go out through registers, or through shared memory; where there is
+    room for two blocks on a multiprocessor, these too."""
+    yield made
+    buffers = _buffers(problem, made)
+    if buffers:
+        yield replace(made, buffers=buffers)
+    if buffers and made.n <= _MAX_SHARED_COLUMNS and made.loaders != _OWN_LOADERS:
+        yield replace(made, buffers=2, residents=_RESIDENTS)
 
 
 def _buffers(problem: Problem, made: Schedule) -> int:
@@ -174,8 +187,9 @@ def _mma_bytes(problem: Problem, made: Schedule) -> int:
     return mma.shared_bytes(Work(problem, made), is_emulated=False)
 
 
-def _wgmma_bytes(problem: Problem, made: Schedule) -> int:
-    return wgmma.Plan(Work(problem, made)).size
+def _room(target: CudaTarget, made: Schedule) -> int:
+    """The shared memory of each of the blocks that share a multiprocessor."""
+    return (target.shared_bytes + _RESERVED_BYTES) // made.residents - _RESERVED_BYTES
 
 
 def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
@@ -185,7 +199,7 @@ def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
     return found or [tiles[-1]]
 
 
-def _has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
+def has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
     """Whether tensor cores multiply the operands with the precision that is asked for."""
     a, b = problem.a.dtype, problem.b.dtype
     if a != b or problem.dtype != FLOAT32 or target.capability < 80:

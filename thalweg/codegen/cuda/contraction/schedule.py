@@ -21,7 +21,8 @@ class Schedule:
     of them have parts of. With `splits`, the terms of every tile are as many parts, each of which
     is a tile of its own, and a second launch adds up all of them. With `buffers`, what the epilogue
     reads and writes is in shared memory, that many chunks of columns of it at once, and moved by
-    the copy engine; without, threads read and write it themselves.
+    the copy engine; without, threads read and write it themselves. `residents` blocks share a
+    multiprocessor: while one multiplies, another may wait or store.
     """
 
     unit: Unit
@@ -36,6 +37,7 @@ class Schedule:
     loaders: int = 0
     splits: int = 1
     buffers: int = 0
+    residents: int = 1
 
     @property
     def summary(self) -> str:
@@ -43,6 +45,7 @@ class Schedule:
         parts = [f"{self.unit} {self.m}x{self.n}x{self.k}", f"{self.stages} stages"]
         counts = {"workers": self.workers, "parts": self.splits if self.splits > 1 else 0}
         counts["buffers"] = self.buffers
+        counts["residents"] = self.residents if self.residents > 1 else 0
         return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])
 
     @property

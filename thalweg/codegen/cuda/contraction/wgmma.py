@@ -31,7 +31,7 @@ from thalweg.ir.dynamic import is_static
 
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
 _OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
-_LINE_COSTS = {128: 1.0, 64: 1.05, 32: 1.15}  # of products whose operand has such lines
+_LINE_COSTS = {128: 1.0, 64: 1.18, 32: 1.9}  # of products whose operand has such lines
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
@@ -125,11 +125,9 @@ class Plan:
         self.stages, self.warps, self.loaders = made.stages, made.warps, made.loaders
         staged = epilogue_of(problem, made) if made.buffers and not made.has_parts else None
         self.epilogue = staged
-        self.buffers = self.barriers = made.stages * self.stage
-        count = 2 * made.stages
-        if staged is not None:
-            self.barriers += staged.bytes
-            count += staged.barriers
+        self.buffers = made.stages * self.stage
+        self.barriers = self.buffers + (0 if staged is None else staged.bytes)
+        count = 2 * made.stages + (0 if staged is None else staged.barriers)
         self.slabs = self.barriers + round_up(count * BARRIER_BYTES, 128)
         self.size = self.slabs + (made.warps * SLAB_BYTES if staged is None else 0)
         self.pipeline = Pipeline(
@@ -157,6 +155,11 @@ class Plan:
     def copied_bytes(self) -> int:
         """What the copy engine brings to a stage."""
         return sum(side.tile.bytes for side in self.sides if side.copy is not None)
+
+    def most_stages(self, room: int) -> int:
+        """How many stages there may be in some bytes of shared memory."""
+        other = self.size - self.stages * self.stage + 128  # of which a few are for barriers
+        return (room - other) // self.stage
 
     @property
     def read_barriers(self) -> int:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from thalweg.codegen.cuda.builder import GridBuilder
+from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.loops.combine import shared_bytes
@@ -118,8 +118,11 @@ class _Writing:
     def _marks(self, form: Loops) -> dict[int, str]:
         """What is known of the buffers; those of the grid and of the fault word come before."""
         written = {store.buffer.position for store in form.stores}
+        aligned = f" align {WIDEST}" if self.aligned else ""
         return {
-            2 + argument.position: "noalias" if argument.position in written else "noalias readonly"
+            2 + argument.position: "noalias"
+            + ("" if argument.position in written else " readonly")
+            + aligned
             for argument in self.kernel.arguments
         }
 
