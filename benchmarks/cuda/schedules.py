@@ -1,7 +1,7 @@
 """The contractions of training steps on a GPU under several schedules: what the cost model chose,
 what else it likes, and how the epilogue in shared memory compares with the one by threads.
 
-    python benchmarks/cuda/schedules.py alexnet [--shapes 9216x4096x128 …] [--most 4]
+    python benchmarks/cuda/schedules.py alexnet-tf32 [--shapes 9216x4096x128 …] [--most 4]
 
 A line for each contraction, the longest first: its operations, what the chosen schedule takes and
 reaches, then each schedule with its time relative to the chosen one.
@@ -16,18 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parents[n]) for n in (1, 2))]
 
-from networks import NETWORKS, ours
+from rows import ROWS  # noqa: E402 - found on the path above
 
 
-def subjects(network: str) -> dict[str, Any]:
-    """The contractions of a network's step on its GPU, by their form."""
+def subjects(name: str) -> dict[str, Any]:
+    """The contractions of a row's step on its GPU, by their form."""
+    from sides import on_thalweg
+
     from thalweg.codegen.kernels import key_of
     from thalweg.device.cuda.tuner import CudaSubject
     from thalweg.ir.kernel import Contraction
 
-    _, plan = ours(NETWORKS[network])
+    plan = on_thalweg.make(name, False).plan
+    assert plan is not None
     found: dict[str, Any] = {}
     for kernel in plan().kernels:
         if isinstance(kernel.kernel, Contraction):
@@ -108,7 +111,7 @@ def _loads(value: Any) -> list[Any]:
 def main() -> None:
     """Measure what is asked for."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("networks", nargs="*", default=list(NETWORKS))
+    options.add_argument("networks", nargs="*", default=["alexnet"], choices=ROWS, metavar="ROW")
     options.add_argument("--shapes", nargs="*", default=[])
     options.add_argument("--most", type=int, default=4)
     options.add_argument("--lines", type=int, default=40)

@@ -10,6 +10,7 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import lowered
+from thalweg.ir.expr import Reduce
 from thalweg.ir.index import affine
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import IndexTuple
@@ -83,3 +84,15 @@ def test_places_that_no_window_meets_have_no_slope() -> None:
         found = session.run(dx, {t: np.ones(t.shape.as_list(), np.float32) for t in inputs})
     assert np.count_nonzero(found[0, :, :, 0]) == 9
     np.testing.assert_array_equal(found[:, ::3, ::3], 16.0)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
+def test_phases_without_a_window_sum_nothing(dtype: Any) -> None:
+    """They are zeros: no sum of products of zeros, which narrow floats are widened for."""
+    with tf.Graph().as_default():
+        w, dy = tf.placeholder(dtype, [1, 1, 16, 32]), tf.placeholder(dtype, [2, 4, 4, 32])
+        dx = tf.nn.conv2d_backprop_input([2, 8, 8, 16], w, dy, [1, 2, 2, 1], "VALID")
+        kernels = [launch.kernel for launch in lowered(dx).launches]
+    product, *zeros = kernels
+    assert isinstance(product, Contraction) and len(zeros) == 3
+    assert not any(kernel.every(Reduce) for kernel in zeros)

@@ -118,7 +118,7 @@ class Operands:
         if node.op.has("packed_loop"):
             is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
             channels = target.channels_read if is_large else 1
-        return target.prefers_gathers, channels, target.prefers_one_pass
+        return target.prefers_gathers, channels, target.prefers_relaxed
 
     def _operand(self, tensor: Tensor) -> Operand:
         made = self._made.get(tensor)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from thalweg.ir.expr import Expr, is_zero
+from thalweg.ir.expr import Cast, Expr, is_zero
 from thalweg.ir.index import Affine, expressed, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, Variable
@@ -66,4 +66,11 @@ def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Varia
 def is_nothing(form: Expr) -> bool:
     """Whether a phase of a contraction is zero: one of its factors is always padding."""
     body = summed_product(form)
-    return is_zero(form) if body is None else any(map(is_zero, body.arguments))
+    return is_zero(form) if body is None else any(is_zero(_bare(part)) for part in body.arguments)
+
+
+def _bare(value: Expr) -> Expr:
+    """A factor without conversions."""
+    while isinstance(value, Cast):
+        value = value.value
+    return value

@@ -54,6 +54,16 @@ def with_copy(kernel):
     )
 
 
+def activated(kernel):
+    """A long epilogue: tanh, and what its gradient needs."""
+    kernel = biased(kernel)
+    (store,) = kernel.stores
+    copy = Argument(4, BFLOAT16, store.buffer.size, True)
+    value = Call("tanh", (store.value,))
+    stores = replace(store, buffer=copy), replace(store, value=value)
+    return replace(kernel, arguments=(*kernel.arguments, copy), stores=stores)
+
+
 EPILOGUES = {"plain": lambda kernel: kernel, "updated": updated, "masked": masked, "biased": biased}
 
 
@@ -74,9 +84,25 @@ def test_matrices(epilogue, made):
     assert len(found.tensor_maps) == (4 if epilogue == "masked" else 3)
 
 
+@pytest.mark.parametrize("made", [NARROW, WIDE])
+def test_long_epilogues_are_loops(made):
+    kernel = activated(narrow_product(200, 264, 72, BFLOAT16, ta=True, out=BFLOAT16))
+    found = epilogue_of(problem_of(kernel), made)
+    assert found is not None and found.is_long
+    check(kernel, made, tolerance=0.2)
+
+
 @pytest.mark.parametrize("epilogue", [updated, masked, with_copy])
 def test_wide_results(epilogue):
     check(epilogue(narrow_product(140, 72, 136, BFLOAT16)), NARROW, tolerance=2e-2)
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_operands_that_threads_bring(epilogue):
+    """The epilogue is moved by the copy engine all the same, as that of tf32 is."""
+    kernel = narrow_product(130, 72, 100, BFLOAT16, tb=True, out=BFLOAT16)
+    found = check(EPILOGUES[epilogue](kernel), replace(NARROW, loaders=4), tolerance=0.2)
+    assert len(found.tensor_maps) == (2 if epilogue == "masked" else 1)
 
 
 @pytest.mark.parametrize("epilogue", [masked, updated])

@@ -1,10 +1,10 @@
 """What a contraction costs on a GPU under a schedule, in cycles of a multiprocessor.
 
-A block of terms takes as long as its products or the bytes of its tiles do, whichever is longer;
-a tile adds its way out, and the time until its first operands are there. Multiprocessors with a
-tile more than the others are waited for; shares of workers are even, but parts are written, read
-and added by a second launch. Rates are those of the instructions; what kernels reach of them was
-measured on an H200.
+A block of terms takes as long as its products do, or as it takes to bring its tiles to shared
+memory, whichever is longer; a tile adds its way out, and the time until its first operands are
+there. Multiprocessors with a tile more than the others are waited for; shares of workers are even,
+but parts are written, read and added by a second launch. Rates are those of the instructions; what
+kernels reach of them was measured on an H200.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
 #: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
-_WIDTH_SHARES = {256: 0.97, 224: 0.95, 192: 0.94, 160: 0.9, 128: 0.88, 96: 0.74, 64: 0.6}
+_WIDTH_SHARES = {256: 0.97, 224: 0.96, 192: 0.95, 160: 0.93, 128: 0.9, 96: 0.85, 64: 0.75}
 _ONE_GROUP_SHARE = 0.75
 _THREADS_SHARE = 0.6  # where threads bring operands in place of the copy engine
 
 _CACHE_RATE = 64.0  # bytes a cycle from the second cache to a multiprocessor
+_OWN_RATE = 24.0  # the same of bytes that only one of them reads, when all of them do
+_LINE_CYCLES = 2.5  # of the copy engine, for a line of a tile
 _FILL = 1_200  # cycles until the first operands of a tile are there
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
@@ -78,11 +80,23 @@ class Cost:
         return max(time, memory) + _OVERLAP * min(time, memory)
 
     def _block(self) -> float:
-        """A block of terms of one tile."""
-        made = self.made
+        """A block of terms of one tile: its products, the lines that the copy engine brings one by
+        one, whatever their length, or the bytes that no other multiprocessor asks for meanwhile."""
+        made, sides = self.made, (self.problem.a, self.problem.b)
         products = made.m * made.n * made.k / self._rate()
-        sizes = [made.m * self.problem.a.dtype.itemsize, made.n * self.problem.b.dtype.itemsize]
-        return max(products, made.k * sum(sizes) / _CACHE_RATE)
+        sizes = [
+            mn * made.k * operand.dtype.itemsize
+            for mn, operand in zip((made.m, made.n), sides, strict=True)
+        ]
+        if made.unit == "cores":
+            return max(products, sum(sizes) / _CACHE_RATE)
+        lines = [size / side.line_bytes for size, side in zip(sizes, sides, strict=True)]
+        if made.unit == "mma":
+            lines = [0.0]
+        _, rows, columns, _ = Work(self.problem, made).counts(Words(0))
+        across = min(columns, ceil(self.target.multiprocessors / made.group))
+        own = sizes[0] / across + sizes[1] / min(rows, made.group)
+        return max(products, sum(lines) * _LINE_CYCLES, own / _OWN_RATE)
 
     def _rate(self) -> float:
         """Products a cycle."""

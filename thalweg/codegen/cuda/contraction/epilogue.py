@@ -23,15 +23,19 @@ from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Space
 from thalweg.codegen.cuda.tensor_map import MAX_RANK, TensorMap, TensorMapSpec, varying_extent
 from thalweg.ir.dynamic import is_static
-from thalweg.ir.expr import Load, Variable
+from thalweg.ir.expr import Call, Load, Variable
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
+from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
 ROWS = 16  # that a warp has of a tile
 _COLUMNS = (64, 32)  # of a chunk: as many as the tile has multiples of, fewer where memory is short
 PAIR = 2  # columns side by side that a thread has of a product
 _ITEMSIZES = (2, 4)
+_WIDE_BYTES = 4  # of an element in shared memory: with more, chunks have fewer columns
+_LONG_COST = 16.0
 
 Matrix = tuple[Argument, Affine]
 
@@ -88,6 +92,7 @@ class Epilogue:
     chunks: int  # of a tile
     buffers: int
     warps: int
+    is_long: bool  # so much is computed that code for every sum would not stay in the caches
 
     @property
     def warp_bytes(self) -> int:
@@ -95,9 +100,19 @@ class Epilogue:
         return max(box.offset + box.bytes for box in (*self.loads, *self.stores))
 
     @property
-    def bytes(self) -> int:
+    def warp_pairs(self) -> int:
+        """The pairs of sums that each lane puts into shared memory."""
+        return ROWS * self.columns // (32 * PAIR) if self.is_long else 0
+
+    @property
+    def buffer_bytes(self) -> int:
         """All buffers."""
         return self.buffers * self.warps * self.warp_bytes
+
+    @property
+    def bytes(self) -> int:
+        """All shared memory."""
+        return self.buffer_bytes + self.warps * self.warp_pairs * 32 * PAIR * 4
 
     @property
     def read_bytes(self) -> int:
@@ -117,11 +132,31 @@ class Epilogue:
 
 def epilogue_of(problem: Problem, made: Schedule) -> Epilogue | None:
     """The epilogue of a tile in shared memory, if the copy engine can move all of it."""
-    columns = _COLUMNS[made.n % _COLUMNS[0] > 0 or made.residents > 1]
+    wide, narrow = _COLUMNS
+    is_narrow = made.n % wide > 0 or made.residents > 1 or _moved_bytes(problem) > _WIDE_BYTES
+    columns = narrow if is_narrow else wide
     boxes = None if made.n % columns else _boxes_of(problem, columns)
     if boxes is None or (boxes[0] and made.buffers < 2):
         return None
-    return Epilogue(*boxes, columns, made.n // columns, made.buffers, made.warps)
+    is_long = _cost(problem) > _LONG_COST
+    return Epilogue(*boxes, columns, made.n // columns, made.buffers, made.warps, is_long)
+
+
+@memoized(64)
+def _cost(problem: Problem) -> float:
+    """What is computed for an element, in instructions."""
+    parts = postorder([store.value for store in problem.kernel.stores])
+    return sum(FUNCTIONS[part.function].cost for part in parts if isinstance(part, Call))
+
+
+def _moved_bytes(problem: Problem) -> int:
+    """The bytes of an element of everything that is read and written."""
+    boxes = _boxes_of(problem, _COLUMNS[-1])
+    return (
+        0
+        if boxes is None
+        else max((b.offset + b.bytes) for b in (*boxes[0], *boxes[1])) // (ROWS * _COLUMNS[-1])
+    )
 
 
 @memoized(64)

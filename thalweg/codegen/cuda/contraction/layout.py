@@ -55,13 +55,23 @@ class SharedTile:
 
     def offset(self, frame: GridFrame, mn: Value, k: Value) -> Value:
         """Where an element lies, in bytes from the tile's start (i32)."""
-        return swizzled(frame, *self.line(frame, mn, k))
+        line, byte = self.line(frame, mn, k)
+        if self.axis == "mn" and self.itemsize == 4:
+            return _swizzled_words(frame, line, byte)
+        return swizzled(frame, line, byte)
 
 
 def swizzled(frame: GridFrame, line: Value, byte: Value) -> Value:
     """The place of a byte of a line: its piece is permuted by the line's number."""
     b = frame.b
     bits = b.binary("shl", b.binary("and", line, frame.i32(7)), frame.i32(4))
+    return frame.plus32(frame.times32(line, LINE), b.binary("xor", byte, bits))
+
+
+def _swizzled_words(frame: GridFrame, line: Value, byte: Value) -> Value:
+    """The same where lanes read one word each: eight side by side of each of four lines."""
+    b = frame.b
+    bits = b.binary("shl", b.binary("and", line, frame.i32(3)), frame.i32(5))
     return frame.plus32(frame.times32(line, LINE), b.binary("xor", byte, bits))
 
 

@@ -22,9 +22,10 @@ from thalweg.codegen.cuda.contraction.warp_instructions import (
     exchange_bytes,
 )
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
-from thalweg.codegen.llvm.builder import FLOAT, I64, Value, constant
+from thalweg.codegen.llvm.builder import FLOAT, I32, I64, Value, constant
 
 _ROWS, _COLUMNS = 16, 8  # of a product
+_ACROSS = (2, 4)  # bytes of elements that may lie across the terms
 _PIECES = STEP_BYTES // 16  # of a line, that a product takes
 
 
@@ -42,7 +43,8 @@ class Memory:
     @classmethod
     def of(cls, problem: Problem, made: Schedule, is_emulated: bool) -> Memory:
         """That of a problem under a schedule."""
-        a, b = shared_tile(problem.a, made.m, made.k), shared_tile(problem.b, made.n, made.k)
+        sides = (problem.a, made.m), (problem.b, made.n)
+        a, b = (shared_tile(operand, mn, made.k, _ACROSS) for operand, mn in sides)
         return cls(a, b, made.stages, made.warps, is_emulated, made.threads)
 
     @property
@@ -191,6 +193,11 @@ class _Mma:
         `by_term` whether it is the second of terms.
         """
         frame, b = self.frame, self.frame.b
+        if tile.axis == "mn" and tile.itemsize == 4:
+            return [
+                self._element(tile, base, mn, step, bool(n & by_line), bool(n & by_term))
+                for n in range(4)
+            ]
         matrix, line = frame.over32(self.lane, 8), frame.modulo32(self.lane, 8)
         second_line = frame.over32(b.binary("and", matrix, frame.i32(by_line)), by_line)
         second_term = frame.over32(b.binary("and", matrix, frame.i32(by_term)), by_term)
@@ -203,6 +210,23 @@ class _Mma:
             term = frame.plus32(term, step * STEP_BYTES // tile.itemsize)
             offset = tile.offset(frame, frame.plus32(mn, frame.times32(second_line, 8)), term)
         return self.warp.load_matrices(frame.at_byte(base, offset), tile.axis == "mn")
+
+    def _element(
+        self,
+        tile: SharedTile,
+        base: Value,
+        mn: Value,
+        step: int,
+        second_line: bool,
+        second_term: bool,
+    ) -> Value:
+        """What a lane has of a matrix of elements of 4 bytes: one, which it finds by itself."""
+        frame = self.frame
+        line, term = frame.over32(self.lane, 4), frame.modulo32(self.lane, 4)
+        line = frame.plus32(line, 8 * second_line)
+        term = frame.plus32(term, (step * STEP_BYTES + 16 * second_term) // tile.itemsize)
+        offset = tile.offset(frame, frame.plus32(mn, line), term)
+        return frame.load_aligned(I32, frame.at_byte(base, offset), 4)
 
     # The way out
 

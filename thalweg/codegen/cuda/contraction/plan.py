@@ -112,7 +112,7 @@ def _splits(depth: int, most: int) -> list[int]:
 
 def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:
     """Tiles on the units that can multiply the operands, and the problem as each sees it."""
-    if not _has_tensor_cores(problem, target):
+    if not has_tensor_cores(problem, target):
         terms = 8 if problem.dtype == FLOAT64 else 16
         for m, n, warps in _fitting(problem, _CORES):
             yield Schedule("cores", m, n, terms, warps, 1), problem
@@ -141,21 +141,21 @@ def _grouped(
     if own and n > _MAX_OWN_COLUMNS:
         return
     made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
-    for candidate in _stored_ways(padded, made, is_copied):
+    for candidate in _stored_ways(padded, made):
         plan = wgmma.Plan(Work(padded, candidate))
         stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))
         if stages >= _MIN_STAGES:
             yield replace(candidate, stages=stages), padded
 
 
-def _stored_ways(problem: Problem, made: Schedule, is_copied: bool) -> Iterator[Schedule]:
+def _stored_ways(problem: Problem, made: Schedule) -> Iterator[Schedule]:
     """A tile by wgmma whose sums go out through registers, or through shared memory; where there is
     room for two blocks on a multiprocessor, these too."""
     yield made
-    buffers = _buffers(problem, made) if is_copied else 0
+    buffers = _buffers(problem, made)
     if buffers:
         yield replace(made, buffers=buffers)
-    if buffers and made.n <= _MAX_SHARED_COLUMNS:
+    if buffers and made.n <= _MAX_SHARED_COLUMNS and made.loaders != _OWN_LOADERS:
         yield replace(made, buffers=2, residents=_RESIDENTS)
 
 
@@ -199,7 +199,7 @@ def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
     return found or [tiles[-1]]
 
 
-def _has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
+def has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
     """Whether tensor cores multiply the operands with the precision that is asked for."""
     a, b = problem.a.dtype, problem.b.dtype
     if a != b or problem.dtype != FLOAT32 or target.capability < 80:

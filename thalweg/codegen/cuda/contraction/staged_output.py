@@ -24,13 +24,15 @@ from thalweg.codegen.cuda.contraction.layout import PIECE
 from thalweg.codegen.cuda.contraction.output import store_all, together
 from thalweg.codegen.cuda.contraction.space import At, Space
 from thalweg.codegen.cuda.contraction.work import Tile, Work
-from thalweg.codegen.llvm.builder import Value
+from thalweg.codegen.llvm.builder import FLOAT, Value
 from thalweg.codegen.math.conversion import storage_type, to_memory
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Store
 
 _BLOCK = 8  # columns of which four lanes have two each
 _HALF = 8  # rows from one half of a warp's rows to the other
+_PARKED_BYTES = 8  # of a pair of sums
+_PAIRS_AT_ONCE = 4  # in the loop of a long epilogue: they hide each other's latency
 
 
 @dataclass
@@ -86,6 +88,9 @@ class StagedOutput:
         self._barriers = frame.at_byte(
             frame.at_byte(frame.memory, places[1]), frame.times32(warp, BARRIER_BYTES)
         )
+        self._memory = frame.at_byte(frame.memory, places[0] + epilogue.buffer_bytes)
+        own = frame.plus32(frame.times32(warp, epilogue.warp_pairs * 32), lane)
+        self._memory = frame.at_byte(self._memory, frame.times32(own, _PARKED_BYTES))
         self._tiles = work.tile_count(frame)
         self._stride = frame.grid.blocks()  # from a tile of the block to its next
 
@@ -96,13 +101,28 @@ class StagedOutput:
         there are buffers for, since a chunk reads on when it is written itself."""
         first = self.frame.grid.block()
         for chunk in range(self.epilogue.buffers - 1 if self.epilogue.loads else 0):
-            self._read(first, self.frame.i32(0), chunk)
+            self._read(first, self.frame.i32(0), self.frame.i32(chunk))
 
     def store(self, tile: Tile, sums: Sequence[Value]) -> None:
-        """Store the sums of a tile: of every 8 columns, two of a row and two of the row 8 below."""
-        per_chunk = self.epilogue.columns // _BLOCK * 4
-        for chunk in range(self.epilogue.chunks):
-            self._chunk(tile, chunk, sums[chunk * per_chunk : (chunk + 1) * per_chunk])
+        """Store the sums of a tile: of every 8 columns, two of a row and two of the row 8 below.
+
+        A long epilogue is code for one chunk and a few pairs of sums, which all others go through:
+        they are put into shared memory, where a loop finds them.
+        """
+        frame, b, count = self.frame, self.frame.b, self.epilogue.chunks
+        pairs = [together(frame, sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
+        size = len(pairs) // count
+        chunks = [pairs[at : at + size] for at in range(0, len(pairs), size)]
+        if not self.epilogue.is_long:
+            for number, some in enumerate(chunks):
+                self._chunk(tile, frame.i32(number), some)
+            return
+        with b.loop(frame.i32(0), frame.i32(count), frame.i32(1)) as loop:
+            for number, some in enumerate(chunks):
+                with b.when(b.compare("eq", loop.index, frame.i32(number))):
+                    for at, pair in enumerate(some):
+                        frame.store_aligned(pair, self._parked(frame.i32(at)), _PARKED_BYTES)
+            self._chunk(tile, loop.index, None)
 
     def end(self) -> None:
         """Wait until nothing is read from shared memory any more."""
@@ -111,7 +131,8 @@ class StagedOutput:
 
     # Chunks
 
-    def _chunk(self, tile: Tile, chunk: int, sums: Sequence[Value]) -> None:
+    def _chunk(self, tile: Tile, chunk: Value, pairs: Sequence[Value] | None) -> None:
+        """Store a chunk, of these pairs of sums or those in shared memory."""
         frame, epilogue, engine = self.frame, self.epilogue, self.engine
         number = self._number(tile.sequence, chunk)
         buffer = self._buffer(number)
@@ -122,21 +143,22 @@ class StagedOutput:
             with frame.b.when(self._is_first):
                 engine.wait_stores(epilogue.buffers - 1)
             frame.grid.warp_barrier()
-        self._compute(tile, chunk, sums, buffer)
+        self._compute(tile, chunk, pairs, buffer)
         engine.publish_writes()
         frame.grid.warp_barrier()
         with frame.b.when(self._is_first):
             self._move(epilogue.stores, (tile.batch, tile.row, tile.column), chunk, buffer, None)
             engine.commit_stores()
         if epilogue.loads:  # the buffer of the chunk before: this one's is still being read
-            self._read(tile.number, tile.sequence, chunk - 1 + epilogue.buffers, pending=1)
+            following = frame.plus32(chunk, epilogue.buffers - 1)
+            self._read(tile.number, tile.sequence, following, pending=1)
 
-    def _read(self, tile: Value, sequence: Value, chunk: int, pending: int | None = None) -> None:
+    def _read(self, tile: Value, sequence: Value, chunk: Value, pending: int | None = None) -> None:
         """Begin to read a chunk, counted from a tile on, if there is one; before, wait for all but
         the last `pending` chunks that are written."""
         frame, epilogue, engine = self.frame, self.epilogue, self.engine
-        later, chunk = divmod(chunk, epilogue.chunks)
-        tile = frame.plus32(tile, frame.times32(self._stride, later))
+        later, chunk = (f(chunk, epilogue.chunks) for f in (frame.over32, frame.modulo32))
+        tile = frame.plus32(tile, frame.b.binary("mul", self._stride, later))
         exists = frame.b.compare("slt", tile, self._tiles)
         with frame.b.when(frame.b.binary("and", self._is_first, exists)):
             if pending is not None:
@@ -147,7 +169,7 @@ class StagedOutput:
             place = self.work.place(frame, tile)
             self._move(epilogue.loads, place, chunk, self._buffer(number), barrier)
 
-    def _number(self, sequence: Value, chunk: int) -> Value:
+    def _number(self, sequence: Value, chunk: Value) -> Value:
         """The number of a chunk among all of the block."""
         frame = self.frame
         return frame.plus32(frame.times32(sequence, self.epilogue.chunks), chunk)
@@ -167,7 +189,7 @@ class StagedOutput:
         self,
         boxes: Sequence[Box],
         place: tuple[At, Value, Value],
-        chunk: int,
+        chunk: Value,
         buffer: Value,
         barrier: Value | None,
     ) -> None:
@@ -175,10 +197,11 @@ class StagedOutput:
         of its arrival, else from there."""
         frame, (batch, row, column) = self.frame, place
         row = frame.plus32(row, frame.times32(self._warp, ROWS))
+        column = frame.plus32(column, frame.times32(chunk, self.epilogue.columns))
         for box in boxes:
             outer = [frame.b.convert("trunc", batch[v], "i32") for v in box.batch]
             for panel in range(box.panels):
-                start = frame.plus32(column, chunk * box.columns + panel * box.panel)
+                start = frame.plus32(column, panel * box.panel)
                 memory = frame.at_byte(buffer, box.offset + panel * box.panel_bytes)
                 tensor_map, at = self._maps[box.matrix], [start, row, *outer]
                 if barrier is None:
@@ -188,48 +211,70 @@ class StagedOutput:
 
     # Results
 
-    def _compute(self, tile: Tile, chunk: int, sums: Sequence[Value], buffer: Value) -> None:
+    def _compute(
+        self, tile: Tile, chunk: Value, pairs: Sequence[Value] | None, buffer: Value
+    ) -> None:
+        frame, width = self.frame, self.epilogue.columns
+        column = frame.plus32(frame.times32(chunk, width), frame.times32(self._pair, PAIR))
+        column = frame.plus32(tile.column, column)
+        if pairs is not None:
+            for number, pair in enumerate(pairs):
+                self._store_pair(tile, column, buffer, frame.i32(number), pair)
+            return
+        count, step = frame.i32(2 * width // _BLOCK), frame.i32(_PAIRS_AT_ONCE)
+        with frame.b.loop(frame.i32(0), count, step) as loop:
+            for number in range(_PAIRS_AT_ONCE):
+                at = frame.plus32(loop.index, number)
+                pair = frame.load_aligned(FLOAT.of(PAIR), self._parked(at), _PARKED_BYTES)
+                self._store_pair(tile, column, buffer, at, pair)
+
+    def _parked(self, number: Value) -> Value:
+        """Where this lane keeps a pair of sums."""
+        frame = self.frame
+        return frame.at_byte(self._memory, frame.times32(number, 32 * _PARKED_BYTES))
+
+    def _store_pair(
+        self, tile: Tile, column: Value, buffer: Value, number: Value, pair: Value
+    ) -> None:
+        """Store a pair: of every block of columns there is one of this lane's row and one of the
+        row below."""
         frame, problem = self.frame, self.work.problem
-        row = frame.plus32(tile.row, frame.plus32(frame.times32(self._warp, ROWS), self._row))
-        rows = [
-            _existing(frame, problem.rows, frame.plus32(row, half * _HALF)) for half in range(2)
-        ]
-        first = frame.plus32(tile.column, frame.times32(self._pair, PAIR))
-        width = self.epilogue.columns
-        for block in range(width // _BLOCK):
-            column = frame.plus32(first, chunk * width + block * _BLOCK)
-            columns = _existing(frame, problem.columns, column)
-            for half in range(2):
-                pair = sums[4 * block + 2 * half : 4 * block + 2 * half + 2]
-                leaves = StagedLeaves(
-                    frame,
-                    {**tile.batch, **rows[half], **columns},
-                    problem.columns.last,
-                    PAIR,
-                    sum=together(frame, pair),
-                    loads=self._addresses(self.epilogue.loads, buffer, block, half),
-                    stores=self._addresses(self.epilogue.stores, buffer, block, half),
-                )
-                store_all(problem, leaves)
+        block, half = frame.over32(number, 2), frame.modulo32(number, 2)
+        row = frame.plus32(frame.times32(self._warp, ROWS), self._row)
+        row = frame.plus32(row, frame.times32(half, _HALF))
+        rows = _existing(frame, problem.rows, frame.plus32(tile.row, row))
+        column = frame.plus32(column, frame.times32(block, _BLOCK))
+        columns = _existing(frame, problem.columns, column)
+        leaves = StagedLeaves(
+            frame,
+            {**tile.batch, **rows, **columns},
+            problem.columns.last,
+            PAIR,
+            sum=pair,
+            loads=self._addresses(self.epilogue.loads, buffer, block, half),
+            stores=self._addresses(self.epilogue.stores, buffer, block, half),
+        )
+        store_all(problem, leaves)
 
     def _addresses(
-        self, boxes: Sequence[Box], buffer: Value, block: int, half: int
+        self, boxes: Sequence[Box], buffer: Value, block: Value, half: Value
     ) -> dict[Matrix, Value]:
         """Where this lane's pair of columns of a block lies in each box."""
         frame, b = self.frame, self.frame.b
         found: dict[Matrix, Value] = {}
         for box in boxes:
             line = box.line_bytes
-            panel, byte = divmod(block * _BLOCK * box.itemsize, line)
-            within = frame.plus32(frame.times32(self._pair, PAIR * box.itemsize), byte)
+            byte = frame.times32(block, _BLOCK * box.itemsize)
+            panel, byte = frame.over32(byte, line), frame.modulo32(byte, line)
+            byte = frame.plus32(byte, frame.times32(self._pair, PAIR * box.itemsize))
             place = frame.times32(self._row, line)  # rows that are 8 apart have one permutation
-            number = b.binary("lshr", place, frame.i32(7))
-            bits = b.binary("and", number, frame.i32(line // PIECE - 1))
-            turned = b.binary("xor", within, frame.times32(bits, PIECE))
-            known = box.offset + panel * box.panel_bytes + half * _HALF * line
-            found[box.matrix] = frame.at_byte(
-                frame.at_byte(buffer, frame.plus32(place, turned)), known
-            )
+            bits = b.binary("lshr", place, frame.i32(7))
+            bits = b.binary("and", bits, frame.i32(line // PIECE - 1))
+            place = frame.plus32(place, b.binary("xor", byte, frame.times32(bits, PIECE)))
+            further = frame.times32(panel, box.panel_bytes)
+            further = frame.plus32(further, frame.times32(half, _HALF * line))
+            address = frame.at_byte(frame.at_byte(buffer, place), further)
+            found[box.matrix] = frame.at_byte(address, box.offset)
         return found
 
 

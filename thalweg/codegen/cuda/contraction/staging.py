@@ -19,13 +19,12 @@ from thalweg.codegen.llvm.builder import Value
 _COPIED = (4, 8, 16)  # bytes that cp.async copies
 
 
-def shared_tile(operand: Operand, mn: int, k: int) -> SharedTile:
-    """The tile of an operand in shared memory: as it lies in memory, where elements have 2 bytes.
-
-    Tensor cores read others along the terms only.
-    """
+def shared_tile(operand: Operand, mn: int, k: int, sizes: tuple[int, ...] = (2,)) -> SharedTile:
+    """The tile of an operand in shared memory: as it lies in memory, where elements have one of
+    some sizes. Others lie along the terms: wgmma and ldmatrix find them only there."""
     size = operand.dtype.itemsize
-    axis = operand.axis if size == 2 and mn % (operand.line_bytes // size) == 0 else "k"
+    is_whole = mn % (operand.line_bytes // size) == 0
+    axis = operand.axis if size in sizes and is_whole else "k"
     return SharedTile(mn, k, axis, size, operand.line_bytes)
 
 

@@ -31,7 +31,7 @@ from thalweg.ir.dynamic import is_static
 
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
 _OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
-_LINE_COSTS = {128: 1.0, 64: 1.05, 32: 1.15}  # of products whose operand has such lines
+_LINE_COSTS = {128: 1.0, 64: 1.18, 32: 1.9}  # of products whose operand has such lines
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
