@@ -14,9 +14,9 @@ CHAOS ?=
 PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
-CUDA_TESTS ?= tests/device/cuda tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
+CUDA_TESTS ?= tests/device/cuda tests/control tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
-.PHONY: install stubs lint format test test-browser test-cuda test-ray test-targets soak chaos demo bench bench-cluster bench-cuda stragglers growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
+.PHONY: install stubs lint format test test-browser test-cuda test-ray test-targets soak chaos demo bench bench-cluster bench-cuda stragglers growth walk roofline roofline-cuda bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
 
 install: .venv/.stamp
 
@@ -106,6 +106,9 @@ walk: .venv/.stamp
 roofline: .venv/.stamp
 	$(BIN)/python benchmarks/roofline.py
 
+roofline-cuda: .venv/.stamp
+	$(BIN)/python benchmarks/cuda/kernel_limits.py
+
 bench-peers: .bench-venv/.stamp
 
 exchange: .venv/.stamp .bench-venv/.stamp
@@ -155,7 +158,7 @@ conformance-libraries: .venv/.stamp
 	@test -n "$(LIB_TESTS)" || { echo "usage: make conformance-libraries LIB_TESTS=<the sources of libraries>"; exit 1; }
 	$(BIN)/python -m pip install --quiet -e ".[keras,slim,estimator]"
 	mkdir -p build
-	$(BIN)/python -m tools.library_tests $(LIB_TESTS) --markdown build/libraries.md
+	$(BIN)/python -m tools.library_tests $(LIB_TESTS) --results build/libraries.json --markdown build/libraries.md
 
 clean:
 	rm -rf .venv .bench-venv .docs-venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -1,6 +1,7 @@
 """Attention on a GPU: right or wrong, what its kernels take, and PyTorch's next to them.
 
     python benchmarks/cuda/attention.py [--peer] [--tiny]
+    THALWEG_CACHE=0 python benchmarks/cuda/attention.py --cases 1 --schedule 1 64
 
 The program is what people write: two products with a softmax between them, and its gradients.
 Errors are relative to the largest value of float32 arithmetic on the host, for two of the heads.
@@ -17,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 import thalweg as tf
+from thalweg.codegen.cuda.attention import schedule
 
 #: batch, heads, length, elements of a head, causal
 CASES = (
@@ -127,8 +129,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--peer", action="store_true")
     options.add_argument("--tiny", action="store_true", help="sizes for an emulated GPU")
+    options.add_argument("--cases", type=int, default=len(CASES), help="the first of them")
+    options.add_argument(
+        "--schedule", type=int, nargs=2, help="tiles of rows, and others at once; with no cache"
+    )
     given = options.parse_args()
-    for case in TINY if given.tiny else CASES:
+    if given.schedule:
+        schedule.CHOICES[:] = [tuple(given.schedule)]
+    for case in TINY if given.tiny else CASES[: given.cases]:
         print(report(case, given.peer), flush=True)
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/cuda/host_time.py     # with a GPU, or THALWEG_CUDA=emulated
 
-`host` is the time until the step is issued (nobody waits for the GPU), `step` the whole of it.
+`host` is the time until the step is issued (nobody waits for the GPU), `step` the whole of it. Of
+loops, which the GPU runs by itself, an iteration is timed.
 """
 
 from __future__ import annotations
@@ -57,6 +58,42 @@ def updates(variables: int) -> tuple[Any, Any, Any]:
     return x, tf.group(*[tf.assign_add(v, tf.ones([300]) * x) for v in held]), held
 
 
+def counting(width: int, iterations: int = 1000) -> float:
+    """Microseconds for an iteration of a loop over so many numbers."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder_with_default(np.zeros(width, np.float32), [width])
+        y = tf.while_loop(
+            lambda i, _: i < iterations, lambda i, a: (i + 1, tf.sin(a) + 1.0), [0, x]
+        )[1]
+        step = session.make_callable(tf.reduce_sum(y))
+        return microseconds(step, 3, 3) / iterations
+
+
+def shrinking() -> float:
+    """Microseconds for an iteration of a loop that ends when what it computes says so."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder_with_default(np.full(64, 1e30, np.float32), [64])
+        count, _ = tf.while_loop(
+            lambda n, a: tf.reduce_max(a) > 2.0, lambda n, a: (n + 1, a * 0.99), [0, x]
+        )
+        step = session.make_callable(count)
+        return microseconds(step, 3, 3) / int(step())
+
+
+def recurrent(steps: int = 64) -> float:
+    """Microseconds for a time step of a recurrent network that trains, forwards and back."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.Variable(tf.random_normal([steps, 16, 256]), trainable=False)
+        cell = tf.nn.rnn_cell.BasicLSTMCell(256)
+        output, _ = tf.nn.dynamic_rnn(cell, x, dtype=tf.float32, time_major=True)
+        loss = tf.reduce_mean(tf.square(output))
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        session.run(tf.global_variables_initializer())
+        step = session.make_callable([loss, train])
+        step(), step()
+        return microseconds(step, 5, 3) / steps
+
+
 def main() -> None:
     """Print the table."""
     session = tf.Session()
@@ -86,7 +123,16 @@ def main() -> None:
             return call(value)
 
         host = issued(step, gpu.context) if "MB" not in name else float("nan")
-        print(f"{name:16} host {host:9.1f} us   step {microseconds(step, count):9.1f} us")
+        print(
+            f"{name:16} host {host:9.1f} us   step {microseconds(step, count):9.1f} us", flush=True
+        )
+    for name, found in (
+        ("64 numbers", counting(64)),
+        ("a million", counting(1 << 20)),
+        ("until small", shrinking()),
+        ("LSTM trains", recurrent()),
+    ):
+        print(f"loop, {name:16} iteration {found:9.2f} us", flush=True)
 
 
 if __name__ == "__main__":

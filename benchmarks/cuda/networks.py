@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -97,14 +99,23 @@ def tell(system: str, **found: Any) -> None:
 
 
 def slowest(plan: Any, count: int) -> list[str]:
-    """The kernels of a step that take longest, run one after the other."""
+    """The kernels of a step that take longest, run one after the other; those of one form, as the
+    layers of a network have them, together."""
     profile = plan.profile(5)
     total = sum(row.median for row in profile.rows)
+    forms: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for row in profile.rows:
+        names = [re.sub(r"_\d+$", "", op.split("/")[-1]) for op in row.ops]
+        forms[row.iterations, "+".join(dict.fromkeys(names))].append(row)
     lines = [f"    {len(profile.rows)} kernels, {1e6 * total:.0f} us one after the other"]
-    for row in profile.rows[:count]:
-        names = "+".join(op.split("/")[-1] for op in row.ops)[:60]
-        rates = f"{row.flops_per_second / 1e12:6.1f} TFLOP/s {row.bytes_per_second / 1e9:6.0f} GB/s"
-        lines.append(f"    {1e6 * row.median:8.1f} us {rates} {row.iterations:24s} {names}")
+    ordered = sorted(forms.items(), key=lambda form: -sum(row.median for row in form[1]))
+    for (iterations, names), alike in ordered[:count]:
+        first, each = alike[0], median(row.median for row in alike)
+        rates = (
+            f"{first.flops_per_second / 1e12:6.1f} TFLOP/s {first.bytes_per_second / 1e9:6.0f} GB/s"
+        )
+        times = f"{1e6 * each * len(alike):8.1f} us = {len(alike):3} × {1e6 * each:7.1f}"
+        lines.append(f"    {times} {rates} {iterations:24s} {names[:60]}")
     return lines
 
 

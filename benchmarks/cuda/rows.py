@@ -55,10 +55,11 @@ class Row:
         """A batch: images, vectors or tokens, and labels."""
         rng = np.random.default_rng(1)
         logits = self.model(models.Shapes(), models.Extent(self.shape))
-        labels = rng.integers(0, logits[-1], logits[:-1], np.int32)
         if self.reads_tokens:
-            return rng.integers(0, logits[-1], self.shape, np.int32), labels
-        return rng.standard_normal(self.shape, np.float32), labels
+            x = rng.integers(0, logits[-1], self.shape, np.int32)
+        else:
+            x = rng.standard_normal(self.shape, np.float32)
+        return x, rng.integers(0, logits[-1], logits[:-1], np.int32)
 
 
 _FOUR = (

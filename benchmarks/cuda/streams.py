@@ -223,7 +223,8 @@ def _line(name: str, entry: dict[str, Any], folder: Path, rate: float) -> str:
     for number, values in entry["constants"].items():
         memory[int(number)][: len(values)] = torch.tensor(values, dtype=torch.uint8)
     for feed, number in zip(feeds, entry["inputs"], strict=True):
-        memory[number] = feed
+        if number >= 0:
+            memory[number] = feed
     fault = torch.zeros(1, dtype=torch.int64, device="cuda")
     steps, scratches = [], []
     for launch in entry["launches"]:

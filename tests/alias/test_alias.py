@@ -1,6 +1,7 @@
 """Thalweg under the name `tensorflow`: what is found there, and when it is not put there."""
 
 import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ from thalweg.alias.libraries.sources import PatchingFinder
 from thalweg.alias.libraries.table import LIBRARIES
 from thalweg.alias.libraries.versions import Version
 from thalweg.alias.paths import MODULES, RENAMED, SOURCES
+
+
+def test_every_place_where_names_are_looked_for_is_there() -> None:
+    places = {place for row in SOURCES.values() for place in row}
+    places |= {renamed.partition(":")[0] for renamed in RENAMED.values()}
+    ours = [place for place in places if place.startswith("thalweg.")]
+    assert ours
+    assert [place for place in ours if importlib.util.find_spec(place) is None] == []
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ import pytest
 
 import thalweg as tf
 from thalweg.alias import learn
-from thalweg.alias.inside import (
+from thalweg.alias.inside.framework import ops, small_helpers
+from thalweg.alias.inside.util import (
     deprecation,
-    framework,
     function_utils,
     object_identity,
-    small_helpers,
     tf_decorator,
     tf_inspect,
 )
@@ -84,7 +83,7 @@ def test_old_arguments_are_warned_of_once(caplog):
 
 
 def test_defined_functions_may_have_their_own_gradient():
-    @framework.Defun(tf.float32, python_grad_func=lambda op, dy: dy * 10 * op.inputs[0])
+    @ops.Defun(tf.float32, python_grad_func=lambda op, dy: dy * 10 * op.inputs[0])
     def square(x):
         return x * x
 

@@ -179,3 +179,11 @@ class TestRefused:
             loaded()
         with pytest.raises(TypeError, match="takes 1 inputs, not 2"):
             loaded(1.0, 2.0)
+
+
+def test_a_tensor_that_is_not_as_large_as_it_says_is_named(session: Any) -> None:
+    weights = onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32), "w")
+    weights.dims[:] = [1 << 40, 1 << 30]
+    proto = model([node("Gemm", "x,w", "y")], [info("x")], [info("y")], initializer=[weights])
+    with pytest.raises(ValueError, match=r"tensor 'w' of the model: .*\(1099511627776"):
+        tf.onnx.load(proto)(x=tf.ones([2, 2]))

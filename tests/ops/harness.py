@@ -144,7 +144,7 @@ def check_loop(node: Any, sources: list[Any], wanted: list[Any]) -> None:
         forms = {
             "gather_loop": (True, 1),
             "packed_loop": (False, 8),
-            "one_pass_loop": (False, 1, True),
+            "relaxed_loop": (False, 1, True),
         }
         others = [form for name, form in forms.items() if node.op.has(name)]
         for form in [(False, 1), *others]:

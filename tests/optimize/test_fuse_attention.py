@@ -103,6 +103,14 @@ def test_forms_of_scale_and_mask() -> None:
         assert (op.scale, op.causal) == (0.25, False)
 
 
+def test_the_function() -> None:
+    given = [*heads(), tf.placeholder(tf.bool, [2, 1, 1, LENGTH])]
+    y = tf.nn.scaled_dot_product_attention(*given, is_causal=True)
+    found = ops([y, *tf.gradients(tf.square(y), given[:3])], given)
+    assert [(op.scale, op.causal) for op in fused(found)] == [(0.25, True)] * 2
+    assert count(found, "BatchMatMulV2") == 0
+
+
 def test_dtypes_sizes_and_devices_that_have_no_kernel() -> None:
     given = heads()
     assert not fused(ops([attention(*given)], given, GPU.replace("GPU", "CPU")))

@@ -27,7 +27,7 @@ VERSION: Final = "1.15.5"
 _COMPAT: Final = "compat"
 _V1: Final = "compat.v1"  # there is only this one API
 _V2: Final = "compat.v2"
-_ABSL: Final = "thalweg.alias.inside.absl_flags"
+_ABSL: Final = "thalweg.alias.inside.framework.absl_flags"
 _FLAGS: Final = {
     "app": "app",
     "flags": "flags",

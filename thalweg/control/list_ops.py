@@ -22,6 +22,7 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.ops.core import basic, shaping
+from thalweg.ops.core.buffer import Buffer
 
 Array = NDArray[Any]
 
@@ -212,7 +213,7 @@ class TensorArrayStack(ListReader):
         elements = constant_elements(count)
         return TensorShape.of(elements or (None,)).concatenate(self.element_shape)
 
-    def numpy(self, list: ListValue, count: Array) -> Array:
+    def numpy(self, list: ListValue, count: Array) -> Array | Buffer:
         value = self.readable(list).stack(int(count), self.element_shape, self.fills)
         return self.of_known_shape(value, 1)
 
@@ -224,9 +225,10 @@ class TensorArrayUnstack(ListWriter):
     """The list with the rows of a tensor as its first entries."""
 
     private = True
+    takes_buffers = True
     signature = "list: variant, value: dtype -> output: variant"
 
-    def numpy(self, list: ListValue, value: Array) -> ListValue:
+    def numpy(self, list: ListValue, value: Array | Buffer) -> ListValue:
         return self.writable(list).unstack(value)
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:

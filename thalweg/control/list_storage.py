@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.ops.core.buffer import Buffer
+
 if TYPE_CHECKING:
     from thalweg.control.lists import ListValue
 
@@ -71,6 +73,18 @@ class Stacked:
     def _copy_on_write(self) -> None:
         if self.is_shared:
             self.array, self.is_shared = self.array.copy(), False
+
+
+@dataclass(slots=True, eq=False)
+class OnDevice:
+    """Entries of one shape as the rows of a buffer of a device, which nobody writes to. A list that
+    is read or changed on the host has them there first."""
+
+    buffer: Buffer
+
+    def copied(self) -> Stacked:
+        """The same entries on the host."""
+        return Stacked(self.buffer.snapshot())
 
 
 @dataclass(slots=True, eq=False)

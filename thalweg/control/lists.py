@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.control.list_storage import Nested, Shapes, Single, Stacked
+from thalweg.control.list_storage import Nested, OnDevice, Shapes, Single, Stacked
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.ops.core.buffer import Buffer
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -51,26 +52,49 @@ class ListValue:
         self.name = f"{name}_{next(_numbers)}"
         self.shapes = Shapes(self.element_shape.whole)
         self._states = bytearray(size)
-        self._storage: Stacked | Single | Nested | None = None
+        self._held: Stacked | Single | Nested | OnDevice | None = None
         self._is_closed = False
         self._gradients: dict[str, ListValue] = {}
         self._lists: ListValue | None = None  # of a list of lists of gradients: those they are like
         self._lock = threading.RLock()
 
+    @property
+    def _storage(self) -> Stacked | Single | Nested | None:
+        """The entries on the host."""
+        held = self._held
+        if isinstance(held, OnDevice):
+            held = self._held = held.copied()
+        return held
+
+    @_storage.setter
+    def _storage(self, held: Stacked | Single | Nested | None) -> None:
+        self._held = held
+
+    @property
+    def on_device(self) -> Buffer | None:
+        """The entries as the rows of a buffer of a device, if that is how they are kept."""
+        held = self._held
+        return held.buffer if isinstance(held, OnDevice) else None
+
     @classmethod
-    def of_stacked(cls, array: Array, written: Array | None = None, **options: Any) -> ListValue:
+    def of_stacked(
+        cls, array: Array | Buffer, written: Array | None = None, **options: Any
+    ) -> ListValue:
         """A list of the rows of an array, `dtype` and so on as in the constructor."""
         return cls(**options).take_over(array, written)
 
-    def take_over(self, array: Array, written: Array | None = None) -> Self:
+    def take_over(self, array: Array | Buffer, written: Array | None = None) -> Self:
         """Have the rows of an array as entries instead of those so far; the array is this list's
         from here on. `written` says which rows are entries (all, if not given); rows of a list of
         gradients that are none must be zeros."""
         with self._lock:
             self._check_shape(0, array.shape[1:])
             self.shapes.common, self.shapes.others = array.shape[1:], {}
-            self._storage = Stacked(array, is_shared=not array.flags.writeable)
-            everything = bytes([_WRITTEN]) * len(array)
+            if isinstance(array, Buffer):
+                self._held = OnDevice(array)
+            else:
+                self._storage = Stacked(array, is_shared=not array.flags.writeable)
+            everything = bytes([_WRITTEN]) * array.shape[0]
             self._states = bytearray(everything if written is None else _states_of(written))
         return self
 
@@ -214,8 +238,10 @@ class ListValue:
             self.write(index, row)
         return self
 
-    def unstack(self, value: Array) -> Self:
+    def unstack(self, value: Array | Buffer) -> Self:
         """Write the rows of an array to the first entries; as the whole list it is not copied."""
+        if isinstance(value, Buffer):
+            return self._unstack_buffer(value)
         if np.ndim(value) == 0:
             raise _invalid("Input value for unpack must be at least a vector")
         with self._lock:
@@ -225,6 +251,17 @@ class ListValue:
             if len(value) == self._states.count(_EMPTY) == len(self._states):
                 return self._adopt(value)
             return self.scatter(np.arange(len(value)), value)
+
+    def _unstack_buffer(self, value: Buffer) -> Self:
+        with self._lock:
+            count = value.shape[0] if value.shape else 0
+            if not count or count != self._states.count(_EMPTY) or count != len(self._states):
+                return self.unstack(value.lease())
+            self._check_shape(0, value.shape[1:])
+            self.shapes.note(0, value.shape[1:])
+            self._held = OnDevice(value)
+            self._states[:] = bytes([_WRITTEN]) * count
+            return self
 
     def split(self, value: Array, lengths: Array) -> Self:
         """Write pieces of `value` along its first axis to the first entries."""
@@ -333,12 +370,15 @@ class ListValue:
 
     def stack(
         self, count: int | None = None, shape: TensorShape | None = None, fills: bool = False
-    ) -> Array:
+    ) -> Array | Buffer:
         """The first `count` entries (all, if not given) as rows of one array: if that is how they
-        are kept, that array. With `fills`, entries that nobody wrote to are zeros, and a size that
-        nothing tells is 0."""
+        are kept, that array, on its device. With `fills`, entries that nobody wrote to are zeros,
+        and a size that nothing tells is 0."""
         with self._lock:
             wanted = self.size() if count is None else count
+            rows = self._first_on_device(wanted, fills)
+            if rows is not None:
+                return rows
             if wanted == 0 and fills and shape is not None and shape.rank is not None:
                 sizes = [size or 0 for size in shape.as_list()]
                 return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
@@ -347,6 +387,18 @@ class ListValue:
             if rows is None:
                 return self.gather(np.arange(wanted), shape)
             return self._borrowed(rows)[:wanted]
+
+    def _first_on_device(self, count: int, fills: bool) -> Buffer | None:
+        """The first entries as rows of a buffer, if they are kept so and can all be read."""
+        held = self.on_device
+        if held is None or not 0 < count <= self.size() or not self._is_whole(fills):
+            return None
+        if self.clear_after_read:
+            if count < self.size():
+                return None
+            self._states[:] = bytes([_CLEARED]) * len(self._states)
+            self._held = None
+        return held.first_rows(count)
 
     def concat(
         self, count: int | None = None, shape: TensorShape | None = None
@@ -376,11 +428,15 @@ class ListValue:
 
     def _whole(self, fills: bool = False) -> Array | None:
         """All entries as one array, if they are kept so and can all be read."""
+        return self.stacked if self._is_whole(fills) else None
+
+    def _is_whole(self, fills: bool) -> bool:
+        """Whether all entries can be read, some as zeros."""
         is_full = self._states.count(_WRITTEN) == len(self._states)
         zeros_fit = (
             (self.accumulates or fills) and not self.shapes.others and _CLEARED not in self._states
         )
-        return self.stacked if is_full or zeros_fit else None
+        return is_full or zeros_fit
 
     def _borrowed(self, rows: Array) -> Array:
         """The array of the whole list, as the result of a read."""

@@ -171,13 +171,13 @@ class Border:
 
     def _reference(self, tensor: Tensor) -> Reference:
         buffer = self._lowered.buffers[tensor]
-        set_first = buffer in self._first and _is_set_first(self._first[buffer], buffer)
+        set_first = buffer in self._first and is_set_first(self._first[buffer], buffer)
         shape = self._lowered.spec.shapes[tensor]
         return Reference(self._words(tensor), buffer in self._written, set_first, shape)
 
 
-def _is_set_first(launch: Launch, buffer: Buffer) -> bool:
-    """Whether the first thing that happens to a variable is a whole new value."""
+def is_set_first(launch: Launch, buffer: Buffer) -> bool:
+    """Whether the first thing that happens to a buffer is that a launch writes it, unread."""
     argument = launch.kernel.arguments[launch.buffers.index(buffer)]
     return argument.written and not _is_read(launch, argument)
 

@@ -64,10 +64,17 @@ class Op:
     of_process: ClassVar[bool] = False
     #: none of TensorFlow's ops: no other system can load a graph that has it
     private: ClassVar[bool] = False
+    #: its NumPy kernel takes time in proportion to the bytes of its inputs: with few of them it is
+    #: not worth another thread
+    inexpensive: ClassVar[bool] = False
     #: may wait for another node or step: the executor lets everything else go on meanwhile
     blocking: ClassVar[bool] = False
     #: its kernel takes a function, which it calls with (value, error) when there is one of them
     asynchronous: ClassVar[bool] = False
+    #: its kernel takes values where they are: others get arrays of the host for buffers of devices
+    takes_buffers: ClassVar[bool] = False
+    #: whether `start` may be called instead of `kernel`
+    can_start: ClassVar[bool] | property = True
     #: the kinds of devices that have a kernel for it
     device_kinds: ClassVar[frozenset[str]] = frozenset({"CPU"})
 
@@ -80,6 +87,9 @@ class Op:
     numpy: ClassVar[Callable[..., Any]]
     #: (self, context, *inputs) -> as numpy; for kernels that touch resources or the step
     kernel: ClassVar[Callable[..., Any]]
+    #: (self, context, done, *inputs): begins what `kernel` of a blocking op waits for, and calls
+    #: `done` once with (value, error), on any thread
+    start: ClassVar[Callable[..., None]]
     #: (self, node, *dy) -> one gradient tensor or None per flat input
     gradient: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Expr) -> Expr: the loop lowering of an elementwise op

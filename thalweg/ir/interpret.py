@@ -41,11 +41,11 @@ def run_loop(
     output: int = 0,
     gathers: bool = False,
     channels: int = 1,
-    one_pass: bool = False,
+    relaxed: bool = False,
 ) -> Array:
     """One output of an op, of this shape, by its loop form. `operands` may nest lists."""
     at = IndexTuple.over(shape, output)
-    form = lowered(op, at, operands, gathers, channels, one_pass)
+    form = lowered(op, at, operands, gathers, channels, relaxed)
     if isinstance(form, Scatter):
         return _scattered(form, at, arrays)
     value = _Evaluation([form], at.variables, arrays).value(form)

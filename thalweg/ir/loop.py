@@ -269,13 +269,13 @@ def lowered(
     operands: Sequence[Any],
     gathers: bool = False,
     channels: int = 1,
-    one_pass: bool = False,
+    relaxed: bool = False,
 ) -> Expr | Scatter:
     """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands.
 
     An op whose `loop` scatters may have a `gather_loop` too, for targets that prefer it, one that
-    reads images a `packed_loop`, for targets that read some `channels` at once, and one whose
-    reductions need each other an `one_pass_loop`, for targets that read memory at that once.
+    reads images a `packed_loop`, for targets that read some `channels` at once. A `relaxed_loop`
+    rounds otherwise than `loop` does, and reads memory fewer times or divides less.
     """
     if gathers and op.has("gather_loop"):
         return as_expr(op.gather_loop(at, *operands))
@@ -283,8 +283,8 @@ def lowered(
         form = op.packed_loop(channels, at, *operands)
         if form is not None:
             return as_expr(form)
-    if one_pass and op.has("one_pass_loop"):
-        return as_expr(op.one_pass_loop(at, *operands))
+    if relaxed and op.has("relaxed_loop"):
+        return as_expr(op.relaxed_loop(at, *operands))
     if op.has("loop"):
         form = op.loop(at, *operands)
         return form if isinstance(form, Scatter) else as_expr(form)

@@ -54,11 +54,14 @@ class Target:
     min_shared_results: int = 512  # from which threads share the results, a vector of them each
     min_shared_rows: int = 64  # the same where each result is that of a row
     min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
+    max_row_at_hand: int = 1 << 62  # elements that are, after a reduction of them
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
+    hoists_invariants: bool = False  # what channels have in common, out of loops over rows
     reads_strided: bool = False  # rows that lie apart as fast as those that follow each other
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
-    prefers_one_pass: bool = False  # where statistics could be found one after the other as well
+    prefers_relaxed: bool = False  # forms that round otherwise, for fewer passes and divisions
+    shares_reductions: bool = False  # between the nests that need them, in place of the same again
     min_nested_rows: int = 0  # reductions that others need and that stay inside of those
     min_nested_columns: int = 0  # the same where they do not go along rows
     max_tile_taps: int = 0  # elements of windows that an iteration of a tiled nest reduces; 0: none

@@ -18,6 +18,7 @@ from thalweg.lower.passes.concat_in_place import concat_in_place
 from thalweg.lower.passes.fuse import fuse
 from thalweg.lower.passes.fuse_rows import fuse_rows
 from thalweg.lower.passes.hoist_consumers import hoist_consumers
+from thalweg.lower.passes.hoist_invariants import hoist_invariants
 from thalweg.lower.passes.merge_reductions import merge_reductions
 from thalweg.lower.passes.pretranspose import pretranspose
 from thalweg.lower.passes.rematerialize import rematerialize
@@ -50,6 +51,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("merge_reductions", merge_reductions(nests, pieces, target))
     verify_pieces("merge_reductions", pieces)
     nests = verified("in_steps", in_steps(nests, target))
+    nests = verified("hoist_invariants", hoist_invariants(nests, target))
     nests = verified("fuse", fuse(nests, target))
     nests = verified("fuse_rows", fuse_rows(nests, target))
     nests = verified("rematerialize", rematerialize(nests, pieces, target))

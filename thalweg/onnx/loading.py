@@ -330,7 +330,10 @@ def _array(tensor: Any) -> Any:
     onnx = library()
     if isinstance(tensor, onnx.SparseTensorProto):
         return _dense(tensor)
-    return _plain(onnx.numpy_helper.to_array(tensor))
+    try:
+        return _plain(onnx.numpy_helper.to_array(tensor))
+    except ValueError as error:
+        raise ValueError(f"The tensor {tensor.name!r} of the model: {error}") from error
 
 
 def _plain(array: Any) -> Any:

@@ -46,6 +46,8 @@ class Transfer(Op, abstract=True):
 class Sending(Transfer, abstract=True):
     """The base of the ends that send."""
 
+    takes_buffers = True
+
     def shape(self, *tensors: Tensor) -> list[TensorShape]:
         return []
 

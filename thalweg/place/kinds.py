@@ -2,14 +2,17 @@
 
 A GPU runs what is compiled, and keeps variables of numbers. What writes such a variable runs where
 it is, on the host's kernels if it has to. Control nodes pass on what their bodies make, so they are
-where those are. All else is the CPU's.
+where those are, and so are lists of numbers, which native loops keep in the memory of their device.
+All else is the CPU's.
 """
 
 from __future__ import annotations
 
+from thalweg.control.list_ops import ListOp
 from thalweg.control.liveness import is_control
 from thalweg.control.primitives import Primitive
 from thalweg.control.traces import Trace
+from thalweg.graph.dtypes import variant
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.core.compilable import compilable, is_number
@@ -32,6 +35,8 @@ def _runs_on_gpu(node: Node) -> bool:
     op = node.op
     if is_control(node) or isinstance(op, Primitive | Trace):
         return True
+    if isinstance(op, ListOp):
+        return all(map(_is_number_or_list, [*node.inputs, *node.outputs]))
     if isinstance(op, Const | Placeholder) or _is_variable(node):
         return all(map(_is_number, node.outputs))
     if op.parsed.references:
@@ -48,6 +53,10 @@ def _is_variable(node: Node) -> bool:
         and made[0].dtype.is_ref_dtype
         and made[0].shape.is_fully_defined()
     )
+
+
+def _is_number_or_list(tensor: Tensor) -> bool:
+    return tensor.dtype.base_dtype is variant or _is_number(tensor)
 
 
 def _is_number(tensor: Tensor) -> bool:

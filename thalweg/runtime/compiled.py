@@ -167,6 +167,15 @@ class Executable:
         return None if program is None else program.by_rows(values, is_row, count)
 
     @property
+    def is_inexpensive(self) -> bool:
+        """Whether reference kernels run it for good, in time in proportion to its inputs."""
+        return self._is_hopeless() and self._is_linear
+
+    @cached_property
+    def _is_linear(self) -> bool:
+        return all(node.op.inexpensive or node.op.of_shapes for node in self.region.nodes)
+
+    @property
     def device(self) -> Device:
         """The device it runs on."""
         return self._device

@@ -108,7 +108,7 @@ class StartablePartitions:
             return
         given = self._partitions[0].feeds(feeds) if feeds else ()
         context = Context(self._node, self._own, cancellation, rendezvous)
-        StraightRun(straight, given, context, soon, ended).go_on()
+        StraightRun(straight, given, context, soon, later, ended).go_on()
 
     def _end(
         self,

@@ -16,7 +16,6 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import Allocate, VariableCell
 from thalweg.partition.rendezvous import Rendezvous
-from thalweg.partition.transfers import Sending
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Backend, Elsewhere, Executable, host_arrays
 from thalweg.runtime.resources import Resources
@@ -81,7 +80,7 @@ def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> C
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
     kernel = _kernel(unit, takes_context)
-    if backend.has_accelerator and not isinstance(unit.op, Sending):
+    if backend.has_accelerator and not unit.op.takes_buffers:
         kernel = _with_host_arrays(kernel)
     return Call(kernel, takes_context, references, unit, (unit,))
 
@@ -120,13 +119,36 @@ def _with_host_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
+    return _grouped(node, node.op.kernel if takes_context else node.op.numpy, int(takes_context))
+
+
+def starter_of(call: Call) -> Callable[..., None] | None:
+    """What begins a call that may block, where its op can: (context, done, *inputs)"""
+    node, op = call.node, call.node.op
+    if not op.has("start") or not op.can_start:
+        return None
+    start = _grouped(node, op.start, 2)
+
+    def begin(context: Any, done: Callable[..., None], *inputs: Any) -> None:
+        def told(value: Any, error: BaseException | None) -> None:
+            done(value, located(error, node) if isinstance(error, Exception) else error)
+
+        given = host_arrays(inputs)
+        for position in call.references:
+            given[position] = inputs[position].read()
+        start(context, told, *given)
+
+    return begin
+
+
+def _grouped(node: Node, function: Callable[..., Any], before: int) -> Callable[..., Any]:
+    """A function of the op, which takes lists, as one of flat inputs, behind some other values."""
     op = node.op
-    function = op.kernel if takes_context else op.numpy
     if not op.parsed.has_lists:
         return function
-    places = range(takes_context + len(node.inputs))
-    grouped = op.parsed.group(places[takes_context:], node.input_counts())
-    wanted: list[Any] = [*places[:takes_context], *map(_place, grouped)]
+    places = range(before + len(node.inputs))
+    grouped = op.parsed.group(places[before:], node.input_counts())
+    wanted: list[Any] = [*places[:before], *map(_place, grouped)]
 
     def call(*flat: Any) -> Any:
         return function(*[flat[at] if type(at) is int else list(flat[at]) for at in wanted])

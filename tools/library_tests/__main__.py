@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -13,10 +14,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tools.library_tests.table import BROKEN, LIBRARIES, Library
 
 ROOT = Path(__file__).resolve().parents[2]
+_HEAD = """# Conformance: libraries
+
+The own tests of libraries that were written for TensorFlow 1, unmodified, with Thalweg under the
+name `tensorflow`: `make conformance-libraries LIB_TESTS=<their sources>` (`tools/library_tests`).
+Beside it TensorFlow 2.21, its `compat.v1` under that name, on the same files with the same patches
+([old libraries](migrate/tf1.md)). What Python, NumPy, h5py or pytest of today break is left out of
+both, by name and reason. GPT-2 has no tests of its own: four programs of ours train and sample it.
+
+"""
 SMOKE = {"gpt-2": Path(__file__).with_name("smoke_gpt2.py")}
 
 
@@ -35,11 +46,21 @@ class Result:
         """How many tests passed or failed."""
         return self.passed + self.failures.total()
 
-    def line(self) -> str:
+    def line(self, peer: Result | None = None) -> str:
         """The row of the table."""
-        share = self.passed / max(self.run, 1)
-        cells = (self.library.folder, self.passed, self.run, f"{share:.1%}", self.skipped)
-        return "| " + " | ".join(map(str, (*cells, self.left_out.total()))) + " |"
+        cells = (self.library.folder, self.passed, self.run, self.share)
+        beside = () if peer is None else (f"{peer.passed} of {peer.run}", peer.share)
+        row = (*cells, *beside, self.skipped, self.left_out.total())
+        return "| " + " | ".join(map(str, row)) + " |"
+
+    @property
+    def share(self) -> str:
+        """How much of what ran passed."""
+        return f"{self.passed / max(self.run, 1):.1%}"
+
+    def counts(self) -> dict[str, Any]:
+        """All but the library, to be written."""
+        return {key: value for key, value in vars(self).items() if key != "library"}
 
 
 def main() -> int:
@@ -50,18 +71,37 @@ def main() -> int:
     parser.add_argument("--file", action="append", default=[], help="a part of a file's path")
     parser.add_argument("--seconds", type=int, default=300, help="for a test")
     parser.add_argument("--peer", default=sys.executable, help="another Python, with TensorFlow 2")
+    parser.add_argument("--results", type=Path, help="counts of other runs, which these join")
+    parser.add_argument("--beside", type=Path, help="counts of the peer, for the page")
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
-    results: list[Result] = []
+    known = _read(given.results)
     for library in LIBRARIES:
         if given.only and library.folder not in given.only:
             continue
         if (given.folder / library.folder).is_dir():
-            results.append(run_library(library, given))
-            print(report(results[-1:]), flush=True)
+            known[library.folder] = run_library(library, given)
+            print(report([known[library.folder]], {}), flush=True)
+    if given.results:
+        counts = {name: result.counts() for name, result in known.items()}
+        given.results.write_text(json.dumps(counts, indent=1))
     if given.markdown:
-        given.markdown.write_text("# Libraries\n\n" + report(results))
+        given.markdown.write_text(_HEAD + report(list(known.values()), _read(given.beside)))
     return 0
+
+
+def _read(path: Path | None) -> dict[str, Result]:
+    """Results by library, in the order of the table."""
+    if path is None or not path.exists():
+        return {}
+    written = json.loads(path.read_text())
+    found: dict[str, Result] = {}
+    for library in LIBRARIES:
+        if counts := written.get(library.folder):
+            numbers = counts["passed"], counts["skipped"]
+            reasons = Counter[str](counts["left_out"]), Counter[str](counts["failures"])
+            found[library.folder] = Result(library, *numbers, *reasons)
+    return found
 
 
 def run_library(library: Library, given: argparse.Namespace) -> Result:
@@ -130,6 +170,7 @@ def _environment(library: Library, file: Path, given: argparse.Namespace) -> dic
         "MPLBACKEND": "agg",
         "PYTHONWARNINGS": "ignore",
         "LIBRARY_PACKAGE": library.package,
+        "LIBRARY_LEFT_OUT": "|".join(pattern for pattern, _ in library.left_out),
         "LIBRARY_PEER": "" if given.peer == sys.executable else given.peer,
     }
 
@@ -165,10 +206,12 @@ def _last_line(text: str) -> str:
     return _grouped(lines[-1] if lines else "no output")
 
 
-def report(results: list[Result]) -> str:
+def report(results: list[Result], peers: dict[str, Result]) -> str:
     """The table of libraries, and the reasons of failures."""
-    lines = ["| library | passed | run | share | skipped | left out |", "|---|---|---|---|---|---|"]
-    lines += [result.line() for result in results]
+    names = ["library", "passed", "run", "share", "skipped", "left out"]
+    names[4:4] = ["TensorFlow 2.21", "share"] if peers else []
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines += [each.line(peers.get(each.library.folder)) for each in results]
     for result in results:
         lines += ["", f"## {result.library.folder}", ""]
         lines += [f"- left out: {count}, {why}" for why, count in result.left_out.most_common()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from thalweg import errors
 from thalweg.codegen.cuda.compile import ptxas
 from thalweg.device.cuda import presence, ptx
 from thalweg.device.cuda.discovery import found_driver
-from thalweg.device.cuda.driver import KernelNode
+from thalweg.device.cuda.driver import Condition, KernelNode
 from thalweg.device.cuda.emulated import EmulatedContext, EmulatedDriver
 
 
@@ -80,36 +81,49 @@ def test_parameters_of_a_kernel_change_by_an_update_alone(
 
 
 def test_conditional_graphs_run_while_a_byte_is_set(context: EmulatedContext) -> None:
-    byte, stop = context.allocate(1), context.pin(1)
-    truth, stops = ctypes.c_uint8.from_address(byte), ctypes.c_uint8.from_address(stop)
+    condition = Condition(context.allocate(1), context.allocate(4), context.pin(1))
+    truth = ctypes.c_uint8.from_address(condition.truth)
+    fault = ctypes.c_int32.from_address(condition.fault)
+    stops = ctypes.c_uint8.from_address(condition.stop)
+    fault.value = 0
     ran: list[str] = []
 
     def record(event: int) -> None:
         ran.append(names[event])
         if names[event] == "iteration":
-            truth.value -= 1
+            truth.value = truths.pop(0)
         if len(ran) > 20:
             stops.value = 1  # of a loop that would not end
 
     context.record = record  # type: ignore[method-assign]
-    names = {context.event(): name for name in ("before", "iteration", "inner", "after", "endless")}
-    before, iteration, inner, after, endless = names
+    wanted = ("before", "iteration", "inner", "last", "after", "endless")
+    names = {context.event(): name for name in wanted}
+    before, iteration, inner, last, after, endless = names
     graph = context.graph()
     first = graph.add_event(before, ())
-    loop, body = graph.add_conditional(byte, stop, True, (first,))
+    loop, body = graph.add_conditional(condition, True, (first,))
     second = body.add_event(iteration, ())
-    _, branch = body.add_conditional(byte, stop, False, (second,))
+    _, branch = body.add_conditional(condition, False, (second,))
     branch.add_event(inner, ())
+    branch.finish()
+    _, branch = body.add_conditional(replace(condition, negated=True), False, (second,))
+    branch.add_event(last, ())
     branch.finish()
     body.finish()
     graph.add_event(after, (loop,))
     graph.finish()
-    truth.value, stops.value = 2, 0
+    truths = [1, 0]
+    truth.value, stops.value = 1, 0
     graph.launch(0)
-    assert ran == ["before", "iteration", "inner", "iteration", "after"]
+    assert ran == ["before", "iteration", "inner", "iteration", "last", "after"]
     ran.clear()
+    truth.value, fault.value = 1, 7
+    graph.launch(0)
+    assert ran == ["before", "after"]
+    ran.clear()
+    fault.value = 0
     graph = context.graph()
-    _, body = graph.add_conditional(byte, stop, True, ())
+    _, body = graph.add_conditional(condition, True, ())
     body.add_event(endless, ())
     body.finish()
     graph.finish()

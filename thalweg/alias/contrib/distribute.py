@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from thalweg.alias import names
-from thalweg.alias.inside.distribute import ReduceOp, get_loss_reduction
+from thalweg.alias.inside.framework.distribute import ReduceOp, get_loss_reduction
 
 tf = names.root()
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.alias import names
-from thalweg.alias.inside.keras_utils import constant_value, smart_cond
+from thalweg.alias.inside.keras.tf_utils import constant_value, smart_cond
 from thalweg.graph import nest
 
 tf = names.root()

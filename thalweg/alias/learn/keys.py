@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from thalweg.alias.inside.export_outputs import EstimatorModeKeys
+from thalweg.alias.inside.training.export_outputs import EstimatorModeKeys
 
 
 class ModeKeys(EstimatorModeKeys):

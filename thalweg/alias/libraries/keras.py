@@ -29,6 +29,30 @@ _PATCHES = [
         "__import__('thalweg').compat.as_text(n)",
         "h5py 3 returns the names of weights as text",
     ),
+    Patch(
+        "keras.engine.saving",
+        r"\bif weight_names:",
+        "if len(weight_names):",
+        "h5py 3 returns the names of weights in an array",
+    ),
+    Patch(
+        "keras.utils.io_utils",
+        r"(?<=h5py\.File\('in-memory-h5py', )(?=driver)",
+        "mode='a', ",
+        "h5py 3 opens files to read only",
+    ),
+    Patch(
+        "keras.utils.io_utils",
+        r"\bh5file\.fid\b",
+        "h5file.id",
+        "h5py 3 calls it by its one name",
+    ),
+    Patch(
+        "keras.utils.conv_utils",
+        r"\bkernel\[slices\]",
+        "kernel[tuple(slices)]",
+        "NumPy takes no list of slices as an index any more",
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ LIBRARY = Library(
         Patch(
             "sonnet.*",
             r"import tensorflow_probability as tfp",
-            "from thalweg.alias.inside import probability as tfp",
+            "from thalweg.alias.inside.training import probability as tfp",
             "it takes normal distributions alone from that package, which TensorFlow 1 has too",
         ),
         Patch(

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from thalweg.codegen.llvm.threads import (
     run_over_module,
     tools_for,
 )
-from thalweg.codegen.machine import llvm, named
+from thalweg.codegen.machine import CpuTarget, llvm, named
 from thalweg.platform.caches import memoized
 
 #: LLVM takes `abs.s16` to leave the least number as it is. An H200 gives another one.
@@ -167,8 +167,17 @@ _host = _HostMachine()
 
 def _host_machine() -> Any:
     if _host.machine is None:
-        _host.machine = new_machine(named("native"), level=0)
+        _host.machine = new_machine(_emulating(), level=0)
     return _host.machine
+
+
+def _emulating() -> CpuTarget:
+    """The processor at hand, without the vector registers that LLVM has no right code for where it
+    is in a hurry: it spills the upper 16 of them by instructions that do not exist."""
+    native = named("native")
+    if native.architecture == "aarch64":
+        return native
+    return replace(native, features=f"{native.features},-avx512f")
 
 
 _GARBAGE, _REDZONE, _REDZONE_BYTES = 0xFF, 0xA5, 256

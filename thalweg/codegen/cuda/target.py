@@ -47,20 +47,23 @@ class CudaTarget(Target):
     # Every element is far: what matters is how often memory is read and written at all.
     load_cost: float = 4.0
     store_cost: float = 4.0
-    far_cost: float = 16.0
+    far_cost: float = 32.0
     far_bytes: int = 32 << 20
 
     # Kernels are split over the grid when they are emitted, by their own sizes.
     reduction_splits: int = 1
-    min_split_elements: int = 1 << 62
+    min_split_elements: int = 1 << 16
     min_shared_results: int = 1
     min_shared_rows: int = 1
     prefers_gathers: bool = True
-    prefers_one_pass: bool = True
+    prefers_relaxed: bool = True
+    shares_reductions: bool = True
     min_nested_rows: int = 128  # fewer leave multiprocessors idle, unless several share each
     min_nested_columns: int = 1 << 14
     max_tile_taps: int = 64
     fuses_rows: bool = True
+    max_row_at_hand: int = 1 << 14
+    hoists_invariants: bool = True
     reads_strided: bool = True
     fuses_attention: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared

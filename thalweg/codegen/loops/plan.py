@@ -307,7 +307,7 @@ def scans_in_order(
     if not scans:
         return form, frozenset()
     backward = {v for v in variables if _all_backward(v, scans, form)}
-    slow = {scan for scan in scans if not _in_one_pass(scan, variables, backward)}
+    slow = {scan for scan in scans if not _in_relaxed(scan, variables, backward)}
     return (without_scans(form, slow) if slow else form), frozenset(backward)
 
 
@@ -317,7 +317,7 @@ def _all_backward(variable: Variable, scans: Sequence[Scan], form: Loops) -> boo
     return directions == {True} and free
 
 
-def _in_one_pass(scan: Scan, variables: tuple[Variable, ...], backward: set[Variable]) -> bool:
+def _in_relaxed(scan: Scan, variables: tuple[Variable, ...], backward: set[Variable]) -> bool:
     outer = frozenset(variables[: variables.index(scan.variable) + 1])
     return scan.reverse == (scan.variable in backward) and free_variables(scan) <= outer
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded, find_all
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.control_program import NativeControl
+from thalweg.device.cpu.control_program import CpuControl
 from thalweg.device.cpu.listing import Listing, listed
 from thalweg.device.cpu.loading import make_program
 from thalweg.device.cpu.pool import Pool, default_pool, default_threads
@@ -103,9 +103,9 @@ class CpuDevice(Device):
         found = [loaded[call.kernel] for call in template.calls]
         return listed(lowered, kernels, found, self.target)
 
-    def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
+    def load_control(self, unit: ControlRegion, lower: Lower) -> CpuControl:
         """A conditional or a loop as native programs."""
-        return NativeControl(unit, self.pool, self.target, self.threads, lower)
+        return CpuControl(unit, self.pool, self.target, self.threads, lower)
 
 
 @memoized(64)

@@ -14,6 +14,7 @@ from thalweg.codegen.machine import named as target_named
 from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.cuda.listing import CudaCall
 from thalweg.device.cuda.memory import Memory
+from thalweg.device.cuda.peaks import arithmetic_peak, product_peak
 from thalweg.device.cuda.tuner import CudaSubject, tune_contractions
 from thalweg.device.tuning import Tuned
 
@@ -60,8 +61,10 @@ class GpuKernel(CompiledKernel):
 
     @property
     def peaks(self) -> str:
-        """What its memory reaches at best."""
-        return f"gpu      {self._target.memory_rate / 1e9:.0f} GB/s of its memory"
+        """What its memory and its arithmetic reach at best."""
+        rate = f"{self._target.memory_rate / 1e9:.0f} GB/s of its memory"
+        products = product_peak(2, self._target) / 1e12
+        return f"gpu      {rate}, {products:.0f} TFLOP/s of products of 16 bits"
 
     def memory_limit(self, touched: int) -> float:
         """Bytes per second of its memory, whatever their number."""
@@ -70,8 +73,8 @@ class GpuKernel(CompiledKernel):
 
     @property
     def arithmetic_limit(self) -> float:
-        """None is known."""
-        return 0.0
+        """Operations per second of its cores, or of the tensor cores where these multiply."""
+        return arithmetic_peak(self.kernel, self._target)
 
     @classmethod
     def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:

@@ -57,6 +57,11 @@ def edges(
     return in_lanes(found)
 
 
+def chained(count: int) -> list[tuple[int, ...]]:
+    """Edges by which each launch comes after the one before."""
+    return [(number - 1,) if number else () for number in range(count)]
+
+
 def in_lanes(after: Sequence[tuple[int, ...]], most: int = _MAX_LANES) -> list[tuple[int, ...]]:
     """Edges with more of them, so that at most so many launches wait for nothing but what they
     need: one that continues no lane comes after the lane that has waited longest."""

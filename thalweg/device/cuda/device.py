@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.device.cuda.control import CudaControl
 from thalweg.device.cuda.discovery import found_driver
 from thalweg.device.cuda.driver import Context, Driver, Properties
 from thalweg.device.cuda.graph_template import GraphTemplate
@@ -169,9 +170,12 @@ class CudaDevice(Device):
         found = [loaded[launch.kernel] for launch in template.launches]
         return listed(lowered, kernels, found, self.target)
 
-    def load_control(self, unit: ControlRegion, lower: Lower) -> None:
-        """The executor runs conditionals and loops; their regions are programs of this device."""
-        return
+    def load_control(self, unit: ControlRegion, lower: Lower) -> CudaControl | None:
+        """A conditional or a loop as one CUDA graph; the executor runs it, region by region, where
+        the driver knows no conditions in graphs."""
+        if not self.context.has_conditionals:
+            return None
+        return CudaControl(unit, lambda: self.shared, self.kernels, lower)
 
 
 def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = False) -> CudaTarget:

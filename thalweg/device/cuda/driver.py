@@ -51,6 +51,16 @@ class KernelNode:
     map_count: int = 0
 
 
+@dataclass(frozen=True)
+class Condition:
+    """Whether a graph runs: what is at some addresses."""
+
+    truth: int  # a byte of the device, 0 or 1
+    fault: int  # the fault word: nothing more runs once it is set
+    stop: int  # a byte of pinned memory, by which the host does the same
+    negated: bool = False  # the truth is to be 0
+
+
 class Driver(ABC):
     """Finds the GPUs of this machine."""
 
@@ -88,12 +98,10 @@ class Graph(ABC):
 
     @abstractmethod
     def add_conditional(
-        self, truth: int, stop: int, repeats: bool, after: Sequence[int]
+        self, condition: Condition, repeats: bool, after: Sequence[int]
     ) -> tuple[int, Graph]:
-        """Add a graph that runs if the byte at the address `truth` of the device is not zero, and
-        again as long as that is so if it repeats; the number of its node, and the graph, which is
-        to be filled and finished first. Nothing more of it runs once the byte at `stop`, in pinned
-        memory, is not zero."""
+        """Add a graph that runs if a condition holds, and again as long as it does if it repeats;
+        the number of its node, and the graph, which is to be filled and finished before this."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -171,12 +179,20 @@ class Context(ABC):
         """Copy between two places of the device."""
 
     @abstractmethod
+    def clear(self, target: int, size: int, stream: int) -> None:
+        """Have zeros at an address of the device."""
+
+    @abstractmethod
     def stream(self) -> int:
         """A new stream."""
 
     @abstractmethod
     def wait(self, stream: int) -> None:
         """Return when all that a stream was given is done; other threads run meanwhile."""
+
+    @abstractmethod
+    def is_done(self, stream: int) -> bool:
+        """Whether all that a stream was given is done."""
 
     @abstractmethod
     def event(self) -> int:

@@ -24,6 +24,7 @@ from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.machine import named
 from thalweg.device.cuda.driver import (
     OUT_OF_MEMORY,
+    Condition,
     Context,
     Driver,
     Graph,
@@ -152,12 +153,20 @@ class EmulatedContext(Context):
         self.check("cuMemcpyDtoDAsync")
         ctypes.memmove(target, source, size)
 
+    def clear(self, target: int, size: int, stream: int) -> None:
+        self.check("cuMemsetD8Async")
+        ctypes.memset(target, 0, size)
+
     def stream(self) -> int:
         self.check("cuStreamCreate")
         return next(self._handles)
 
     def wait(self, stream: int) -> None:
         self.check("cuStreamSynchronize")
+
+    def is_done(self, stream: int) -> bool:
+        self.check("cuStreamQuery")
+        return True
 
     def event(self) -> int:
         return next(self._handles)
@@ -233,14 +242,15 @@ class EmulatedGraph(Graph):
         return self._add(lambda: self._context.record(event), after)
 
     def add_conditional(
-        self, truth: int, stop: int, repeats: bool, after: Sequence[int]
+        self, condition: Condition, repeats: bool, after: Sequence[int]
     ) -> tuple[int, EmulatedGraph]:
         body = EmulatedGraph(self._context)
-        decides = ctypes.c_uint8.from_address(truth)
-        stops = ctypes.c_uint8.from_address(stop)
+        truth = ctypes.c_uint8.from_address(condition.truth)
+        fault = ctypes.c_int32.from_address(condition.fault)
+        stop = ctypes.c_uint8.from_address(condition.stop)
 
         def call() -> None:
-            while decides.value and not stops.value:
+            while (truth.value ^ condition.negated) and not (fault.value or stop.value):
                 body.launch(0)
                 if not repeats:
                     return

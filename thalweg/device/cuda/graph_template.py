@@ -9,6 +9,9 @@ from typing import NamedTuple
 from thalweg.codegen.cuda.launch import LaunchShape
 from thalweg.device.program_template import ProgramTemplate
 
+#: Bytes of a result up to which it comes to the host with all other small ones.
+MAX_SMALL_OUTPUT = 1 << 10
+
 
 class PlacedLaunch(NamedTuple):
     """A launch of a kernel: which kernel, where its words begin and how many there are, the grid of
@@ -29,3 +32,6 @@ class GraphTemplate(ProgramTemplate):
     launches: Sequence[PlacedLaunch]
     graphs: Sequence[int]  # the launch that each graph begins with
     input_shapes: Sequence[tuple[int, ...]]  # of the inputs that are read
+    #: Nothing is checked, and kernels write each small result once and never read it: it may lie in
+    #: memory of the host.
+    writes_to_host: bool = False

@@ -1,14 +1,16 @@
 """Invocations: what one call of a program in flight needs on a GPU.
 
 An `Invocation` is a program template with memory of its own: an arena, small arguments and results
-with pinned memory beside them, a stream, and the CUDA graphs of its launches. Small inputs, the
-positions of random streams and a clear fault word are one copy at the start of the first graph; the
-fault word and small results are one copy at the end of the last. Addresses that change from call to
-call are parameters of kernels, which are updated where they changed.
+with pinned memory beside them, a stream, and the CUDA graphs of its launches. Small inputs and the
+positions of random streams are one copy at the start of the first graph, if there are such; the
+fault word and small results are one copy at the end of the last. Where nothing is checked, kernels
+write small results straight to the host's memory. Addresses that change from call to call are
+parameters of kernels, which are updated where they changed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from thalweg.codegen.cuda.tensor_map import BYTES
 from thalweg.device.cuda.driver import Graph, KernelNode
-from thalweg.device.cuda.graph_template import GraphTemplate
+from thalweg.device.cuda.graph_template import MAX_SMALL_OUTPUT, GraphTemplate
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.cuda.pinned import Pinned
@@ -28,9 +30,8 @@ from thalweg.ops.state.variable_uses import Use
 
 Array = NDArray[Any]
 
-#: Bytes of an input or a result up to which it goes with all other small ones.
+#: Bytes of an input up to which it goes with all other small ones.
 MAX_SMALL_INPUT = 1 << 16
-MAX_SMALL_OUTPUT = 1 << 10
 _ALIGNMENT = 256
 _FAULT_BYTES = 16  # results follow it
 
@@ -83,6 +84,7 @@ class Invocation:
         for (_, targets), staged in zip(template.inputs, self.inputs, strict=True):
             self.bind(targets, staged.address)
         self.stream = memory.context.stream()
+        self.clear_fault()
         self.timed: list[Timed] = []
         self._is_timed = is_timed
         self.is_serial = is_timed  # each launch comes after the one before
@@ -108,7 +110,7 @@ class Invocation:
         then large inputs."""
         template = self._template
         shapes = [(s, np.dtype(d)) for s, d in zip(template.input_shapes, dtypes, strict=True)]
-        sizes = [kind.itemsize * int(np.prod(shape, dtype=np.int64)) for shape, kind in shapes]
+        sizes = [kind.itemsize * math.prod(shape) for shape, kind in shapes]
         places: list[int] = []
         end = 0
         for size in sizes:
@@ -128,7 +130,7 @@ class Invocation:
         self._block = self._memory.pool.allocate(end)
         self._given = Pinned(self._memory.context, self._fault + _FAULT_BYTES)
         self._returned = Pinned(self._memory.context, self._results_end - self._fault)
-        self._given.array[:] = 0
+        self._given.array[:] = self._returned.array[:] = 0
         self.fault = self._returned.array[:4].view(np.int32)
         self.inputs = [
             self._staged(place, *shapes[number], sizes[number] <= MAX_SMALL_INPUT)
@@ -147,7 +149,7 @@ class Invocation:
         found: list[tuple[int, int, Any, Any]] = []
         for _, shape, dtype, reference, _ in self._template.outputs:
             kind = None if reference >= 0 else np.dtype(dtype)
-            size = 0 if kind is None else kind.itemsize * int(np.prod(shape, dtype=np.int64))
+            size = 0 if kind is None else kind.itemsize * math.prod(shape)
             if kind is None or size > MAX_SMALL_OUTPUT:
                 found.append((-1, 0, shape, kind))
                 continue
@@ -159,14 +161,22 @@ class Invocation:
         address = self._block.address + place
         if not is_small:
             return Staged(address, None)
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = dtype.itemsize * math.prod(shape)
         return Staged(address, self._given.array[place : place + size].view(dtype).reshape(shape))
 
     def _result(self, place: int, shape: Any, dtype: Any) -> Staged:
         start = place - self._fault
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = dtype.itemsize * math.prod(shape)
         array = self._returned.array[start : start + size].view(dtype).reshape(shape)
+        if self._template.writes_to_host:
+            return Staged(self._returned.address + start, array)
         return Staged(self._block.address + place, array)
+
+    def clear_fault(self) -> None:
+        """Have a fault word that says nothing: at first, and after a fault."""
+        context = self._memory.context
+        context.clear(self._block.address + self._fault, _FAULT_BYTES, self.stream)
+        context.wait(self.stream)
 
     # Words
 
@@ -208,16 +218,15 @@ class Invocation:
     def _graph(self, launches: range, is_first: bool, is_last: bool) -> Graph:
         graph = self._memory.context.graph()
         begin: list[int] = []
-        if is_first:
-            size = self._fault + _FAULT_BYTES
-            begin = [graph.add_upload(self._block.address, self._given.address, size, ())]
+        if is_first and self._fault:
+            begin = [graph.add_upload(self._block.address, self._given.address, self._fault, ())]
         ends: dict[int, int] = {}  # the last node of each launch
         last = begin
         for number in launches:
             after = [ends[n] for n in self._template.launches[number].after if n in ends]
             ends[number] = self._add(graph, number, last if self.is_serial else after or begin)
             last = [ends[number]]
-        if is_last:
+        if is_last and not self._template.writes_to_host:
             followed = {n for number in launches for n in self._template.launches[number].after}
             leaves = [node for number, node in ends.items() if number not in followed]
             size = self._results_end - self._fault

@@ -89,13 +89,13 @@ class Kernels:
     """The kernels of one device."""
 
     def __init__(self, context: Callable[[], Context], target: CudaTarget) -> None:
-        self._context, self._target = context, target
+        self._context, self.target = context, target
         self._known = Bounded[str, LoadedKernel]("kernels of a GPU", 1 << 13)
         self._lock = freed_after_fork(threading.Lock())
 
     def load(self, requests: Sequence[KernelRequest]) -> list[LoadedKernel]:
         """The kernels asked for, compiled where no process has done so before."""
-        names = [request.name(self._target) for request in requests]
+        names = [request.name(self.target) for request in requests]
         wanted = dict(zip(names, requests, strict=True))
         with self._lock:
             missing = {n: r for n, r in wanted.items() if self._found(n) is None}
@@ -140,10 +140,10 @@ class Kernels:
 
     def _compiled(self, request: KernelRequest) -> Image:
         try:
-            made = emit(request.kernel, self._target, request.guarded, request.aligned)
+            made = emit(request.kernel, self.target, request.guarded, request.aligned)
         except Exception as error:
             raise request.explain(error) from error
-        return Image(code_of(made, self._target), made.entries, made.scratch, made.tensor_maps)
+        return Image(code_of(made, self.target), made.entries, made.scratch, made.tensor_maps)
 
     def _loaded(self, image: Image) -> LoadedKernel:
         functions = self._context().load(image.code, image.entries)

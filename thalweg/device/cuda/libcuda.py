@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from thalweg import errors
 from thalweg.codegen.cuda.launch import LaunchShape
 from thalweg.codegen.cuda.tensor_map import BYTES, TensorMap
 from thalweg.device.cuda.driver import (
+    Condition,
     Context,
     Driver,
     Graph,
@@ -34,6 +36,7 @@ _MAX_DYNAMIC_SHARED = 8  # an attribute of functions
 _CLUSTER = 4  # an attribute of launches
 _HOST, _DEVICE = 1, 2  # kinds of memory
 _LIKELY_RATE = 1e12  # bytes a second
+_NOT_READY = 600
 _NON_BLOCKING = 1  # a stream that does not wait for the default one
 _MAX_KERNEL_COPY = 1 << 16  # bytes that a kernel of a graph copies to or from the host
 _CONDITIONAL, _IF, _WHILE = 13, 0, 1  # a kind of nodes, and kinds of conditions
@@ -183,6 +186,7 @@ class LibcudaContext(Context):
         self._handle = c_void_p()
         self._current = threading.local()
         self._synchronize = _called_often("cuStreamSynchronize", 1)
+        self._query = _called_often("cuStreamQuery", 1)
         code = library().cuDevicePrimaryCtxRetain(byref(self._handle), device)
         if code:
             raise self.failure(code, "cuDevicePrimaryCtxRetain", _described(code))
@@ -247,6 +251,10 @@ class LibcudaContext(Context):
         arguments = c_uint64(target), c_uint64(source), c_size_t(size), c_void_p(stream)
         self.call("cuMemcpyDtoDAsync_v2", *arguments)
 
+    def clear(self, target: int, size: int, stream: int) -> None:
+        arguments = c_uint64(target), ctypes.c_ubyte(0), c_size_t(size), c_void_p(stream)
+        self.call("cuMemsetD8Async", *arguments)
+
     def stream(self) -> int:
         made = c_void_p()
         self.call("cuStreamCreate", byref(made), _NON_BLOCKING)
@@ -257,6 +265,13 @@ class LibcudaContext(Context):
         code = self._synchronize(stream)
         if code:
             raise self.failure(code, "cuStreamSynchronize", _described(code))
+
+    def is_done(self, stream: int) -> bool:
+        self.enter()
+        code = self._query(stream)
+        if code not in (0, _NOT_READY):
+            raise self.failure(code, "cuStreamQuery", _described(code))
+        return not code
 
     def event(self) -> int:
         made = c_void_p()
@@ -322,7 +337,20 @@ class LibcudaContext(Context):
     def has_conditionals(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] -- computed once
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
-        return version.value >= _CONDITIONALS_SINCE
+        return version.value >= _CONDITIONALS_SINCE and self._makes_conditionals()
+
+    def _makes_conditionals(self) -> bool:
+        """Whether a graph with a conditional one can be made; it is not launched."""
+        graph = self.graph()
+        try:
+            _, body = graph.add_conditional(Condition(0, 0, 0), True, ())
+            body.finish()
+            graph.finish()
+        except (errors.OpError, AttributeError):
+            return False
+        finally:
+            graph.close()
+        return True
 
     @cached_property
     def copier(self) -> int:
@@ -343,12 +371,19 @@ class LibcudaGraph(Graph):
         self._graph, self._runnable = graph, c_void_p()
         self._nodes: list[c_void_p] = []
         self._leaves: set[int] = set()  # nodes that nothing comes after
-        self._condition: tuple[int, int, int] | None = None  # of one that repeats
-        self._is_inside = False  # a node of another graph runs it
+        self._condition: Sequence[int] | None = None  # of one that repeats
+        self._root = self  # the graph that is launched
         self._launch = _called_often("cuGraphLaunch", 2)
+        self._first: _Launch | None = None  # the kernel that was added first
+
+    @property
+    def _is_one_kernel(self) -> bool:
+        return len(self._nodes) == 1 and self._first is not None
 
     def add_kernel(self, kernel: KernelNode, after: Sequence[int]) -> int:
         given = _parameters(kernel, self._context_handle)
+        if not self._nodes and kernel.shape.cluster == (1, 1, 1):
+            self._first = _Launch(kernel)
         number = self._add("cuGraphAddKernelNode_v2", after, byref(given[0]))
         cluster = kernel.shape.cluster
         if cluster != (1, 1, 1):
@@ -386,21 +421,22 @@ class LibcudaGraph(Graph):
         )
 
     def add_conditional(
-        self, truth: int, stop: int, repeats: bool, after: Sequence[int]
+        self, condition: Condition, repeats: bool, after: Sequence[int]
     ) -> tuple[int, LibcudaGraph]:
         handle = c_uint64()
         arguments = self._graph, self._context_handle, c_uint(0), c_uint(0)
         self._context.call("cuGraphConditionalHandleCreate", byref(handle), *arguments)
-        condition = handle.value, truth, stop
-        decided = self._add_condition(condition, after)
+        decides = condition.truth, condition.fault, condition.stop, condition.negated
+        words = handle.value, *decides
+        decided = self._add_condition(words, after)
         given = _ConditionalParameters(_CONDITIONAL, handle=handle.value, size=1)
         given.condition, given.context = (_WHILE if repeats else _IF), self._context_handle
         number = self._add("cuGraphAddNode", [decided], byref(given))
         body = LibcudaGraph(self._context, self._context_handle, c_void_p(given.graphs[0]))
-        body._is_inside, body._condition = True, condition if repeats else None
+        body._root, body._condition = self._root, words if repeats else None
         return number, body
 
-    def _add_condition(self, condition: tuple[int, int, int], after: Sequence[int]) -> int:
+    def _add_condition(self, condition: Sequence[int], after: Sequence[int]) -> int:
         shape = LaunchShape((1, 1, 1), (1, 1, 1))
         return self._add_own(self._context.condition_setter, shape, condition, after)
 
@@ -424,31 +460,63 @@ class LibcudaGraph(Graph):
         return len(self._nodes) - 1
 
     def finish(self) -> None:
+        if self._is_one_kernel and self._root is self:
+            return  # it is launched by itself
         if self._condition is not None:  # whether there is another iteration
             self._add_condition(self._condition, sorted(self._leaves))
-        if self._is_inside:
+        if self._root is not self:
             return
         arguments = byref(self._runnable), self._graph, ctypes.c_ulonglong(0)
         self._context.call("cuGraphInstantiateWithFlags", *arguments)
 
     def update(self, node: int, kernel: KernelNode) -> None:
+        if self._is_one_kernel and self._root is self:
+            self._first = _Launch(kernel)
+            return
         given = _parameters(kernel, self._context_handle)
-        arguments = self._runnable, self._nodes[node], byref(given[0])
+        arguments = self._root._runnable, self._nodes[node], byref(given[0])
         self._context.call("cuGraphExecKernelNodeSetParams_v2", *arguments)
 
     def launch(self, stream: int) -> None:
         self._context.enter()
-        code = self._launch(self._runnable, stream)
+        if self._is_one_kernel and self._first is not None:
+            code = self._first(stream)
+        else:
+            code = self._launch(self._runnable, stream)
         if code:
             raise self._context.failure(code, "cuGraphLaunch", _described(code))
 
     def close(self) -> None:
-        if self._is_inside:
+        if self._root is not self:
             return
         if self._runnable:
             self._context.release("cuGraphExecDestroy", self._runnable)
         self._context.release("cuGraphDestroy", self._graph)
         self._runnable = c_void_p()
+
+
+class _Launch:
+    """A kernel that is launched by itself, which is faster than a graph of one."""
+
+    def __init__(self, kernel: KernelNode) -> None:
+        # A node has a copy of its parameters, so that a launch has, too.
+        self._words = ctypes.create_string_buffer(
+            ctypes.string_at(kernel.words, 8 * kernel.word_count)
+        )
+        size = BYTES * kernel.map_count
+        self._maps = (ctypes.c_char * (size + 64))()
+        maps = -(-ctypes.addressof(self._maps) // 64) * 64
+        ctypes.memmove(maps, kernel.maps, size)
+        own = replace(kernel, words=ctypes.addressof(self._words), maps=maps)
+        given, self._held = _parameters(own, c_void_p())
+        sizes = [c_uint(n) for n in (*kernel.shape.grid, *kernel.shape.block)]
+        shared = c_uint(kernel.shape.shared_bytes)
+        self._before = c_void_p(kernel.function), *sizes, shared
+        self._after = c_void_p(given.parameters), None
+        self._function = library().cuLaunchKernel
+
+    def __call__(self, stream: int) -> int:
+        return self._function(*self._before, c_void_p(stream), *self._after)
 
 
 def _parameters(kernel: KernelNode, context: c_void_p) -> tuple[_KernelParameters, Any]:

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.device.cuda.graph_template import GraphTemplate, PlacedLaunch
+from thalweg.device.cuda.dependencies import is_check
+from thalweg.device.cuda.graph_template import MAX_SMALL_OUTPUT, GraphTemplate, PlacedLaunch
 from thalweg.device.cuda.kernels import KernelRequest, Kernels, LoadedKernel
 from thalweg.device.cuda.listing import (
     CudaCall,
@@ -17,11 +18,12 @@ from thalweg.device.cuda.listing import (
     guarded_launches,
     listed,
 )
-from thalweg.device.program_template import Border, Layout
+from thalweg.device.program_template import Border, Layout, is_set_first
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.barriers import amid_updates
+from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.lower.specialise import NotCompiled
 
@@ -81,8 +83,27 @@ def make_template(
         [_placed(call, numbers[name]) for call, name in zip(listing.calls, names, strict=True)],
         graph_starts(listing.calls),
         [lowered.spec.shapes[region.inputs[place]] for place, _ in inputs],
+        _writes_to_host(lowered),
     )
     return template, listing
+
+
+def _writes_to_host(lowered: Lowered) -> bool:
+    """Whether no fault can be found, and small results are written once by kernels that do not read
+    them."""
+    region = lowered.spec.region
+    outputs = [lowered.buffers[tensor] for tensor in region.outputs if tensor not in region.roots]
+    small = [buffer for buffer in outputs if buffer.bytes <= MAX_SMALL_OUTPUT]
+    inside = {each for buffer, (whole, _) in lowered.pieces.items() for each in (buffer, whole)}
+    is_safe = inside.isdisjoint(small) and not any(map(is_check, lowered.launches))
+    return is_safe and all(_is_written_once(buffer, lowered.launches) for buffer in small)
+
+
+def _is_written_once(buffer: Buffer, launches: Sequence[Launch]) -> bool:
+    users = [launch for launch in launches if buffer in launch.buffers]
+    if len(users) != 1 or users[0].buffers.count(buffer) != 1:
+        return False
+    return is_set_first(users[0], buffer)
 
 
 def _placed(call: CudaCall, kernel: int) -> PlacedLaunch:

@@ -7,6 +7,7 @@ block has waited for the work that used it, so it may be given out at once.
 
 from __future__ import annotations
 
+import math
 import threading
 from bisect import insort
 from collections.abc import Callable
@@ -211,7 +212,7 @@ class Memory:
     def buffer(self, shape: tuple[int, ...], dtype: Any, device: str) -> DeviceBuffer:
         """A new buffer; what it holds is undefined."""
         kind = np.dtype(dtype)
-        size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = kind.itemsize * math.prod(shape)
         return DeviceBuffer(self, self.pool.allocate(size), shape, kind, device)
 
 
@@ -233,6 +234,10 @@ class DeviceBuffer(Buffer):
 
     def __del__(self) -> None:
         self._memory.pool.drop(self._block)
+
+    def first_rows(self, count: int) -> DeviceBuffer:
+        """The first rows, in the same memory."""
+        return self if count == self.shape[0] else _FirstRows(self, count)
 
     @property
     def ndim(self) -> int:
@@ -269,3 +274,17 @@ class DeviceBuffer(Buffer):
         value = self.snapshot()
         change(value)
         self.fill(value)
+
+
+class _FirstRows(DeviceBuffer):
+    """The first rows of a buffer, which it keeps alive."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: DeviceBuffer, count: int) -> None:
+        shape = (count, *whole.shape[1:])
+        super().__init__(whole._memory, whole._block, shape, whole.dtype, whole.device)
+        self._whole = whole
+
+    def __del__(self) -> None:
+        """The memory is the other one's."""

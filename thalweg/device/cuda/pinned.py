@@ -6,6 +6,7 @@ To pin memory takes longer than to fill it, so what nobody holds any more is use
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections import defaultdict
 from typing import Any
@@ -50,7 +51,7 @@ class PinnedArrays:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array of undefined elements, which is the caller's."""
         kind = np.dtype(dtype)
-        size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = kind.itemsize * math.prod(shape)
         owner = self._owner(-(-size // _GRAIN) * _GRAIN) if size > _MIN_PINNED else None
         if owner is None:
             return np.empty(shape, kind)

@@ -182,6 +182,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         if invocation.held:
             invocation.held.clear()
         if invocation.fault[0]:
+            invocation.clear_fault()
             return None
         for place, array in invocation.small_results:
             results[place] = array.copy() if array.ndim else array[()]

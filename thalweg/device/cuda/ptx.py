@@ -43,8 +43,8 @@ DONE:
 }
 """
 
-#: set_condition(handle, truth, stop): the condition of a node is the byte at `truth`, unless the
-#: one at `stop`, which the host may set at any time, is not zero.
+#: set_condition(handle, truth, fault, stop, negated): the condition of a node is the byte at
+#: `truth`, or not that; it is zero if the fault word or the byte at `stop` is not.
 CONDITION_TEXT = """
 .version 6.3
 .target sm_70
@@ -52,11 +52,17 @@ CONDITION_TEXT = """
 
 .extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);
 
-.visible .entry set_condition (.param .u64 handle, .param .u64 truth, .param .u64 stop)
+.visible .entry set_condition (
+    .param .u64 handle,
+    .param .u64 truth,
+    .param .u64 fault,
+    .param .u64 stop,
+    .param .u64 negated
+)
 {
     .reg .pred %stops;
     .reg .b16 %byte;
-    .reg .b32 %is_true;
+    .reg .b32 %is_true, %word, %ended;
     .reg .b64 %node, %address;
     .param .b64 given_handle;
     .param .b32 given_value;
@@ -64,10 +70,18 @@ CONDITION_TEXT = """
     cvta.to.global.u64 %address, %address;
     ld.volatile.global.u8 %byte, [%address];
     cvt.u32.u16 %is_true, %byte;
+    ld.param.u64 %address, [negated];
+    cvt.u32.u64 %word, %address;
+    xor.b32 %is_true, %is_true, %word;
+    ld.param.u64 %address, [fault];
+    cvta.to.global.u64 %address, %address;
+    ld.volatile.global.u32 %ended, [%address];
     ld.param.u64 %address, [stop];
     cvta.to.global.u64 %address, %address;
     ld.volatile.global.u8 %byte, [%address];
-    setp.ne.u16 %stops, %byte, 0;
+    cvt.u32.u16 %word, %byte;
+    or.b32 %ended, %ended, %word;
+    setp.ne.u32 %stops, %ended, 0;
     selp.u32 %is_true, 0, %is_true, %stops;
     ld.param.u64 %node, [handle];
     st.param.b64 [given_handle], %node;

@@ -18,7 +18,7 @@ from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
 
-STAGE = 2 << 20  # bytes of pinned memory that a part of a large array goes through
+STAGE = 4 << 20  # bytes of pinned memory that a part of a large array goes through
 MAX_LANES = 8  # threads that copy: a server's bus takes what some of them bring
 
 

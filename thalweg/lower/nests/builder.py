@@ -70,7 +70,7 @@ class NestBuilder:
 
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
-        operands = Operands(spec, target)
+        operands = self._operands = Operands(spec, target)
         self._resolver = Resolver(spec, operands, self._store_intermediate)
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
@@ -137,7 +137,7 @@ class NestBuilder:
         if node.op.parsed.references:
             self._build_update(node)
             return
-        if self._target.fuses_attention and self._resolver.can_fuse(node):
+        if self._operands.can_fuse(node):
             self._build_fused(node)
             return
         for tensor in node.outputs:

@@ -68,6 +68,7 @@ class Operands:
         self.tensors: dict[Operand, Tensor] = {}
         self.streams: dict[Operand, Node] = {}
         self._made: dict[Tensor, Operand] = {}
+        self._given = {*spec.region.inputs, *spec.region.references}
 
     def flat(self, node: Node) -> list[Operand]:
         """The operands of a node's inputs."""
@@ -95,13 +96,29 @@ class Operands:
             # An input that the op does not take: its NumPy kernel raises the error.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
+    def can_fuse(self, node: Node) -> bool:
+        """Whether a node has a form that is one kernel, for target and shapes."""
+        if not self._target.fuses_attention or not node.op.has("fused_loop"):
+            return False
+        return node.op.can_fuse(self.flat(node))
+
+    def moved_from(self, tensor: Tensor) -> Tensor:
+        """The tensor of the region, or its input, that a tensor is reshapes and transposes of."""
+        while tensor not in self._given and tensor not in self._spec.values:
+            at = IndexTuple.over(self._spec.shapes[tensor], tensor.value_index)
+            raw = self.form(tensor.op, at)
+            if not isinstance(raw, OperandLoad) or isinstance(raw.operand, Intermediate):
+                break
+            tensor = self.tensors[raw.operand]
+        return tensor
+
     def _forms(self, node: Node) -> tuple[bool, int, bool]:
         """Which forms of an op the target takes."""
         target, channels = self._target, 1
         if node.op.has("packed_loop"):
             is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
             channels = target.channels_read if is_large else 1
-        return target.prefers_gathers, channels, target.prefers_one_pass
+        return target.prefers_gathers, channels, target.prefers_relaxed
 
     def _operand(self, tensor: Tensor) -> Operand:
         made = self._made.get(tensor)
@@ -139,10 +156,6 @@ class Resolver:
     def fused_form(self, node: Node, at: IndexTuple) -> Expr:
         """The element of an output whose loops hold all that the node computes."""
         return self._resolved(node, at, as_expr(node.op.fused_loop(at, *self._operands.of(node))))
-
-    def can_fuse(self, node: Node) -> bool:
-        """Whether a node has a form that is one kernel, for the shapes of its operands."""
-        return node.op.has("fused_loop") and node.op.can_fuse(self._operands.flat(node))
 
     def _resolved(self, node: Node, at: IndexTuple, raw: Expr | Scatter) -> Any:
         outer, self._node = self._node, node

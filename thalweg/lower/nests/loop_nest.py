@@ -313,6 +313,14 @@ def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
     return writers, readers
 
 
+def contiguous_variable(nest: LoopNest) -> Variable | None:
+    """The loop along which a nest writes elements one after the other."""
+    for variable in reversed(nest.variables):
+        if all(place.factor(variable) == 1 for _, place in nest.places):
+            return variable
+    return None
+
+
 def spans_of(
     places: Sequence[tuple[Buffer, Affine]], loads: Mapping[Buffer, list[Affine]] = _NOTHING
 ) -> dict[Buffer, Span]:

@@ -64,23 +64,28 @@ class HoistReductions:
         for part in found:
             again = Reduce(part.combine, part.variables, _with(replaced, part.body))
             stays = free_variables(again) - frozenset(self._variables)
-            new = None if stays else self._replacement(node, again, part in nested)
+            apart = not stays and (
+                (part is not value and self._is_beyond(part))
+                or (part in nested and self._is_apart(part))
+            )
+            new = None if stays else self._replacement(node, again, apart)
             if new is not None or again is not part:
                 replaced[part] = again if new is None else new
         return _with(replaced, value)
 
-    def _replacement(self, node: Node, part: Reduce, is_nested: bool) -> Expr | None:
+    def _replacement(self, node: Node, part: Reduce, is_apart: bool) -> Expr | None:
         free = free_variables(part)
         level = tuple(v for v in self._variables if v in free)
-        if self._fits(level, part) and not (is_nested and self._is_apart(level, part)):
+        key = structure([part], level)
+        is_known = self._target.shares_reductions and key in self._stored and not _may_change(part)
+        if self._fits(level, part) and not is_apart and not is_known:
             if len(level) == len(self._variables):
                 return self._split(node, part, level)
             return None
-        key = structure([part], level)
         if key not in self._stored:
             write, _ = stored(part, level, node)
-            self._stored[key] = write.buffer
             self._add(node, level, [write])
+            self._stored[key] = write.buffer
         return Load(self._stored[key], row_major(level))
 
     def _fits(self, level: tuple[Variable, ...], part: Reduce) -> bool:
@@ -93,10 +98,16 @@ class HoistReductions:
         few = rows < self._target.min_rows_with_reduction
         return not few or rows * iterations(part.variables) < self._target.min_split_elements
 
-    def _is_apart(self, level: tuple[Variable, ...], part: Reduce) -> bool:
+    def _is_beyond(self, part: Reduce) -> bool:
+        """Whether it goes along rows too long to have them at hand for what comes after: the same
+        reductions are then found once for all nests."""
+        is_long = iterations(part.variables) > self._target.max_row_at_hand
+        return is_long and not _may_change(part)
+
+    def _is_apart(self, part: Reduce) -> bool:
         """Whether a long reduction that another one needs is found first: the target has several
         teams share each of the two, and these do not meet in between."""
-        target, results = self._target, iterations(level)
+        target, results = self._target, iterations(free_variables(part))
         along = _goes_along_rows(part.body, part.variables)
         if results >= (target.min_nested_rows if along else target.min_nested_columns):
             return False
@@ -130,6 +141,11 @@ class HoistReductions:
         write, load = stored(Reduce(kind, rest, renamed), loops, node)
         self._add(node, loops, [write])
         return Reduce(kind, (outer,), load)
+
+
+def _may_change(part: Reduce) -> bool:
+    """Whether a reduction reads variables, which an update may have written since."""
+    return any(load.buffer.is_variable for load in walk([part.body]) if isinstance(load, Load))
 
 
 def _goes_along_rows(body: Expr, variables: Sequence[Variable]) -> bool:

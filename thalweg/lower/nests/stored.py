@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.loop import IndexTuple
@@ -45,6 +45,7 @@ class StoredTensors:
         self._windowed: set[Tensor] = set()  # factors that are read in many windows
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # to a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
+        self._widened: set[Tensor] = set()  # narrow floats where they are read, widened there
         self._moves: dict[Tensor, int] = {}  # reshapes and transposes in a row, in what is inlined
         self.tensors = self._costs.stored
         self.views: dict[Tensor, tuple[Tensor, int]] = {}  # of which tensor, from which element on
@@ -64,6 +65,8 @@ class StoredTensors:
 
     def _summarize(self, position: int, node: Node) -> None:
         references = node.op.parsed.references
+        if self._operands.can_fuse(node):  # it reads by tiles: what is moved lies in memory
+            self._factors.update(map(self._operands.moved_from, node.inputs))
         for output, tensor in enumerate(results_of(node)):
             summary = self._summary(node, output, self._spec.shapes[tensor])
             self._note_reads(position, node, summary, self._size(tensor))
@@ -118,6 +121,8 @@ class StoredTensors:
         variables = self._variables_of(sources)
         moves = max([self._moves.get(source, 0) for source in sources], default=0)
         moves += summary.form.moves_only and summary.view is None
+        if self._is_widened(summary.form, sources):
+            self._widened.add(tensor)
         stored = tensor in self._outputs or self._must_store(tensor, summary.form, moves)
         if moves and not stored:
             self._moves[tensor] = moves
@@ -141,7 +146,7 @@ class StoredTensors:
             return False
         if moves > _MAX_MOVES:
             return True
-        if form.widens and (self._target.widens_freely or tensor not in self._not_packed):
+        if tensor in self._widened or (form.widens and tensor not in self._not_packed):
             return False  # packing widens: no wide copy need be stored
         if form.reduces or form.scatters or (tensor in self._factors and not form.moves_only):
             return True
@@ -151,6 +156,12 @@ class StoredTensors:
         if expr_size > self._target.max_expressions:
             return True
         return not worth_inlining(self._size(tensor), cost, self._reads[tensor], self._target)
+
+    def _is_widened(self, form: Form, sources: Sequence[Tensor]) -> bool:
+        """Whether a tensor is a narrow one, perhaps moved, that readers widen for nothing."""
+        if not self._target.widens_freely:
+            return False
+        return form.widens or (form.moves_only and not self._widened.isdisjoint(sources))
 
     def _is_overtaken(self, position: int, tensor: Tensor, variables: frozenset[Tensor]) -> bool:
         """Whether a variable that a tensor reads is written before the tensor's last reader."""

@@ -82,7 +82,9 @@ def _fits(first: LoopNest, second: LoopNest, target: Target) -> bool:
     if not _is_plain(first) or not 0 < depth < len(second.variables):
         return False
     rows, rest = second.variables[:depth], second.variables[depth:]
-    if first.domain != second.domain[:depth] or iterations(rest) < _MIN_ROW:
+    if first.domain != second.domain[:depth]:
+        return False
+    if not _MIN_ROW <= iterations(rest) <= target.max_row_at_hand:
         return False
     if not _reduces_rows(first) or not _only_rows(second, rows):
         return False

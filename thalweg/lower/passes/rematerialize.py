@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, constant
+from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, constant, converted
 from thalweg.ir.index import Affine, floor_mod
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
@@ -24,6 +24,7 @@ from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, is_float, users_of
 from thalweg.lower.nests.reductions import outermost
+from thalweg.platform.dtype_traits import is_narrow_float
 
 _SMALL = 8  # a value so many times smaller than what it rematerializes may be kept live for that
 
@@ -92,11 +93,17 @@ class _Rematerialization:
         return (
             buffer.kind is BufferKind.TEMPORARY
             and buffer.bytes >= self._target.min_rematerialized_bytes
-            and is_float(buffer.dtype)
+            and self._computes(buffer)
             and buffer not in self._fixed
             and len(self._writers[buffer]) == 1
             and write.is_plain
         )
+
+    def _computes(self, buffer: Buffer) -> bool:
+        """Whether values of a buffer's dtype may be computed again: a narrow float is rounded
+        again, which is free where conversions are."""
+        is_narrow = is_narrow_float(buffer.dtype) and self._target.widens_freely
+        return is_narrow or is_float(buffer.dtype)
 
     def _rematerialize(self, position: int, write: Store) -> bool:
         """Rematerialize a value after the longest gap between its uses; whether that is
@@ -132,10 +139,10 @@ class _Rematerialization:
         stored = {
             other.value: Load(other.buffer, other.offset)
             for other in self._nests[position].writes
-            if other is not write and other.is_plain
+            if other is not write and other.is_plain and other.value.dtype == other.buffer.dtype
         }
         stored.pop(write.value, None)
-        expression = Replace(stored.get).of(write.value)
+        expression = converted(Replace(stored.get).of(write.value), write.buffer.dtype)
         found = _Value(write.buffer, expression, write.offset, variables)
         return found if _is_plain(expression) else None
 

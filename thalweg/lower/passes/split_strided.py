@@ -66,9 +66,11 @@ def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Varia
 def is_nothing(form: Expr) -> bool:
     """Whether a phase of a contraction is zero: one of its factors is always padding."""
     body = summed_product(form)
-    return is_zero(form) if body is None else any(map(_is_widened_zero, body.arguments))
+    return is_zero(form) if body is None else any(is_zero(_bare(part)) for part in body.arguments)
 
 
-def _is_widened_zero(factor: Expr) -> bool:
-    """Whether a factor is 0, perhaps converted to the type of the sum."""
-    return is_zero(factor.value if isinstance(factor, Cast) else factor)
+def _bare(value: Expr) -> Expr:
+    """A factor without conversions."""
+    while isinstance(value, Cast):
+        value = value.value
+    return value

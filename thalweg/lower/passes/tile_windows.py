@@ -36,7 +36,7 @@ from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.ir.types import Dtype
-from thalweg.lower.nests.loop_nest import LoopNest, Renaming
+from thalweg.lower.nests.loop_nest import LoopNest, Renaming, contiguous_variable
 from thalweg.platform.dtype_traits import compute_dtype
 
 Tile = dict[Variable, int]  # how many neighbours along a variable an iteration computes
@@ -100,7 +100,7 @@ def _reductions(nest: LoopNest) -> list[Reduce]:
 def _tile(nest: LoopNest, target: Target) -> Tile:
     """The sides of a tile: a whole step of windows that move in steps, else a few elements along
     variables whose windows overlap."""
-    along = _contiguous(nest)
+    along = contiguous_variable(nest)
     taps = max([iterations(part.variables) for part in _reductions(nest)], default=1)
     found: Tile = {}
     for variable in reversed(nest.variables):
@@ -133,14 +133,6 @@ def _row_sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
         return ()
     sides = (math.lcm(_ROW, *steps), variable.extent)
     return [s for s in sides if s <= _MAX_ROW and s % _ROW == 0 and variable.extent % s == 0]
-
-
-def _contiguous(nest: LoopNest) -> Variable | None:
-    """The variable along which elements are written one after the other."""
-    for variable in reversed(nest.variables):
-        if all(write.offset.factor(variable) == 1 for write in nest.writes):
-            return variable
-    return None
 
 
 def _step(variable: Variable, place: Affine) -> int:

@@ -51,6 +51,8 @@ class Unique(Op):
 
     signature = "x: T -> y: T, idx: out_idx; out_idx: index"
     host_only = True
+    device_kinds = frozenset({"CPU", "GPU"})  # optimizers have it where a variable is
+    inexpensive = True
     not_differentiable = True
     out_idx: DType = dtypes.int32
 

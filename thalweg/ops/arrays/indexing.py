@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph import dtypes
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value, constant_value_as_shape
@@ -182,10 +183,13 @@ def _is_zero(axis: Tensor) -> bool:
 
 def _rows(params: Tensor, indices: Tensor, dy: Tensor) -> IndexedSlices:
     """The gradient of a gather of rows: only those rows."""
+    # A constant where it can be: the device of the gradient need not see the parameters.
+    sizes = params.shape.as_list() if params.shape.is_fully_defined() else None
+    shape = shaping.shape(params) if sizes is None else convert_to_tensor(sizes, dtypes.int32)
     if indices.shape.rank == 1:  # as they are: the device of the rows has these indices already
-        return IndexedSlices(dy, indices, shaping.shape(params))
+        return IndexedSlices(dy, indices, shape)
     values = shaping.reshape(dy, _rows_shape(params, indices))
-    return IndexedSlices(values, shaping.reshape(indices, [-1]), shaping.shape(params))
+    return IndexedSlices(values, shaping.reshape(indices, [-1]), shape)
 
 
 def _rows_shape(params: Tensor, indices: Tensor) -> Any:

@@ -30,6 +30,7 @@ class DynamicPartition(Op):
 
     signature = "data: T, partitions: int32 -> outputs: num_partitions*T"
     host_only = True
+    inexpensive = True
     num_partitions: int
 
     def shape(self, data: Tensor, partitions: Tensor) -> list[TensorShape]:
@@ -130,6 +131,7 @@ class DynamicStitch(Op):
     """y[indices[k][i…]] = data[k][i…]; of equal indices the last one wins"""
 
     signature = "indices: N*int32, data: N*T -> merged: T"
+    inexpensive = True
 
     def shape(self, indices: list[Tensor], data: list[Tensor]) -> TensorShape:
         if not indices:

@@ -224,6 +224,7 @@ class Identity(Op):
     """y = x"""
 
     signature = "input: T -> output: T"
+    inexpensive = True
     passes_slices = True
 
     def shape(self, input: Tensor) -> TensorShape:

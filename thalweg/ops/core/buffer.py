@@ -76,6 +76,10 @@ class Buffer(ABC):
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the elements."""
 
+    @abstractmethod
+    def first_rows(self, count: int) -> Buffer:
+        """The first rows as a buffer of their own, in the same memory. Nobody may write to it."""
+
 
 class HostBuffer(Buffer):
     """An array of the host.
@@ -131,6 +135,10 @@ class HostBuffer(Buffer):
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the elements."""
         change(self.array)
+
+    def first_rows(self, count: int) -> HostBuffer:
+        """The first rows, in the same memory."""
+        return HostBuffer(self.array[:count], self.device)
 
 
 def _typestr(dtype: np.dtype[Any]) -> str:

@@ -196,6 +196,7 @@ class Reshape(Op):
     """The elements of x, in order, under another shape; one size may be -1."""
 
     signature = "tensor: T, shape: Tshape -> output: T; Tshape: index"
+    inexpensive = True
 
     def shape(self, tensor: Tensor, shape: Tensor) -> TensorShape:
         shape.shape.assert_has_rank(1)

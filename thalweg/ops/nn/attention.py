@@ -216,7 +216,7 @@ class FusedAttentionGrad(_Attention):
         operands: Sequence[Operand],
         at: Sequence[Expr],
     ) -> tuple[Expr, Expr]:
-        """The probability of a key for a query, and the slope of their score's sum of products."""
+        """The probability of a key for a query, and the slope of their score."""
         q, k, v, mask, dy, lse, delta = operands
         *batch, i, j = at
 
@@ -225,8 +225,7 @@ class FusedAttentionGrad(_Attention):
 
         p = (self._score(q, k, mask, at) - lse[(*batch, i)]).exp()
         slope = reduce("sum", v.shape[-1:], product) - delta[(*batch, i)]
-        ds = p * slope * self.scale
-        return self._masked(p, i, j, 0.0), self._masked(ds, i, j, 0.0)
+        return self._masked(p, i, j, 0.0), self._masked(p * slope, i, j, 0.0)
 
     def loop(self, at: IndexTuple, *operands: Operand) -> Expr:
         q, k, v, _, dy, _, _ = operands
@@ -234,7 +233,7 @@ class FusedAttentionGrad(_Attention):
         number = 0 if at.output == 2 else 1
         weights = intermediate(shape, q.dtype, lambda *at: self._weights(operands, at)[number])
         found = _product(weights, (k, q, dy)[at.output], at, is_transposed=at.output > 0)
-        return found.cast(q.dtype)
+        return self._of_products(found, at).cast(q.dtype)
 
     def fused_loop(self, at: IndexTuple, *operands: Operand) -> Expr:
         """An output whose loops hold everything: scores and probabilities among them."""
@@ -248,4 +247,8 @@ class FusedAttentionGrad(_Attention):
             weight = p if at.output == 2 else ds
             return weight * _element(other, batch, n, column)
 
-        return reduce("sum", other.shape[-2:-1], term).cast(q.dtype)
+        return self._of_products(reduce("sum", other.shape[-2:-1], term), at).cast(q.dtype)
+
+    def _of_products(self, slope: Expr, at: IndexTuple) -> Expr:
+        """A slope of q or k, whose products scores are times the scale; that of v is not."""
+        return slope if at.output == 2 else slope * self.scale

@@ -123,7 +123,7 @@ class FusedBatchNormV2(BatchNorm):
             statistics = mean[channel], variance[channel]
         return self._output(at, x, scale, offset, statistics)
 
-    def one_pass_loop(
+    def relaxed_loop(
         self,
         at: IndexTuple,
         x: Operand,

@@ -54,6 +54,12 @@ class Softmax(Op):
         row = _Row(logits, at[:-1])
         return row.softmax(at[-1]).cast(logits.dtype)
 
+    def relaxed_loop(self, at: IndexTuple, logits: Operand) -> Expr:
+        """The loop, with a division for each row."""
+        if not logits.shape[-1]:
+            return self.loop(at, logits)
+        return _RelaxedRow(logits, at[:-1]).softmax(at[-1]).cast(logits.dtype)
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return _jacobian_product(node.output, dy)
 
@@ -104,6 +110,13 @@ class _Row:
     def surprise(self, k: Expr) -> Expr:
         """Minus the logarithm of the probability of a class."""
         return self._sum.log() - self._shifted(k)
+
+
+class _RelaxedRow(_Row):
+    """A row whose powers are multiplied by the reciprocal of their sum."""
+
+    def softmax(self, k: Expr) -> Expr:
+        return self._power(k) * (1 / self._sum)
 
 
 class LogSoftmax(Op):
@@ -260,8 +273,13 @@ class SoftmaxCrossEntropyWithLogits(Op):
         return loss.astype(kind, copy=False), powers.astype(kind, copy=False)
 
     def loop(self, at: IndexTuple, features: Operand, labels: Operand) -> Expr:
-        row = _Row(features, at[:1])
+        return self._output(at, features, labels, _Row(features, at[:1]))
 
+    def relaxed_loop(self, at: IndexTuple, features: Operand, labels: Operand) -> Expr:
+        """The loop, with a division for each row."""
+        return self._output(at, features, labels, _RelaxedRow(features, at[:1]))
+
+    def _output(self, at: IndexTuple, features: Operand, labels: Operand, row: _Row) -> Expr:
         if labels.rank != 2 or any(
             mine not in (1, size) for mine, size in zip(labels.shape, features.shape, strict=True)
         ):
@@ -447,7 +465,14 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         return loss.astype(kind, copy=False), powers.astype(kind, copy=False)
 
     def loop(self, at: IndexTuple, features: Operand, labels: Operand) -> Expr:
-        row, label = _Row(features, at[:1]), labels[at[0]]
+        return self._output(at, features, labels, _Row(features, at[:1]))
+
+    def relaxed_loop(self, at: IndexTuple, features: Operand, labels: Operand) -> Expr:
+        """The loop, with a division for each row."""
+        return self._output(at, features, labels, _RelaxedRow(features, at[:1]))
+
+    def _output(self, at: IndexTuple, features: Operand, labels: Operand, row: _Row) -> Expr:
+        label = labels[at[0]]
         if at.output == 0:
             # A label that is no class is nothing to load by.
             known = (label >= 0) & (label < features.shape[1])

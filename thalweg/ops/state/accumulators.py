@@ -8,7 +8,8 @@ next step. Waiting takes are served in the order they came.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.ops.core import casting
 from thalweg.ops.core.context import Cancellation, Context
+from thalweg.ops.core.waiting import Done, Stop, waited_for
 from thalweg.platform import tf_logging
 from thalweg.platform.described import described
 from thalweg.public import public
@@ -47,7 +49,27 @@ def _check_running(cancellation: Cancellation) -> None:
         ) from error
 
 
+def _tell(served: Sequence[tuple[_Wait, Any, Exception | None]]) -> None:
+    for wait, value, error in served:
+        wait.end(value, error)
+
+
 # What a session keeps
+
+
+class _Wait:
+    """Who is told once there are enough gradients."""
+
+    def __init__(self, required: int, takes: bool, done: Done) -> None:
+        self.required, self.takes, self.done = required, takes, done
+        self.is_over = False
+        self.forget: Callable[[], None] | None = None  # that its step may be cancelled
+
+    def end(self, value: Any, error: Exception | None) -> None:
+        """Tell, outside of locks: whoever waits may go on in this thread."""
+        if self.forget is not None:
+            self.forget()
+        self.done(value, error)
 
 
 class Accumulator(Generic[Accumulated]):
@@ -59,66 +81,94 @@ class Accumulator(Generic[Accumulated]):
         self.is_mean = reduction == "MEAN"
         self.count = 0
         self.step = 0
-        self._changed = threading.Condition()
-        self._waiting: deque[object] = deque()
+        self._lock = threading.Lock()
+        self._waiting: list[_Wait] = []  # in the order they came
 
     def apply(self, local_step: int, gradient: Accumulated) -> None:
         """Add a gradient, unless it is stale."""
-        with self._changed:
+        with self._lock:
             self._check(gradient)
             if local_step < self.step:
                 return
             self._add(gradient)
             self.count += 1
-            self._changed.notify_all()
+            served = self._serve()
+        _tell(served)
 
     def take(self, required: int, cancellation: Cancellation) -> Accumulated:
         """Wait for `required` gradients; give their mean or sum and begin the next step."""
-        if required <= 0:
-            raise _invalid(f"Argument num_required must be positive, but got {required}")
-        forget = cancellation.on_cancel(self._wake)
-        try:
-            with self._changed:
-                self._wait(required, cancellation)
-                result = self._reduced()
-                self._clear()
-                self.count = 0
-                self.step += 1
-                return result
-        finally:
-            forget()
+        return waited_for(lambda done: self.start_take(required, cancellation, done))
 
     def await_count(self, required: int, cancellation: Cancellation) -> None:
         """Wait for `required` gradients, and leave them."""
-        forget = cancellation.on_cancel(self._wake)
-        try:
-            with self._changed:
-                _check_running(cancellation)
-                while self.count < required:
-                    self._changed.wait()
-                    _check_running(cancellation)
-        finally:
-            forget()
+        waited_for(lambda done: self.start_await(required, cancellation, done))
 
-    def _wait(self, required: int, cancellation: Cancellation) -> None:
-        ticket = object()
-        self._waiting.append(ticket)
+    def start_take(self, required: int, cancellation: Cancellation, done: Done) -> Stop:
+        """As `take`, but `done` is told; what is returned withdraws the request."""
+        if required <= 0:
+            raise _invalid(f"Argument num_required must be positive, but got {required}")
+        return self._start(_Wait(required, True, done), cancellation)
+
+    def start_await(self, required: int, cancellation: Cancellation, done: Done) -> Stop:
+        """As `await_count`, but `done` is told."""
+        return self._start(_Wait(required, False, done), cancellation)
+
+    def _start(self, wait: _Wait, cancellation: Cancellation) -> Stop:
+        _check_running(cancellation)
+        with self._lock:
+            self._waiting.append(wait)
+            served = self._serve()
+        _tell(served)
+        stop = partial(self._withdraw, wait, cancellation)
+        if not wait.is_over:
+            wait.forget = cancellation.on_cancel(stop)
+            if wait.is_over:  # by now
+                wait.forget()
+        return stop
+
+    def _withdraw(self, wait: _Wait, cancellation: Cancellation) -> None:
+        with self._lock:
+            if wait.is_over:
+                return
+            wait.is_over = True
+            self._waiting.remove(wait)
+            served = self._serve()
+        _tell(served)
         try:
             _check_running(cancellation)
-            while self._waiting[0] is not ticket or self.count < required:
-                self._changed.wait()
-                _check_running(cancellation)
-        finally:
-            self._waiting.remove(ticket)
-            self._changed.notify_all()
+        except errors.OpError as error:
+            wait.end(None, error)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def _serve(self) -> list[tuple[_Wait, Any, Exception | None]]:
+        """Who need not wait any longer, and what each is told; the lock is held. Those who take
+        nothing are served together, then those who do, one after the other."""
+        served = list[tuple[_Wait, Any, Exception | None]]()
+        for wait in [each for each in self._waiting if not each.takes]:
+            if self.count >= wait.required:
+                served.append((wait, (), None))
+        for wait in [each for each in self._waiting if each.takes]:
+            if self.count < wait.required:
+                break
+            served.append((wait, *self._taken()))
+        for wait, _, _ in served:
+            wait.is_over = True
+            self._waiting.remove(wait)
+        return served
+
+    def _taken(self) -> tuple[Any, Exception | None]:
+        """The mean or sum, after which the next step begins, or why there is none."""
+        try:
+            result = self._reduced()
+        except Exception as error:  # of whoever takes, not of who applied the last gradient
+            return None, error
+        self._clear()
+        self.count = 0
+        self.step += 1
+        return result, None
 
     def set_step(self, step: int) -> None:
         """Declare the current step: gradients of earlier ones are dropped."""
-        with self._changed:
+        with self._lock:
             if step < self.step:
                 tf_logging.warning("Attempt to set current_global_step_ to smaller value: %d", step)
             self.step = step
@@ -168,6 +218,11 @@ class SparseGradient:
         self.indices = indices
         self.values = values
         self.shape = shape
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All three."""
+        return self.indices, self.values, self.shape
 
 
 class SparseAccumulator(Accumulator[SparseGradient]):
@@ -348,11 +403,17 @@ class AccumulatorAwait(AccumulatorOp, name="ThalwegAccumulatorAwait"):
         handle.await_count(int(num_required), context.cancellation)
         return ()
 
+    def start(
+        self, context: Context, done: Done, handle: Accumulator[Any], num_required: Array
+    ) -> None:
+        handle.start_await(int(num_required), context.cancellation, done)
+
 
 class AccumulatorSetGlobalStep(AccumulatorOp):
     """Declares the current step."""
 
     signature = "handle: &string, new_global_step: int64 ->"
+    inexpensive = True
 
     def kernel(self, context: Context, handle: Accumulator[Any], new_global_step: Array) -> Any:
         handle.set_step(int(new_global_step))
@@ -363,6 +424,7 @@ class AccumulatorApplyGradient(AccumulatorOp):
     """Adds a dense gradient."""
 
     signature = "handle: &string, local_step: int64, gradient: dtype -> ; dtype: numeric"
+    inexpensive = True
 
     def kernel(
         self, context: Context, handle: DenseAccumulator, local_step: Array, gradient: Array
@@ -384,6 +446,11 @@ class AccumulatorTakeGradient(AccumulatorOp):
     def kernel(self, context: Context, handle: DenseAccumulator, num_required: Array) -> Array:
         return handle.take(int(num_required), context.cancellation)
 
+    def start(
+        self, context: Context, done: Done, handle: DenseAccumulator, num_required: Array
+    ) -> None:
+        handle.start_take(int(num_required), context.cancellation, done)
+
 
 class SparseAccumulatorApplyGradient(AccumulatorOp):
     """Adds a sparse gradient."""
@@ -392,6 +459,7 @@ class SparseAccumulatorApplyGradient(AccumulatorOp):
         "handle: &string, local_step: int64, gradient_indices: int64, gradient_values: dtype, "
         "gradient_shape: int64 -> ; dtype: numeric"
     )
+    inexpensive = True
     has_known_shape: bool
 
     def kernel(
@@ -425,8 +493,15 @@ class SparseAccumulatorTakeGradient(AccumulatorOp):
     def kernel(
         self, context: Context, handle: SparseAccumulator, num_required: Array
     ) -> tuple[Any, ...]:
-        taken = handle.take(int(num_required), context.cancellation)
-        return taken.indices, taken.values, taken.shape
+        return handle.take(int(num_required), context.cancellation).parts
+
+    def start(
+        self, context: Context, done: Done, handle: SparseAccumulator, num_required: Array
+    ) -> None:
+        def taken(gradient: SparseGradient | None, error: BaseException | None) -> None:
+            done(gradient and gradient.parts, error)
+
+        handle.start_take(int(num_required), context.cancellation, taken)
 
 
 # What users see

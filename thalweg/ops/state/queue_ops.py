@@ -18,9 +18,10 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
 from thalweg.ops.core.context import Context
+from thalweg.ops.core.waiting import Done
 from thalweg.ops.state import queue_state
 from thalweg.ops.state.queue_elements import Components, invalid
-from thalweg.ops.state.queue_state import Queue
+from thalweg.ops.state.queue_state import Put, Queue, Take
 
 Array = NDArray[Any]
 
@@ -160,6 +161,11 @@ class WaitingQueueOp(QueueOp, abstract=True):
         """For how many seconds to wait; -1 is for ever."""
         return self.timeout_ms / 1000 if self.timeout_ms >= 0 else -1
 
+    @property
+    def can_start(self) -> bool:
+        """Whether no thread must watch the clock."""
+        return self.timeout_ms < 0
+
 
 class QueueEnqueue(WaitingQueueOp):
     """Adds an element."""
@@ -172,6 +178,10 @@ class QueueEnqueue(WaitingQueueOp):
     def kernel(self, context: Context, handle: Queue, components: list[Array]) -> tuple[()]:
         handle.enqueue(components, context.cancellation, self.limit)
         return ()
+
+    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> None:
+        request = Put([handle.components.element(components)])
+        handle.start(request, context.cancellation, lambda error: done((), error))
 
 
 class QueueEnqueueV2(QueueEnqueue):
@@ -191,6 +201,10 @@ class QueueEnqueueMany(WaitingQueueOp):
     def kernel(self, context: Context, handle: Queue, components: list[Array]) -> tuple[()]:
         handle.enqueue_many(components, context.cancellation, self.limit)
         return ()
+
+    def start(self, context: Context, done: Done, handle: Queue, components: list[Array]) -> None:
+        request = Put(handle.components.elements(components))
+        handle.start(request, context.cancellation, lambda error: done((), error))
 
 
 class QueueEnqueueManyV2(QueueEnqueueMany):
@@ -229,6 +243,15 @@ class QueueDequeue(DequeueOp):
     def kernel(self, context: Context, handle: Queue) -> tuple[Array, ...]:
         self.check(handle)
         return handle.dequeue(context.cancellation, self.limit)
+
+    def start(self, context: Context, done: Done, handle: Queue) -> None:
+        self.check(handle)
+        request = Take(1)
+
+        def told(error: BaseException | None) -> None:
+            done(None if error else request.taken[0], error)
+
+        handle.start(request, context.cancellation, told)
 
 
 class QueueDequeueV2(QueueDequeue):

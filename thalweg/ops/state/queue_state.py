@@ -1,8 +1,8 @@
 """The queues a session keeps: bounded, shared by any number of threads, and closed at the end.
 
 A request that cannot be met at once waits in line. Whoever changes a queue meets the requests that
-now can be, in the order they came, and wakes each waiter by itself: a waiter sleeps on a lock of
-its own and holds no other.
+now can be, in the order they came, and tells each waiter, outside of the queue's lock: a thread
+that sleeps on a lock of its own, or a function that goes on with a step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import heapq
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 
@@ -23,12 +24,15 @@ from thalweg.platform.forks import renewed_after_fork
 
 UNBOUNDED = 2**31 - 1
 
+#: (why a request was not met, or None)
+Told = Callable[[errors.OpError | None], None]
+
 #: How far a request got when it was tried: nowhere, part of its way, to its end.
 STUCK, MOVED, DONE = range(3)
 
 
 class Request:
-    """What a thread asks of a queue, and where the thread sleeps until it is met."""
+    """What a step asks of a queue, and who is told when it is met."""
 
     what: ClassVar[str] = ""
     awaits: ClassVar[str] = ""
@@ -36,7 +40,8 @@ class Request:
     def __init__(self) -> None:
         self.error: errors.OpError | None = None
         self.is_over = False
-        self._sleeper: threading.Lock | None = None
+        self.told: Callable[[], None] | None = None  # of one that waits
+        self.forget: Callable[[], None] | None = None  # that the step may be cancelled
 
     def advance(self, queue: Queue) -> int:
         """Go on as far as the queue allows. The queue is locked."""
@@ -45,22 +50,18 @@ class Request:
     def give_up(self, queue: Queue) -> None:
         """Undo what a request that is withdrawn must not keep. The queue is locked."""
 
-    def line_up(self, line: deque[Request]) -> None:
-        """Get ready to sleep."""
-        self._sleeper = threading.Lock()
-        self._sleeper.acquire()
-        line.append(self)
 
-    def end(self, error: errors.OpError | None = None) -> None:
-        """Wake the waiter."""
-        self.is_over = True
-        self.error = self.error or error
-        if self._sleeper is not None:
-            self._sleeper.release()
+class _Sleeper:
+    """A thread that waits for a request."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.wake = self._lock.release
 
     def sleep(self, seconds: float) -> bool:
         """Wait for the end, for ever if `seconds` is negative; whether it came."""
-        return self._sleeper is None or self._sleeper.acquire(timeout=max(seconds, -1))
+        return self._lock.acquire(timeout=max(seconds, -1))
 
 
 class Put(Request):
@@ -158,6 +159,7 @@ class Queue:
         self._lock = threading.Lock()
         self._puts: deque[Request] = deque()
         self._takes: deque[Request] = deque()
+        self._ended: deque[Request] = deque()  # that are to be told
 
     # How elements are stored
 
@@ -224,33 +226,67 @@ class Queue:
         with self._lock:
             self.is_closed = True
             while self._puts:
-                self._puts.popleft().end(_cancelled(Put.what))
+                self._end(self._puts.popleft(), _cancelled(Put.what))
             self._serve()
+        self._tell()
 
     def put(self, elements: Sequence[Element]) -> None:
         """Add elements to a queue that has no bound: nothing waits."""
         with self._lock:
             self.add(elements)
             self._serve()
+        self._tell()
 
     # Waiting
+
+    def start(self, request: Request, cancellation: Cancellation, done: Told) -> None:
+        """Tell when a request is met, or why it is not; no thread waits for that."""
+        line = self._takes if isinstance(request, Take) else self._puts
+        waiting = spans.Lasting(request.awaits, self)
+        waiting.__enter__()
+
+        def told() -> None:
+            waiting.__exit__()
+            if request.forget is not None:
+                request.forget()
+            done(_reason(request, cancellation))
+
+        if not self._line_up(request, line, told):
+            told()
+        elif not request.is_over:
+            stop = partial(self._withdraw, request, line, _cancelled(request.what))
+            request.forget = cancellation.on_cancel(stop)
+            if request.is_over:  # by now
+                request.forget()
+
+    def _line_up(self, request: Request, line: deque[Request], told: Callable[[], None]) -> bool:
+        """Meet a request now, or have it wait; whether it waits, or did."""
+        with self._lock:
+            request.is_over = not line and request.advance(self) == DONE
+            if not request.is_over:
+                request.told = told
+                line.append(request)
+            if self._puts or self._takes:
+                self._serve()
+        self._tell()
+        return request.told is not None
 
     def _submit(
         self, request: Request, line: deque[Request], cancellation: Cancellation, limit: float
     ) -> None:
-        with self._lock:
-            request.is_over = not line and request.advance(self) == DONE
-            if not request.is_over:
-                request.line_up(line)
-            if self._puts or self._takes:
-                self._serve()
-        if not request.is_over:
-            self._wait(request, line, cancellation, limit)
+        sleeper = _Sleeper()
+        if self._line_up(request, line, sleeper.wake):
+            self._wait(request, line, sleeper, cancellation, limit)
         if request.error is not None:
             raise request.error
 
     def _wait(
-        self, request: Request, line: deque[Request], cancellation: Cancellation, limit: float
+        self,
+        request: Request,
+        line: deque[Request],
+        sleeper: _Sleeper,
+        cancellation: Cancellation,
+        limit: float,
     ) -> None:
         def stop() -> None:
             self._withdraw(request, line, _cancelled(request.what))
@@ -258,7 +294,7 @@ class Queue:
         forget = cancellation.on_cancel(stop)
         try:
             with spans.Lasting(request.awaits, self):
-                is_met = request.sleep(limit)
+                is_met = sleeper.sleep(limit)
             if not is_met:
                 self._withdraw(request, line, _late(request.what, limit))
         except BaseException:  # an interrupt: the waiter goes, so must its request
@@ -275,8 +311,25 @@ class Queue:
                 return
             line.remove(request)
             request.give_up(self)
-            request.end(error)
+            self._end(request, error)
             self._serve()
+        self._tell()
+
+    def _end(self, request: Request, error: errors.OpError | None = None) -> None:
+        """A request that waited need not do so any longer."""
+        request.is_over = True
+        request.error = request.error or error
+        self._ended.append(request)
+
+    def _tell(self) -> None:
+        """Tell those whose requests have ended; without the lock, as they go on at once."""
+        while self._ended:
+            try:
+                told = self._ended.popleft().told
+            except IndexError:  # another thread was faster
+                return
+            if told is not None:
+                told()
 
     def _serve(self) -> None:
         """Meet waiting requests until none can go on."""
@@ -290,7 +343,7 @@ class Queue:
             progress = line[0].advance(self)
             if progress != DONE:
                 return moved or progress == MOVED
-            line.popleft().end()
+            self._end(line.popleft())
             moved = True
         return moved
 
@@ -341,6 +394,16 @@ def _late(what: str, limit: float) -> errors.OpError:
     return errors.DeadlineExceededError(
         None, None, f"{what} operation timed out after {limit * 1000:g} ms"
     )
+
+
+def _reason(request: Request, cancellation: Cancellation) -> errors.OpError | None:
+    """Why a request was not met, if it was not."""
+    try:
+        if isinstance(request.error, errors.CancelledError):
+            _check(cancellation, request.error)
+    except errors.OpError as error:
+        return error
+    return request.error
 
 
 def _check(cancellation: Cancellation, error: errors.OpError) -> None:

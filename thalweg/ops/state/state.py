@@ -201,7 +201,7 @@ def assign(
     """Set a variable to a value.
 
     Args:
-        ref: a variable.
+        ref: a variable, or a part of one, such as `v[:2]`.
         value: a tensor of its dtype and shape.
         validate_shape: False lets the variable take the shape of the value.
         use_locking: taken for old programs; updates are always whole.
@@ -215,7 +215,11 @@ def assign(
         >>> sess.run(v.initializer)
         >>> sess.run(tf.assign(v, [3.0, 4.0]))
         array([3., 4.], dtype=float32)
+        >>> sess.run(tf.assign(v[:1], [0.0]))
+        array([0., 4.], dtype=float32)
     """
+    if isinstance(ref, Tensor) and ref.op.type == "StridedSlice":
+        return ref.assign(value, name=name)
     op = Assign(
         validate_shape=True if validate_shape is None else validate_shape,
         use_locking=True if use_locking is None else use_locking,

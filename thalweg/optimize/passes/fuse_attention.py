@@ -30,7 +30,7 @@ from thalweg.optimize.step_graph import StepGraph
 #: What is added to a score at most, for its power to be nothing beside any other.
 _UNSEEN = -1e8
 _NARROW = frozenset({dtypes.bfloat16, dtypes.float16})
-_SCORES = frozenset({"BatchMatMulV2", "Mul", "RealDiv", "Cast"})  # what gives them
+_SCORES = frozenset({"Add", "BatchMatMulV2", "Cast", "Mul", "RealDiv"})  # what gives them
 
 
 def fuse_attention(graph: StepGraph) -> None:
@@ -97,9 +97,11 @@ class _Match:
             kind = node.op.type_name
             if isinstance(node.op, BatchMatMulV2):
                 break
-            if kind == "Add" and mask is None and not causal and scale == 1.0:
-                tensor, mask = self._added(node)
-                causal = _is_causal(mask)
+            if kind == "Add" and scale == 1.0:  # a mask is not scaled
+                tensor, added = self._added(node)
+                is_causal = _is_causal(added)
+                _require(mask is None or is_causal)
+                causal, mask = causal or is_causal, mask if is_causal else added
             elif kind in ("Mul", "RealDiv"):
                 tensor, factor = self._scaled(node)
                 scale *= factor
@@ -110,7 +112,7 @@ class _Match:
         _require(node.op == BatchMatMulV2(adj_x=False, adj_y=True))
         q, k = node.inputs
         _require(q.dtype in _NARROW and takes_head(q.shape[-1:].as_list()[0]))
-        return _Score(q, k, scale, None if causal else mask, causal)
+        return _Score(q, k, scale, mask, causal)
 
     def _inner(self, tensor: Tensor) -> Node:
         """The node of a tensor that one node alone reads."""

@@ -56,7 +56,7 @@ class ControlCall:
         """Why it ran on the executor, where native code is wanted."""
         if self._spans:
             return "its nodes are on several devices"
-        if not self._backend.device.is_host:
+        if self.native is None and self._backend.compiled:
             return "its device runs regions, not loops"
         if self.native is None or not NATIVE:
             return "nothing is compiled"
@@ -72,7 +72,7 @@ class ControlCall:
         if not self._spans:  # so nothing inside writes to a variable of another process
             inputs = local_cells(inputs)
         if self.native is not None and NATIVE:
-            if self._backend.has_accelerator:
+            if self._backend.has_accelerator and self._backend.device.is_host:
                 inputs = host_arrays(inputs)
             results = self.native(context, inputs)
             if results is not None:

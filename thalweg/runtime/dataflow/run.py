@@ -27,7 +27,7 @@ from thalweg.runtime.dataflow.scheduler import (
     Scheduler,
     Soon,
 )
-from thalweg.runtime.dataflow.straight import StraightGraph
+from thalweg.runtime.dataflow.straight import StraightGraph, are_large
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
@@ -197,9 +197,13 @@ class _Run:
         inputs = values[vertex.first : vertex.last]
         values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
         if vertex.spec.is_async:
-            self._start(iteration, vertex, inputs)
+            self._start(iteration, vertex, lambda done: self.result(vertex, [done, *inputs]))
             return
-        if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call)):
+        if vertex.starter is not None and self._scheduler.notify is not None:
+            begin, context = vertex.starter, self._context_of(vertex.call)  # pyright: ignore[reportArgumentType] - a call
+            self._start(iteration, vertex, lambda done: begin(context, done, *inputs))
+            return
+        if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call, inputs)):
             iteration.out += 1
             self._scheduler.deferred.append((iteration, vertex, inputs))
             return
@@ -386,7 +390,9 @@ class _Run:
 
     # Calls that may block
 
-    def _start(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
+    def _start(
+        self, iteration: Iteration, vertex: WiredVertex, begin: Callable[[Any], None]
+    ) -> None:
         """Begin a call that hands on its value or error later, from any thread."""
         iteration.out += 1
         self._scheduler.under_way += 1
@@ -394,7 +400,10 @@ class _Run:
         def done(value: Any, error: BaseException | None) -> None:
             self._scheduler.come_back(Done(iteration, vertex, value, error))
 
-        self.result(vertex, [done, *inputs])
+        try:
+            begin(done)
+        except Exception as error:
+            raise_at(error, vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
 
     def come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
         """Take what a call gave that was deferred or under way."""
@@ -440,11 +449,17 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
 
 
-def _is_short(call: Call | None) -> bool:
+def _is_short(call: Call | None, inputs: Sequence[Any]) -> bool:
     """Whether a call takes less time than to hand it to another thread."""
     if call is None:
         return False
-    function = call.function
+    function, op = call.function, call.node.op
     if isinstance(function, Executable):
-        return function.holds_gil
-    return isinstance(call.node.op, Transfer) or not call.node.inputs
+        if function.holds_gil:
+            return True
+        is_inexpensive = function.is_inexpensive
+    elif isinstance(op, Transfer) or not call.node.inputs:
+        return True
+    else:
+        is_inexpensive = op.inexpensive
+    return is_inexpensive and not are_large(inputs)

@@ -1,8 +1,9 @@
 """Token graphs without frames whose calls are all short: they run on the threads that bring values.
 
 What most tasks of a cluster do in a step: take values, run a few short kernels, send values. There
-is no loop, no branch, nothing to defer; a run is a list of slots, a list of counts and a stack of
-what is ready. Everything else is for the dataflow executor (`run.py`), which means the same.
+is no loop and no branch; a run is a list of slots, a list of counts and a stack of what is ready.
+Where an inexpensive call has a large input after all, another thread does the rest. Everything else
+is for the dataflow executor (`run.py`), which means the same.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
+from thalweg.ops.state.accumulators import AccumulatorHandle
+from thalweg.ops.state.queue_ops import QueueHandle
 from thalweg.ops.state.state import VariableV2
 from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Transfer
@@ -25,6 +31,8 @@ from thalweg.runtime.resources import Objects
 Ended = Callable[[list[list[Any]], BaseException | None], None]
 Soon = Callable[[Callable[[], None]], None]
 _SEVERAL = (list, tuple)
+_LASTING = (VariableV2, QueueHandle, AccumulatorHandle)
+_MAX_SHORT = 1 << 20  # bytes of the inputs of an inexpensive call
 
 
 class _Vertex(NamedTuple):
@@ -33,6 +41,8 @@ class _Vertex(NamedTuple):
     call: Call
     executable: Executable | None  # where it is a region
     inputs: int  # of the region; variables follow
+    starter: Callable[..., None] | None  # of what may block
+    is_limited: bool  # it is short only if its inputs are small
     key: Key | None  # of what it receives
     first: int  # the slots of its inputs: from here
     last: int  # to before this one
@@ -80,10 +90,10 @@ class StraightGraph:
         return known
 
     def _found(self, context: Context, objects: Objects) -> _Start:
-        """Look up the variables, which are the same until some are forgotten."""
+        """Look up variables and the like, which are the same until some are forgotten."""
         version, values, pending = objects.version, self._values[:], self._pending[:]
         places = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
-        variables = [at for at in places if _is_variable(self.vertices[at])]
+        variables = [at for at in places if _is_lasting(self.vertices[at])]
         ready = [at for at in reversed(places) if at not in variables]
         for vertex in [self.vertices[at] for at in variables]:
             cell = vertex.call.function(context.at(vertex.call.node))
@@ -94,10 +104,15 @@ class StraightGraph:
     @property
     def is_short(self) -> bool:
         """Whether all compiled calls are known to be short by now."""
-        for each in self._executables:  # noqa: SIM110 - one or two, at every step
-            if not each.holds_gil:
+        for each in self._executables:
+            if not each.holds_gil and not each.is_inexpensive:
                 return False
         return True
+
+
+def are_large(inputs: Sequence[Any]) -> bool:
+    """Whether an inexpensive call with these inputs takes longer than to wake another thread."""
+    return sum([getattr(each, "nbytes", 0) for each in inputs]) > _MAX_SHORT
 
 
 def _is_straight(vertex: WiredVertex) -> bool:
@@ -109,13 +124,16 @@ def _is_straight(vertex: WiredVertex) -> bool:
     if isinstance(call.node.op, Receiving):
         return True
     if vertex.spec.blocks or vertex.spec.is_async:
-        return False
-    is_transfer = isinstance(call.node.op, Transfer)
-    return isinstance(call.function, Executable) or is_transfer or not call.node.inputs
+        return vertex.starter is not None
+    op = call.node.op
+    is_transfer = isinstance(op, Transfer)
+    is_short = is_transfer or op.inexpensive or not call.node.inputs
+    return is_short or isinstance(call.function, Executable)
 
 
-def _is_variable(vertex: _Vertex) -> bool:
-    return isinstance(vertex.call.node.op, VariableV2) and not vertex.controls
+def _is_lasting(vertex: _Vertex) -> bool:
+    """Whether a vertex gives one object of the session, always the same."""
+    return isinstance(vertex.call.node.op, _LASTING) and not vertex.controls
 
 
 def put(
@@ -142,6 +160,8 @@ def _vertex(wired: WiredVertex) -> Any:
         wired.call,
         executable,
         len(executable.region.inputs) if executable else 0,
+        wired.starter,
+        executable is not None or (op.inexpensive and bool(wired.call.node.inputs)),
         op.key if isinstance(op, Receiving) else None,
         wired.first,
         wired.last,
@@ -155,9 +175,16 @@ class StraightRun:
     """One run of a graph. Whoever brings a value goes on with it, one thread at a time."""
 
     def __init__(
-        self, graph: StraightGraph, feeds: Sequence[Any], context: Context, soon: Soon, ended: Ended
+        self,
+        graph: StraightGraph,
+        feeds: Sequence[Any],
+        context: Context,
+        soon: Soon,
+        later: Soon,
+        ended: Ended,
     ) -> None:
         self._graph, self._context, self._soon, self._ended = graph, context, soon, ended
+        self._later: Soon | None = later  # None once its thread runs this
         values, pending, ready, left, _, _ = graph.start(context)
         self._values, self._pending, self._ready = values[:], pending[:], ready[:]
         self._left = left  # calls that are not done
@@ -169,21 +196,35 @@ class StraightRun:
     def go_on(self) -> None:
         """Call all that is ready, unless another thread does: that sees what came."""
         while self._turn.acquire(blocking=False):
-            try:
-                self._call_ready()
+            if self._advance() or not self._arrived:
+                return
+
+    def _advance(self) -> bool:
+        """Call all that is ready, and give up the turn; whether it is kept for good."""
+        try:
+            if self._call_ready():
                 if self._left:
                     self._turn.release()
-                    if not self._arrived:
-                        return
-                    continue
+                    return False
                 found = [self._values[slot] for slot in self._graph.fetches]
-            except BaseException as error:
-                self._ended([], error)
             else:
-                self._ended([found], None)
-            return
+                later, self._later = cast("Soon", self._later), None
+                later(self._go_on_there)
+                return True
+        except BaseException as error:
+            self._ended([], error)
+        else:
+            self._ended([found], None)
+        return True
 
-    def _call_ready(self) -> None:
+    def _go_on_there(self) -> None:
+        """As `go_on`, on a thread that has the turn and may take long."""
+        with np.errstate(all="ignore"):
+            if not self._advance() and self._arrived:
+                self.go_on()
+
+    def _call_ready(self) -> bool:
+        """Call all that is ready, or else what comes before a call that takes long."""
         ready, arrived, vertices = self._ready, self._arrived, self._graph.vertices
         cancellation = self._context.cancellation
         while True:
@@ -193,36 +234,61 @@ class StraightRun:
                     raise error
                 self._give(vertex, value)
             if not ready:
-                return
+                return True
             if cancellation.error is not None:
                 raise cancellation.error
-            vertex = vertices[ready.pop()]
-            if vertex.key is not None:
-                self._receive(vertex, vertex.key)
+            place = ready.pop()
+            vertex = vertices[place]
+            if vertex.starter is not None:
+                self._start(vertex, vertex.starter)
+            elif vertex.key is not None:
+                rendezvous: Any = self._context.rendezvous  # there is one if something is received
+                rendezvous.receive(vertex.key, partial(self._arrive, vertex))
+            elif vertex.is_limited and self._later is not None and self._is_long(vertex):
+                ready.append(place)
+                return False
             else:
                 self._give(vertex, self._result(vertex))
 
-    def _receive(self, vertex: _Vertex, key: Key) -> None:
-        def received(value: Any, error: BaseException | None) -> None:
-            self._arrived.append((vertex, value, error))
-            self._soon(self.go_on)
+    def _arrive(self, vertex: _Vertex, value: Any, error: BaseException | None) -> None:
+        """Take what was received, or told; on any thread."""
+        self._arrived.append((vertex, value, error))
+        self._soon(self.go_on)
 
-        rendezvous: Any = self._context.rendezvous  # there is one where something is received
-        rendezvous.receive(key, received)
+    def _start(self, vertex: _Vertex, starter: Callable[..., None]) -> None:
+        call = vertex.call
+        try:
+            context = self._context.at(call.node, call.device)
+            starter(context, partial(self._arrive, vertex), *self._inputs(vertex))
+        except Exception as error:
+            raise_at(error, call.node)
 
-    def _result(self, vertex: _Vertex) -> Any:
-        call, executable, values = vertex.call, vertex.executable, self._values
-        first, last, context = vertex.first, vertex.last, self._context
+    def _is_long(self, vertex: _Vertex) -> bool:
+        """Whether a call takes so long that another thread is to make it."""
+        if vertex.executable is not None and vertex.executable.holds_gil:
+            return False
+        return are_large(self._values[vertex.first : vertex.last])
+
+    def _inputs(self, vertex: _Vertex) -> list[Any]:
+        values, first, last = self._values, vertex.first, vertex.last
         inputs = values[first:last]
         values[first:last] = vertex.empty  # a value lives as long as it has uses
+        return inputs
+
+    def _result(self, vertex: _Vertex) -> Any:
+        call, executable, context = vertex.call, vertex.executable, self._context
+        inputs = self._inputs(vertex)
         try:
             if executable is not None:
                 return executable.run(context, inputs[: vertex.inputs], inputs[vertex.inputs :])
             for position in call.references:
                 inputs[position] = inputs[position].read()
-            if not call.takes_context:
+            if call.takes_context:
+                inputs.insert(0, context.at(call.node, call.device))
+            if not vertex.is_limited:
                 return call.function(*inputs)
-            return call.function(context.at(call.node, call.device), *inputs)
+            with np.errstate(all="ignore"):
+                return call.function(*inputs)
         except Exception as error:
             raise_at(error, call.node)
 

@@ -7,6 +7,7 @@ products with what is weighted. All sums are in one order, whatever runs when.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from thalweg.codegen.cuda.attention.form import Chain, Product
 from thalweg.codegen.cuda.attention.schedule import STAGES, TILE_ROWS, Schedule
@@ -17,6 +18,7 @@ from thalweg.codegen.cuda.attention.weights import (
     Known,
     RowElement,
     rows_of_lane,
+    scaled,
 )
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.output import together
@@ -52,22 +54,23 @@ class AttentionEmitter:
         self.other_loaders = self._loaders(form.others_read, form.other, others, is_aligned)
         self.dtype = form.rows_read[0].dtype
         self.steps = form.depth.extent // _DEPTH
-        self.softmax = None if form.softmax is None else OnlineSoftmax(frame, form, self.lane)
+        self.score, self.softmax = None, None
+        if form.softmax is not None:
+            self.score, scale = scaled(form.softmax.score)
+            self.softmax = OnlineSoftmax(frame, scale, self.lane)
 
     # Where the block is
 
     def _place(self) -> tuple[At, Value]:
-        """The batch of this block, and its first row (i32). Blocks that have most to do of a batch
-        come first."""
-        frame, form = self.frame, self.form
-        end = self._extent(form.row.extent)
-        blocks = frame.chunks32(end, self.schedule.rows)
-        number = frame.grid.block()
-        batches = frame.over32(number, blocks)
-        block = frame.modulo32(number, blocks)
+        """The batch of this block, and its first row (i32). Blocks that have most to do come first,
+        of all batches: those that are left for the end are short."""
+        frame, form, number = self.frame, self.form, self.frame.grid.block()
+        batches = Space(form.batch).size(frame)
+        block = frame.over32(number, batches)
         if form.order == "up to row":
+            blocks = frame.chunks32(self._extent(form.row.extent), self.schedule.rows)
             block = frame.b.binary("sub", frame.plus32(blocks, -1), block)
-        at, _ = Space(form.batch).at(frame, batches)
+        at, _ = Space(form.batch).at(frame, frame.modulo32(number, batches))
         return at, frame.times32(block, self.schedule.rows)
 
     def _extent(self, extent: int) -> Value:
@@ -163,25 +166,25 @@ class AttentionEmitter:
     ) -> tuple[list[Sums], list[Value]]:
         frame, form = self.frame, self.form
         first = frame.times32(frame.b.convert("trunc", tile, "i32"), self.schedule.others)
-        products = {product: self._multiplied(product, base) for product in form.products}
-        column = frame.plus32(first, frame.times32(frame.modulo32(self.lane, 4), 2))
-        if self.softmax is not None and form.softmax is not None:
-            scores = self._values(form.softmax.score, products, rows, column, -float("inf"))
+        products = {each: self._multiplied(each, base) for each in form.products}
+        pairs = self._pairs(rows, first)
+        if self.softmax is not None and self.score is not None:
+            scores = self._values(self.score, products, pairs, first, -float("inf"))
             weights, factors, state = self.softmax.step(scores, state)
             sums = [[self._scaled(t, factors[n]) for n, t in enumerate(each)] for each in sums]
             every = [weights] * len(form.chains)
         else:
             every = [
-                self._values(chain.weight, products, rows, column, 0.0) for chain in form.chains
+                self._values(chain.weight, products, pairs, first, 0.0) for chain in form.chains
             ]
         made = [self._weighted(*each, base) for each in zip(form.chains, every, sums, strict=True)]
         return made, list(state)
 
-    def _multiplied(self, product: Product, base: Value) -> Sums:
+    def _multiplied(self, of: Product, base: Value) -> Sums:
         """The products of the warp's rows and a tile of others."""
         frame, schedule = self.frame, self.schedule
-        number = self.form.rows_read.index(product.x)
-        right = frame.at_byte(base, self._other_place(product.y))
+        number = self.form.rows_read.index(of.x)
+        right = frame.at_byte(base, self._other_place(of.y))
         across = schedule.others // _WIDTH
         zero = [constant(FLOAT, 0)] * _SUMS
         sums: Sums = [[zero for _ in range(across)] for _ in range(schedule.tiles)]
@@ -212,28 +215,55 @@ class AttentionEmitter:
         self,
         value: Expr,
         products: dict[Product, Sums],
-        rows: list[list[RowElement]],
+        pairs: Sequence[tuple[RowElement, Value]],
         first: Value,
         outside: float,
     ) -> Sums:
         """An elementwise value of all pairs of a tile; another one where a pair does not count.
-        `first` (i32) is the first other that this lane has."""
-        frame, schedule = self.frame, self.schedule
-        found: Sums = []
-        for tile in range(schedule.tiles):
-            line: list[list[Value]] = []
-            for across in range(schedule.others // _WIDTH):
-                four: list[Value] = []
-                for number in range(_SUMS):
-                    row = rows[tile][number // 2]
-                    other = frame.plus32(first, _WIDTH * across + number % 2)
-                    known: Known = {p.total: s[tile][across][number] for p, s in products.items()}
-                    made = self._value(value, known, row, other)
-                    counts = self._counts(row, other)
-                    four.append(frame.b.select(counts, made, constant(FLOAT, outside)))
-                line.append(four)
-            found.append(line)
-        return found
+        `first` (i32) is the first other of the tile."""
+        b, made = self.frame.b, list[Value]()
+        for (tile, across, number), pair in zip(self._places(), pairs, strict=True):
+            known: Known = {p.total: s[tile][across][number] for p, s in products.items()}
+            made.append(self._value(value, known, *pair))
+        other = constant(FLOAT, outside)
+
+        def masked() -> list[Value]:
+            counted = zip(pairs, made, strict=True)
+            return [b.select(self._counts(*pair), each, other) for pair, each in counted]
+
+        found = iter(b.choose_all(self._has_border(first), masked, lambda: made))
+        across = self.schedule.others // _WIDTH
+        return [
+            [[next(found) for _ in range(_SUMS)] for _ in range(across)]
+            for _ in range(self.schedule.tiles)
+        ]
+
+    def _pairs(self, rows: list[list[RowElement]], first: Value) -> list[tuple[RowElement, Value]]:
+        """The row and the other (i32) of each of a lane's values."""
+        frame = self.frame
+        column = frame.plus32(first, frame.times32(frame.modulo32(self.lane, 4), 2))
+        return [
+            (rows[tile][number // 2], frame.plus32(column, _WIDTH * across + number % 2))
+            for tile, across, number in self._places()
+        ]
+
+    def _places(self) -> list[tuple[int, int, int]]:
+        """The places of a lane's values: tile of rows, tile of others, number."""
+        across = self.schedule.others // _WIDTH
+        return list(product(range(self.schedule.tiles), range(across), range(_SUMS)))
+
+    def _has_border(self, first: Value) -> Value:
+        """Whether some pairs of the block's rows and a tile of others may not count."""
+        frame, b, schedule = self.frame, self.frame.b, self.schedule
+        last = frame.plus32(first, schedule.others - 1)
+        beyond = b.compare("sge", last, self._extent(self.form.other.extent))
+        if self.form.order == "all":
+            return beyond
+        if self.form.order == "up to row":
+            crosses = b.compare("sgt", last, self.first)
+        else:
+            crosses = b.compare("slt", first, frame.plus32(self.first, schedule.rows - 1))
+        return b.binary("or", beyond, crosses)
 
     def _value(self, value: Expr, known: Known, row: RowElement, other: Value) -> Value:
         frame, form = self.frame, self.form

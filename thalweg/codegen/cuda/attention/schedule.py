@@ -21,6 +21,8 @@ TILE_ROWS = 16  # of what tensor cores multiply at once
 STAGES = 2
 
 _MAX_SUMS = 128  # registers of a thread for sums: those of products, and those that go out
+#: Tiles of rows of a warp, and others at once: the first that there are registers for.
+CHOICES = [(2, 64), (1, 64), (1, 32)]
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class Schedule:
 def schedule_of(form: AttentionForm, is_emulated: bool) -> Schedule:
     """As many rows and others as there are registers for."""
     depth = form.depth.extent
-    for tiles, others in ((2, 64), (1, 64), (1, 32)):
+    for tiles, others in CHOICES:
         products = len(form.products) * tiles * others // 2
         if products + len(form.chains) * tiles * depth // 2 <= _MAX_SUMS:
             return Schedule(form, tiles, others, is_emulated)
-    return Schedule(form, 1, 32, is_emulated)
+    return Schedule(form, *CHOICES[-1], is_emulated)

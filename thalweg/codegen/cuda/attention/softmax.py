@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from thalweg.codegen.cuda.attention.form import AttentionForm
 from thalweg.codegen.cuda.attention.weights import exponential
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.llvm.builder import FLOAT, Value, constant
@@ -24,8 +23,9 @@ _NEGATIVE = -float(np.inf)
 class OnlineSoftmax:
     """The rows of a lane: for each tile two of them, with their largest score and sum of powers."""
 
-    def __init__(self, frame: GridFrame, form: AttentionForm, lane: Value) -> None:
-        self._frame = frame
+    def __init__(self, frame: GridFrame, scale: float, lane: Value) -> None:
+        """Scores are what is given times a positive number."""
+        self._frame, self._scale = frame, scale
         self._neighbours = [frame.b.binary("xor", lane, frame.i32(n)) for n in (1, 2)]
 
     def initial(self, tiles: int) -> list[Value]:
@@ -61,8 +61,11 @@ class OnlineSoftmax:
             top = self._largest([top, frame.grid.from_lane(top, lane)])
         none = b.compare("oeq", top, constant(FLOAT, _NEGATIVE))
         less = b.select(none, constant(FLOAT, 0), top)  # so that no infinities are subtracted
-        factor = exponential(frame, largest, less)
-        weights = [[exponential(frame, value, less) for value in pair] for pair in scores]
+        less = b.binary("fmul", less, constant(FLOAT, self._scale))
+        factor = exponential(frame, largest, self._scale, less)
+        weights = [
+            [exponential(frame, value, self._scale, less) for value in pair] for pair in scores
+        ]
         added = b.binary("fmul", total, factor)
         for pair in weights:
             added = b.binary("fadd", added, b.binary("fadd", *pair))
@@ -77,7 +80,8 @@ class OnlineSoftmax:
                 for lane in self._neighbours:
                     other = frame.grid.from_lane(total, lane)
                     total = frame.b.binary("fadd", total, other)
-                pair.append((largest, total))
+                score = frame.b.binary("fmul", largest, constant(FLOAT, self._scale))
+                pair.append((score, total))
             found.append(pair)
         return found
 

@@ -18,29 +18,43 @@ from thalweg.codegen.cuda.contraction.space import At
 from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, Value, constant
 from thalweg.codegen.math.elements import Evaluator
-from thalweg.ir.expr import Accumulated, Call, Expr, Load, Reduce, Variable
+from thalweg.ir.expr import Accumulated, Call, Const, Expr, Load, Reduce, Variable
 from thalweg.ir.rewrite import walk
 
-_LOG2_E = float(np.float32(np.log2(np.e)))
+_LOG2_E = float(np.log2(np.e))
 _ARGUMENT = Accumulated(np.float32)
 
 Known = Mapping[Expr, Value]
 
 
-def exponential(frame: GridFrame, value: Value, less: Value | None = None) -> Value:
-    """e to the power of a float32, less another one, by the GPU's own instruction for powers of 2:
-    its error is some units in the last place of float32."""
+def exponential(frame: GridFrame, value: Value, scale: float, less: Value) -> Value:
+    """e to the power of (value · scale - less), of float32 numbers, by the GPU's own instruction
+    for powers of 2: its error is some units in the last place."""
     b = frame.b
     if frame.target.is_emulated:
-        shifted = value if less is None else b.binary("fsub", value, less)
-        return ElementEvaluator(frame, {}, {_ARGUMENT: shifted}).value(_ARGUMENT.exp())
-    log2 = constant(FLOAT, _LOG2_E)
-    if less is None:
-        exponent = b.binary("fmul", value, log2)
-    else:
-        negative = b.binary("fmul", less, constant(FLOAT, -_LOG2_E))
-        exponent = b.multiply_add(value, log2, negative)
+        scaled = b.binary("fmul", value, constant(FLOAT, scale))
+        shifted = b.binary("fsub", scaled, less)
+
+        def leaf(expr: Expr, mask: Value | None) -> Value:
+            return shifted
+
+        return Evaluator(b, 1, leaf).value(_ARGUMENT.exp())
+    negative = b.binary("fmul", less, constant(FLOAT, _float32(-_LOG2_E)))
+    exponent = b.multiply_add(value, constant(FLOAT, _float32(scale * _LOG2_E)), negative)
     return inline(b, FLOAT, "ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent])
+
+
+def scaled(value: Expr) -> tuple[Expr, float]:
+    """A value as another one times a positive number."""
+    match value:
+        case Call(function="mul", arguments=(inner, Const(value=number))) if number > 0:
+            return inner, float(number)
+        case _:
+            return value, 1.0
+
+
+def _float32(number: float) -> float:
+    return float(np.float32(number))
 
 
 class ElementEvaluator(Evaluator):
@@ -56,10 +70,15 @@ class ElementEvaluator(Evaluator):
         return self._leaves(expr, mask) if found is None else found
 
     def _called(self, expr: Call, mask: Value | None) -> Value:
-        is_power = expr.function == "exp" and expr.dtype == np.float32
-        if not is_power or self._frame.target.is_emulated:
-            return super()._called(expr, mask)
-        return exponential(self._frame, self._as(expr.arguments[0], expr.dtype, mask))
+        match expr:
+            case Call(function="exp", arguments=(Call(function="sub", arguments=(value, less)),)):
+                if expr.dtype != np.float32 or value.dtype != expr.dtype:
+                    return super()._called(expr, mask)
+                inner, scale = scaled(value)
+                found = [self.value_as(part, expr.dtype, mask) for part in (inner, less)]
+                return exponential(self._frame, found[0], scale, found[1])
+            case _:
+                return super()._called(expr, mask)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _splits(depth: int, most: int) -> list[int]:
 
 def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:
     """Tiles on the units that can multiply the operands, and the problem as each sees it."""
-    if not _has_tensor_cores(problem, target):
+    if not has_tensor_cores(problem, target):
         terms = 8 if problem.dtype == FLOAT64 else 16
         for m, n, warps in _fitting(problem, _CORES):
             yield Schedule("cores", m, n, terms, warps, 1), problem
@@ -199,7 +199,7 @@ def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
     return found or [tiles[-1]]
 
 
-def _has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
+def has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
     """Whether tensor cores multiply the operands with the precision that is asked for."""
     a, b = problem.a.dtype, problem.b.dtype
     if a != b or problem.dtype != FLOAT32 or target.capability < 80:

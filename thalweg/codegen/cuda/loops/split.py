@@ -24,7 +24,7 @@ from thalweg.ir.expr import Reduce
 from thalweg.ir.rewrite import postorder
 
 _CELL = 8  # bytes of a value in scratch memory
-_MIN_ELEMENTS = 1 << 14  # of a kernel that is worth a second launch
+_MAX_ELEMENTS = 1 << 15  # that a block reduces in less time than a second launch takes
 _MIN_TERMS = 64  # of a part
 _MAX_PARTS = 512
 _BLOCKS = 2  # of the first launch that a multiprocessor has at once
@@ -79,7 +79,7 @@ def split_of(mapping: Mapping) -> Split | None:
     parts = _even_parts(mapping, terms, min(wanted, terms // _MIN_TERMS, _MAX_PARTS))
     if parts < 2 or 2 * blocks > mapping.target.multiprocessors:
         return None
-    if terms * elements < _MIN_ELEMENTS:
+    if terms * elements <= _MAX_ELEMENTS * blocks:
         return None
     rows, count = dict[Reduce, int](), 0
     for expr in shared:

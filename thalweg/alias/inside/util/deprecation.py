@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from thalweg.alias.inside.tf_decorator import make_decorator
+from thalweg.alias.inside.util.tf_decorator import make_decorator
 from thalweg.platform import tf_logging
 
 _warned: set[Any] = set()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
 from thalweg.lower.control.program import BufferView, Capacity, Given, ListBuffer, Storage
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
@@ -49,7 +50,7 @@ def value_key(value: Any) -> Any:
         return None if buffer is None else buffer.shape
     if isinstance(value, ListValue):
         return tuple(_list_key(level) for level in levels(value))
-    return np.shape(value)
+    return value.shape if isinstance(value, Buffer) else np.shape(value)
 
 
 def _list_key(value: ListValue) -> Any:
@@ -67,7 +68,7 @@ def _element(value: ListValue) -> tuple[int, ...] | None:
 
 def _known_rows(value: ListValue) -> Array | None:
     """What all entries of a list are, where a loop found them to be one value."""
-    rows = value.stacked
+    rows = None if value.on_device is not None else value.stacked
     return rows[0] if rows is not None and len(rows) > 1 and rows.strides[0] == 0 else None
 
 
@@ -80,7 +81,7 @@ def given(place: int, value: Any) -> Given | None:
         return BufferView(Storage.VARIABLE, buffer.dtype, buffer.shape, place)
     if isinstance(value, ListValue):
         return _given_list(place, value)
-    array = np.asarray(value)
+    array = value if isinstance(value, Buffer) else np.asarray(value)
     return BufferView(Storage.INPUT, array.dtype, array.shape, place)
 
 

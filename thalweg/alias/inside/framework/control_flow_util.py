@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.alias.inside.keras_utils import smart_cond
+from thalweg.alias.inside.keras.tf_utils import smart_cond
 
 ENABLE_CONTROL_FLOW_V2 = False
 

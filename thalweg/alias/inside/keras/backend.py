@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.alias import names
-from thalweg.alias.inside.keras_backend_ops import (  # what it publishes besides
+from thalweg.alias.inside.keras.backend_ops import (  # what it publishes besides
     binary_crossentropy,
     categorical_crossentropy,
     hard_sigmoid,
@@ -24,8 +24,8 @@ from thalweg.alias.inside.keras_backend_ops import (  # what it publishes beside
     sparse_categorical_crossentropy,
     truncated_normal,
 )
-from thalweg.alias.inside.keras_backend_rnn import rnn
-from thalweg.alias.inside.keras_backend_settings import (
+from thalweg.alias.inside.keras.backend_rnn import rnn
+from thalweg.alias.inside.keras.backend_settings import (
     epsilon,
     floatx,
     image_data_format,

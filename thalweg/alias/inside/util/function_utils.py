@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import Any, cast
 
-from thalweg.alias.inside.tf_decorator import unwrap
+from thalweg.alias.inside.util.tf_decorator import unwrap
 
 
 def fn_args(fn: Any) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.alias import names
-from thalweg.alias.inside.keras_utils import constant_value, smart_cond
+from thalweg.alias.inside.keras.tf_utils import constant_value, smart_cond
 
 __all__ = ["constant_value", "smart_cond"]
 

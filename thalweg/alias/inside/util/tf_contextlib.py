@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from thalweg.alias.inside.tf_decorator import make_decorator
+from thalweg.alias.inside.util.tf_decorator import make_decorator
 
 
 def contextmanager(target: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.alias import names
-from thalweg.alias.inside.keras_backend_settings import epsilon, floatx
+from thalweg.alias.inside.keras.backend_settings import epsilon, floatx
 
 tf = names.root()
 

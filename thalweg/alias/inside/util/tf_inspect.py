@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import Any
 
-from thalweg.alias.inside.tf_decorator import unwrap
+from thalweg.alias.inside.util.tf_decorator import unwrap
 from thalweg.alias.legacy import ArgSpec
 
 FullArgSpec = inspect.FullArgSpec

@@ -1,0 +1,1 @@
+"""Modules of `tensorflow.python` about graphs, devices, files and tests."""

@@ -1,0 +1,1 @@
+"""Modules of `tensorflow.python.keras`, on which Keras 2.3.1 and Estimator stand."""

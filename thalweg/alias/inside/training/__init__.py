@@ -1,0 +1,1 @@
+"""Modules of `tensorflow.python` about layers, metrics, training and saved models."""

@@ -1,0 +1,359 @@
+"""Control nodes as one CUDA graph: regions, and conditional graphs for loops and branches.
+
+The device decides whether there is another iteration, so a loop costs the host one launch. Loop
+variables, traces and lists are buffers of the device, fresh for each call; what is small, and the
+counters that the host looks at, lie together and come and go in one copy each. A fault, or a call
+that is to stop, ends all loops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.control.lists import ListValue
+from thalweg.device.control import ControlStep, MoreCapacity, NativeControl, Results
+from thalweg.device.control_inputs import levels
+from thalweg.device.cuda.control_graph import ControlGraph
+from thalweg.device.cuda.control_parts import placed_parts
+from thalweg.device.cuda.kernels import Kernels
+from thalweg.device.cuda.memory import DeviceBuffer, Memory
+from thalweg.device.cuda.pinned import Pinned
+from thalweg.device.cuda.program import DeviceMemory
+from thalweg.graph.analysis.node_effects import locks_updates
+from thalweg.lower.control.builder import Lower
+from thalweg.lower.control.program import BufferView, ControlProgram, Storage
+from thalweg.lower.control.structure import structured
+from thalweg.lower.memory.arena import rounded
+from thalweg.lower.specialise import ControlRegion
+from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.state.variable_uses import USES, Use
+
+Array = NDArray[Any]
+
+_ALIGNMENT = 256
+_MAX_SMALL = 1 << 10  # bytes of an input or a result that comes and goes with the counters
+_SPIN = 2e-3  # seconds for which a call looks for the end without a pause
+_PAUSE = 5e-5
+
+
+class CudaControl(NativeControl):
+    """A loop or a conditional that a GPU runs."""
+
+    def __init__(
+        self,
+        unit: ControlRegion,
+        shared: Callable[[], DeviceMemory],
+        kernels: Kernels,
+        lower: Lower,
+    ) -> None:
+        super().__init__(unit, kernels.target, lower)
+        self.shared, self.kernels = shared, kernels
+
+    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep:
+        """A program with its code."""
+        return _ControlStep(self, program, list_capacity)
+
+
+class _ControlStep(ControlStep):
+    """A control node, compiled for one set of shapes."""
+
+    def __init__(self, control: CudaControl, program: ControlProgram, list_capacity: int) -> None:
+        super().__init__(program, list_capacity)
+        self._shared = control.shared()
+        self.memory: Memory = self._shared.memory
+        self.structure = structured(program.items)
+        self.parts = placed_parts(program, control.varying, control.kernels)
+        self._sort_views()
+        self._arrange()
+        self.constants = {
+            view: self._uploaded(view.source)
+            for view in self.views
+            if view.where is Storage.CONSTANT
+        }
+        self.checks = any(part.lowered.checked for part in self.parts)
+        self._locks = locks_updates(control.unit.node)
+        self._idle: deque[_Invocation] = deque()
+
+    def _sort_views(self) -> None:
+        """Which memory comes from where."""
+        outputs = [one for one in self.program.outputs if isinstance(one, BufferView)]
+        self.views = list(dict.fromkeys([*self.all_views(), *outputs]))
+        self.inputs = [view for view in self.views if view.where is Storage.INPUT]
+        self.variables = [view for view in self.views if view.where is Storage.VARIABLE]
+        results = [view for view in self.views if view.where is Storage.RESULT]
+        counters = self.counters()
+        self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
+        self.large = [view for view in results if view not in set(self.small)]
+        written = {
+            part.views[buffer]
+            for part in self.parts
+            for launch in part.lowered.launches
+            for buffer in launch.written
+            if buffer in part.views
+        }
+        self.changed = [n for n, view in enumerate(self.variables) if view in written]
+        self.begun = {view for view in results if not view.shape} | self.list_starts()
+
+    def _arrange(self) -> None:
+        """Where memory of the invocation lies: small inputs, the fault word, small results; the
+        temporaries of the parts; the program's own memory."""
+        self.offsets: dict[BufferView, int] = {}
+        small = [view for view in self.inputs if view.bytes <= _MAX_SMALL]
+        end = self._place(small, 0)
+        self.fault = end
+        self.end_of_small = self._place(self.small, end + _ALIGNMENT)
+        self.arena = self.end_of_small
+        temporary = max((part.arena_size for part in self.parts.values()), default=0)
+        own = [view for view in self.views if view.where is Storage.OWN]
+        self.size = self._place(own, self.arena + rounded(temporary, _ALIGNMENT))
+
+    def _place(self, views: Sequence[BufferView], end: int) -> int:
+        for view in views:
+            self.offsets[view] = end
+            end += rounded(max(view.bytes, 1), _ALIGNMENT)
+        return end
+
+    def _uploaded(self, array: Any) -> DeviceBuffer:
+        return self.upload(np.require(array, requirements=["C", "A"]))
+
+    def upload(self, array: Array) -> DeviceBuffer:
+        """An array of the host as a buffer."""
+        made = self.memory.buffer(array.shape, array.dtype, self._shared.name)
+        self.memory.upload(made.address, array)
+        return made
+
+    # Calls
+
+    def run(self, context: Any, values: Sequence[Any]) -> Any:
+        """The unit's outputs; None where the executor must decide; or what capacity it lacks."""
+        try:
+            invocation = self._idle.pop()
+        except IndexError:
+            invocation = _Invocation(self)
+        try:
+            found = None
+            if self._bind_inputs(invocation, values):
+                run = self._run_with_variables if self.variables else self._run
+                found = run(invocation, values, context)
+        except BaseException:
+            invocation.close()  # what it was given is not known to be whole
+            raise
+        invocation.held.clear()
+        self._idle.append(invocation)
+        return found
+
+    def _run_with_variables(
+        self, invocation: _Invocation, values: Sequence[Any], context: Any
+    ) -> Any:
+        invocation.use.cells = [values[view.source] for view in self.variables]
+        try:
+            USES.begin(invocation.use, context.cancellation)
+            return self._run(invocation, values, context) if self._borrow(invocation) else None
+        finally:
+            USES.end(invocation.use)
+
+    def new_use(self) -> Use[VariableCell]:
+        """How an invocation says which variables it uses."""
+        return Use[VariableCell]((), self.changed, self.changed if self._locks else [])
+
+    def _run(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
+        large = self._large_results(invocation, values, context)
+        before = self._saved(invocation)
+        invocation.run(context)
+        results: dict[BufferView, Any] = {**large, **invocation.small_results()}
+        if not invocation.fault[0] and self.used_once(results):
+            return self.ended(context, values, results)
+        for buffer, copy in before:
+            context_of = self.memory.context
+            context_of.copy(buffer.address, copy.address, copy.nbytes, invocation.stream)
+            context_of.wait(invocation.stream)
+        full = self.full(results)
+        return MoreCapacity(full) if full else None
+
+    def _saved(self, invocation: _Invocation) -> list[tuple[Buffer, Buffer]]:
+        """The variables that a loop that may fail changes, and copies of them."""
+        if not self.checks or not self.changed:
+            return []
+        buffers = [invocation.use.buffers[number] for number in self.changed]
+        return [(buffer, buffer.copy()) for buffer in buffers if buffer is not None]
+
+    def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> bool:
+        """Bind what comes in; whether it is as expected."""
+        for view in self.inputs:
+            value: Any = values[view.source]
+            if isinstance(value, ListValue):
+                value = _rows_of(levels(value)[view.depth], view)
+                if value is None:
+                    return False
+            self._bind_input(invocation, view, value)
+        return True
+
+    def _bind_input(self, invocation: _Invocation, view: BufferView, value: Any) -> None:
+        if self._is_here(value):
+            invocation.held.append(value)
+            invocation.bind(view, value.address)
+            return
+        array = value.lease() if isinstance(value, Buffer) else value
+        if view in self.offsets:
+            invocation.given_to(view)[...] = array
+            invocation.bind(view, invocation.address + self.offsets[view])
+        else:
+            made = self.upload(np.require(array, view.dtype, ["C", "A"]))
+            invocation.held.append(made)
+            invocation.bind(view, made.address)
+
+    def _is_here(self, value: Any) -> bool:
+        return isinstance(value, DeviceBuffer) and value.device == self._shared.name
+
+    def _borrow(self, invocation: _Invocation) -> bool:
+        """Bind the buffers of the variables; whether they are as expected."""
+        use = invocation.use
+        with USES.mutex:
+            for number in self.changed:
+                if use.cells[number].is_initialized:
+                    use.cells[number].copy_on_write()
+            buffers = use.buffers = [cell.buffer for cell in use.cells]
+            for view, buffer in zip(self.variables, buffers, strict=True):
+                if buffer is None or not self._is_here(buffer) or buffer.shape != view.shape:
+                    return False
+                invocation.bind(view, buffer.address)
+        return True
+
+    def _large_results(
+        self, invocation: _Invocation, values: Sequence[Any], context: Any
+    ) -> dict[BufferView, DeviceBuffer]:
+        """Fresh memory for loop variables, lists and traces; what small ones begin with is put
+        where it is copied from."""
+        starts = self.starts(values, context)
+        for view in self.small:
+            start = starts.get(view)
+            if start is not None:
+                invocation.given_to(view)[...] = start()
+            elif view in self.begun:
+                invocation.given_to(view)[...] = 0
+        found: dict[BufferView, DeviceBuffer] = {}
+        for view in self.large:
+            start = starts.get(view)
+            made = self._fresh(view) if start is None else start()
+            if not isinstance(made, DeviceBuffer):
+                made = self.upload(np.require(made, view.dtype, ["C", "A"]))
+            found[view] = made
+            invocation.bind(view, made.address)
+        return found
+
+    def _fresh(self, view: BufferView) -> DeviceBuffer:
+        return self.memory.buffer(view.shape, np.dtype(view.dtype), self._shared.name)
+
+    def begun_list(self, value: ListValue, view: BufferView) -> Any:
+        """The rows of a list that is about to be changed, in memory of their own."""
+        if view in self.offsets:
+            return super().begun_list(value, view)
+        made, rows = self._fresh(view), value.on_device
+        if rows is None and value.written.any():
+            return super().begun_list(value, view)
+        context, stream = self.memory.context, self.memory.stream
+        size = 0 if rows is None else min(rows.nbytes, made.nbytes)
+        if rows is not None:
+            context.copy(made.address, rows.address, size, stream)
+        if size < made.nbytes:
+            context.clear(made.address + size, made.nbytes - size, stream)
+        context.wait(stream)
+        return made
+
+
+def _rows_of(value: ListValue, view: BufferView) -> Any:
+    """The entries of a list as one array, where they are as expected."""
+    if not value.accumulates and not value.written.all():
+        return None
+    nested = value.as_nested()
+    rows: Any = value.on_device
+    if nested is not None:
+        rows = nested.starts
+    elif rows is None:
+        rows = value.as_stacked()
+    return rows if rows is not None and rows.shape == view.shape else None
+
+
+class _Invocation:
+    """A program with memory of its own: what one call in flight needs."""
+
+    def __init__(self, step: _ControlStep) -> None:
+        self._step, memory = step, step.memory
+        self._memory, context = memory, memory.context
+        self._block = memory.pool.allocate(step.size)
+        self.address = self._block.address
+        self.use = step.new_use()
+        self.held: list[Any] = []  # what the graph may access
+        self.stream = context.stream()
+        self._given = Pinned(context, step.end_of_small)
+        self._returned = Pinned(context, step.end_of_small)
+        self._given.array[:] = 0
+        self.fault = self._returned.array[step.fault : step.fault + 4].view(np.int32)
+        self._stop = Pinned(context, 16)
+        self._stop.array[:] = 0
+        known = {view: self.address + step.offsets[view] for view in step.offsets}
+        known |= {view: buffer.address for view, buffer in step.constants.items()}
+        self._graph = ControlGraph(
+            step.structure,
+            step.parts,
+            known,
+            self.address + step.fault,
+            self.address + step.arena,
+            self._stop.address,
+            memory,
+        )
+
+    def given_to(self, view: BufferView) -> Array:
+        """Pinned memory that is copied to where a view is, when the graph begins."""
+        return self._array(self._given, view)
+
+    def _array(self, pinned: Pinned, view: BufferView) -> Array:
+        start = self._step.offsets[view]
+        content = pinned.array[start : start + view.bytes]
+        return content.view(view.dtype).reshape(view.shape)
+
+    def bind(self, view: BufferView, address: int) -> None:
+        """Have memory from outside for a view."""
+        self._graph.bind(view, address)
+
+    def small_results(self) -> Results:
+        """What came back to the host."""
+        return {view: self._array(self._returned, view).copy() for view in self._step.small}
+
+    def run(self, context: Any) -> None:
+        """Run the graph; a step that is to stop ends its loops."""
+        size = self._step.end_of_small
+        graph = self._graph.ready(
+            (self.address, self._given.address, size), (self._returned.address, self.address, size)
+        )
+        driver = self._memory.context
+        try:
+            graph.launch(self.stream)
+            self._wait(context)
+        except BaseException:
+            self._stop.array[0] = 1
+            if driver.lost is None:
+                driver.wait(self.stream)
+            self._stop.array[0] = 0
+            raise
+
+    def _wait(self, context: Any) -> None:
+        """Until the graph is done, or the step is to stop."""
+        driver, start = self._memory.context, time.perf_counter()
+        while not driver.is_done(self.stream):
+            if time.perf_counter() - start > _SPIN:
+                context.cancellation.check()
+                time.sleep(_PAUSE)
+
+    def close(self) -> None:
+        """Free the memory; nothing of it runs any more."""
+        self._graph.close()
+        self._memory.pool.free(self._block)
+        self.held.clear()
