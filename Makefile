@@ -54,6 +54,7 @@ test-browser: .venv/.browser-stamp # pages in a real browser
 
 test-cuda: .venv/.stamp # on a GPU, or THALWEG_CUDA=emulated without one
 	THALWEG_TEST_DEVICE=/gpu:0 $(BIN)/python -m pytest -n auto $(CUDA_TESTS)
+	$(BIN)/python benchmarks/cuda/losses.py $(if $(filter emulated,$(THALWEG_CUDA)),--tiny)
 
 test-ray: .venv/.ray-stamp # Ray is large: other targets do without it
 	$(BIN)/python -m pytest tests/cluster/launch

@@ -3,7 +3,7 @@
     python examples/gpt.py [--steps 200] [--device /gpu:0] [--mixed]
 
 Attention is written out: products of queries and keys, a mask, a softmax, and the product with the
-values. On a GPU and in mixed precision the optimizer makes one kernel of it, and two of its gradient.
+values. On a GPU and in mixed precision the optimizer makes one kernel of it, two of its gradient.
 """
 
 from __future__ import annotations

@@ -136,6 +136,7 @@ def main() -> None:
     given = options.parse_args()
     if given.schedule:
         schedule.CHOICES[:] = [tuple(given.schedule)]
+        schedule.SHORT_GRADIENT = tuple(given.schedule)
     for case in TINY if given.tiny else CASES[: given.cases]:
         print(report(case, given.peer), flush=True)
 

@@ -87,6 +87,9 @@ class Target:
     # Order and memory
     min_hoisted_bytes: int = 1 << 20  # that a consumer reads, from which it runs right away
     hoisted_shrinkage: int = 16  # times fewer bytes that it writes
+    # Updates are hoisted over nests whose checks run before, as soon as what they read is there.
+    # CPUs could, too; what their steps gain was not measured.
+    hoists_over_checks: bool = False
     min_rematerialized_bytes: int = 1 << 16
     max_strided_phases: int = 64  # nests that a strided write is split into
 

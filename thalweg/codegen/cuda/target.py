@@ -68,6 +68,7 @@ class CudaTarget(Target):
     hoists_invariants: bool = True
     reads_strided: bool = True
     fuses_attention: bool = True
+    hoists_over_checks: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
     widens_freely: bool = True
     channels_read: int = 8

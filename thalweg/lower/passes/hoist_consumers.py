@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from thalweg.ir.expr import Load
 from thalweg.ir.loop import iterations
+from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest
@@ -34,7 +36,8 @@ class _Order:
         self._written: dict[Buffer, _Place] = defaultdict(lambda: _START)
         self._used: dict[Buffer, _Place] = defaultdict(lambda: _START)
         self._checked = _START
-        self._last_check = max((i for i, nest in enumerate(nests) if nest.checks), default=-1)
+        self._deciding = _deciding(nests, target)
+        self._last_check = max(self._deciding, default=-1)
 
     def place(self, position: int, nest: LoopNest) -> _Place:
         """The place of the next nest."""
@@ -45,7 +48,7 @@ class _Order:
             self._used[buffer] = max(self._used[buffer], found)
         for buffer in nest.written:
             self._written[buffer] = max(self._written[buffer], found)
-        if nest.checks:
+        if position in self._deciding:
             self._checked = max(self._checked, found)
         return found
 
@@ -63,6 +66,21 @@ class _Order:
         places += [self._used[buffer] for buffer in nest.written]
         places += [self._checked] if _lasts(nest) else []
         return max(places, default=_START)
+
+
+def _deciding(nests: Sequence[LoopNest], target: Target) -> set[int]:
+    """The nests after which all checks have held: those that have them or, where updates are
+    hoisted over these, those that write what the conditions read."""
+    if not target.hoists_over_checks:
+        return {position for position, nest in enumerate(nests) if nest.checks}
+    found: set[int] = set()
+    made: dict[Buffer, int] = {}
+    for position, nest in enumerate(nests):
+        read = walk([check.condition for check in nest.checks])
+        buffers = [part.buffer for part in read if isinstance(part, Load)]
+        found.update(made[buffer] for buffer in buffers if buffer in made)
+        made |= dict.fromkeys(nest.written, position)
+    return found
 
 
 def _is_number(nest: LoopNest) -> bool:
