@@ -6,7 +6,12 @@ import pytest
 
 from tests.codegen.contraction.contractions import Conv, matmul
 from tests.codegen.cuda.contraction.emulated_launch import check
-from tests.codegen.cuda.contraction.products import narrow, narrow_convolutions, narrow_product
+from tests.codegen.cuda.contraction.products import (
+    narrow,
+    narrow_convolutions,
+    narrow_product,
+    updated,
+)
 from thalweg.codegen.contraction import tune as kept
 from thalweg.codegen.contraction.tune import Winners
 from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_contraction
@@ -104,3 +109,24 @@ def test_schedules_are_kept(monkeypatch, tmp_path):
 @pytest.mark.parametrize("is_aligned", [True, False])
 def test_what_is_chosen_is_right(kernel, is_aligned):
     check(kernel, tolerance=1e-1, is_aligned=is_aligned)
+
+
+#: What took least on an H200, of several schedules: unit, tile, and whether sums are split.
+MEASURED = {
+    "a filter": (("tn", 1728, 384, 21632), ("wgmma", 128, 128, True)),
+    "pointwise, filter": (("tn", 256, 64, 1605632), ("wgmma", 64, 64, True)),
+    "many waves of small tiles": (("tn", 9216, 1024, 18432), ("wgmma", 128, 128, False)),
+    "two waves": (("tn", 4608, 1024, 18432), ("wgmma", 128, 192, False)),
+    "long sums": (("nn", 18432, 1024, 9216), ("wgmma", 128, 256, False)),
+    "few rows": (("nn", 128, 4096, 9216), ("wgmma", 128, 128, True)),
+    "a weight matrix": (("tn", 9216, 4096, 128), ("wgmma", 128, 256, False)),
+    "few columns": (("nn", 401408, 64, 1728), ("wgmma", 128, 64, False)),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_cost_model_chooses_what_was_measured_to_be_best(name):
+    (form, *shape), best = MEASURED[name]
+    kernel = narrow_product(*shape, BFLOAT16, ta=form == "tn", out=BFLOAT16)
+    made = chosen(updated(kernel) if form == "tn" else kernel)
+    assert (made.unit, made.m, made.n, made.splits > 1) == best

@@ -14,34 +14,40 @@ from math import ceil
 
 import numpy as np
 
+from thalweg.codegen.cuda.contraction.epilogue import epilogue_cost, varying_loads
 from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Words
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.dynamic import is_static
-from thalweg.ir.expr import Load
 
 #: Products of 2-byte numbers that the tensor cores of a multiprocessor add in a cycle.
 _TENSOR_RATES = {80: 1024, 86: 512, 89: 512, 90: 2048}
-_WARP_SHARE = 0.62  # of the tensor cores' rate, that mma.sync reaches where wgmma exists
+_WARP_SHARE = 0.3  # of the tensor cores' rate, that mma.sync reaches where wgmma exists
 _CORES = {80: 64, 86: 128, 89: 128, 90: 128}  # products of float32 numbers in a cycle
 _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
 #: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
-_WIDTH_SHARES = {256: 0.97, 224: 0.96, 192: 0.95, 160: 0.93, 128: 0.9, 96: 0.85, 64: 0.75}
+_WIDTH_SHARES = {256: 0.98, 224: 0.92, 192: 0.93, 160: 0.88, 128: 0.86, 96: 0.69, 64: 0.55}
 _ONE_GROUP_SHARE = 0.75
-_THREADS_SHARE = 0.6  # where threads bring operands in place of the copy engine
+_THREADS_SHARE = 0.2  # where threads bring operands in place of the copy engine
 
 _CACHE_RATE = 64.0  # bytes a cycle from the second cache to a multiprocessor
-_OWN_RATE = 24.0  # the same of bytes that only one of them reads, when all of them do
-_LINE_CYCLES = 2.5  # of the copy engine, for a line of a tile
+_OWN_RATE = 31.0  # the same of bytes that only one of them reads, when all of them do
+_WARP_OWN_SHARE = 0.5  # where threads copy them for mma.sync
+_LINE_CYCLES = 2.0  # of the copy engine, for a line of a tile
+_FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first parts, and ended
 _FILL = 1_200  # cycles until the first operands of a tile are there
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
-_WAY_OUT = 0.12  # cycles for each sum of a tile, besides the bytes that are written
-_SEEN_OUT = 1.0  # of the way out of a tile, where another block of the multiprocessor multiplies
+_WAY_OUT, _READ_OUT = 0.25, 0.7  # cycles for each sum that threads store, and for each load of it
+_PART_OUT = 0.18  # the same of a part, on its way to scratch memory
+_SEEN_OUT = 0.5  # of the way out of a tile, where another block of the multiprocessor multiplies
+_SHARED_BLOCK = 1.08  # of the time of a block of terms, where a multiprocessor has two blocks
+_FUNCTION_OUT = 0.06  # cycles for each instruction of the epilogue beyond a few
+_FREE_FUNCTIONS = 4.0
 _STAGED_OUT = 0.08  # the same where the copy engine reads and writes
 
 
@@ -96,7 +102,9 @@ class Cost:
         _, rows, columns, _ = Work(self.problem, made).counts(Words(0))
         across = min(columns, ceil(self.target.multiprocessors / made.group))
         own = sizes[0] / across + sizes[1] / min(rows, made.group)
-        return max(products, sum(lines) * _LINE_CYCLES, own / _OWN_RATE)
+        rate = _OWN_RATE * (_WARP_OWN_SHARE if made.unit == "mma" else 1.0)
+        shared = _SHARED_BLOCK if made.residents > 1 else 1.0
+        return shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
 
     def _rate(self) -> float:
         """Products a cycle."""
@@ -114,23 +122,22 @@ class Cost:
 
     def _way_out(self) -> float:
         """The stores of a tile; with buffers, memory is read and written meanwhile."""
-        kernel, made = self.problem.kernel, self.made
-        if made.buffers:
-            return made.m * made.n * _STAGED_OUT
-        written = sum(np.dtype(store.buffer.dtype).itemsize for store in kernel.stores)
-        read = len(kernel.every(Load)) - 2
+        made = self.made
+        computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS) * _FUNCTION_OUT
         size = made.m * made.n
-        return size * (_WAY_OUT + (written + 2 * max(0, read)) / _CACHE_RATE)
+        if made.buffers:
+            return size * (_STAGED_OUT + computed)
+        return size * (_WAY_OUT + computed + _READ_OUT * len(varying_loads(self.problem)))
 
     def _part_out(self) -> float:
         """A tile of sums on its way to scratch memory."""
-        return self.made.m * self.made.n * (_WAY_OUT + 4 / _CACHE_RATE)
+        return self.made.m * self.made.n * _PART_OUT
 
     def _fixup(self, parts: int) -> float:
         """The launch that adds parts up: they are written and read once."""
         made, target = self.made, self.target
         moved = 1.5 * parts * made.m * made.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
-        return moved + target.launch_time * 1e-9 * target.clock + _FILL
+        return moved + target.launch_time * 1e-9 * target.clock + _FIXUP_FILL
 
     def _memory(self) -> float:
         """All buffers once from or to memory, as far as their sizes are known."""

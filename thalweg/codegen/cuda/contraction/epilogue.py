@@ -138,12 +138,12 @@ def epilogue_of(problem: Problem, made: Schedule) -> Epilogue | None:
     boxes = None if made.n % columns else _boxes_of(problem, columns)
     if boxes is None or (boxes[0] and made.buffers < 2):
         return None
-    is_long = _cost(problem) > _LONG_COST
+    is_long = epilogue_cost(problem) > _LONG_COST
     return Epilogue(*boxes, columns, made.n // columns, made.buffers, made.warps, is_long)
 
 
 @memoized(64)
-def _cost(problem: Problem) -> float:
+def epilogue_cost(problem: Problem) -> float:
     """What is computed for an element, in instructions."""
     parts = postorder([store.value for store in problem.kernel.stores])
     return sum(FUNCTIONS[part.function].cost for part in parts if isinstance(part, Call))
@@ -164,7 +164,7 @@ def _boxes_of(problem: Problem, columns: int) -> tuple[tuple[Box, ...], tuple[Bo
     """What the stores load and what they write, if the copy engine can move all of it."""
     if not problem.is_aligned or store_width(problem, PAIR) < PAIR:
         return None
-    read = _boxes(problem, columns, _varying_loads(problem), ())
+    read = _boxes(problem, columns, varying_loads(problem), ())
     if read is None:
         return None
     stores = [(store.buffer, store.offset) for store in problem.kernel.stores]
@@ -172,7 +172,8 @@ def _boxes_of(problem: Problem, columns: int) -> tuple[tuple[Box, ...], tuple[Bo
     return None if written is None else (read, written)
 
 
-def _varying_loads(problem: Problem) -> list[Matrix]:
+@memoized(64)
+def varying_loads(problem: Problem) -> list[Matrix]:
     """What the stores load that differs from row to row, and that columns lie side by side of."""
     found: dict[Matrix, None] = {}
     for store in problem.kernel.stores:

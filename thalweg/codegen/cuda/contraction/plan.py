@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from thalweg.codegen.cuda.contraction import mma, wgmma
 from thalweg.codegen.cuda.contraction.cost import Cost
-from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
+from thalweg.codegen.cuda.contraction.epilogue import Epilogue, epilogue_of
 from thalweg.codegen.cuda.contraction.problem import (
     BFLOAT16,
     FLOAT8,
@@ -40,6 +40,7 @@ _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
 _MAX_SHARED_COLUMNS = 128  # of a tile whose block shares a multiprocessor: registers
+_MIN_SHARED_ROWS = 128  # the same: with fewer warps, they hide no more of each other's latency
 _RESIDENTS = 2
 _RESERVED_BYTES = 1 << 10  # of the shared memory of a block
 _GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
@@ -149,22 +150,21 @@ def _grouped(
 
 
 def _stored_ways(problem: Problem, made: Schedule) -> Iterator[Schedule]:
-    """A tile by wgmma whose sums go out through registers, or through shared memory; where there is
-    room for two blocks on a multiprocessor, these too."""
+    """A tile by wgmma whose sums go out through registers, or through shared memory; where much is
+    computed on the way, also by two blocks on a multiprocessor, one of which multiplies then."""
     yield made
-    buffers = _buffers(problem, made)
-    if buffers:
-        yield replace(made, buffers=buffers)
-    if buffers and made.n <= _MAX_SHARED_COLUMNS and made.loaders != _OWN_LOADERS:
+    found = epilogue_of(problem, replace(made, buffers=2))
+    if found is None:
+        return
+    yield replace(made, buffers=_buffers(problem, found))
+    fits = made.n <= _MAX_SHARED_COLUMNS and made.m >= _MIN_SHARED_ROWS
+    if found.is_long and fits and made.loaders != _OWN_LOADERS:
         yield replace(made, buffers=2, residents=_RESIDENTS)
 
 
-def _buffers(problem: Problem, made: Schedule) -> int:
-    """How many chunks of a tile the epilogue has in shared memory; 0 where threads read and write
-    them. What it reads is asked for that long ahead; short sums leave little other time for it."""
-    found = epilogue_of(problem, replace(made, buffers=2))
-    if found is None:
-        return 0
+def _buffers(problem: Problem, found: Epilogue) -> int:
+    """How many chunks of a tile the epilogue has in shared memory. What it reads is asked for that
+    long ahead; short sums leave little other time for it."""
     chunk = found.warps * found.warp_bytes
     if not found.loads:
         return max(2, min(_WRITTEN_BYTES // chunk, found.chunks))
