@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,16 @@ from thalweg.codegen.llvm.compile import optimised
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import host
 from thalweg.device.cpu import control_parts
+from thalweg.device.cuda.discovery import found_driver
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU, where there is one, runs loops in another way."""
+    monkeypatch.setenv("THALWEG_CUDA", "0")
+    found_driver.cache_clear()
+    yield
+    found_driver.cache_clear()
 
 
 @pytest.fixture

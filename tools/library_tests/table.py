@@ -29,7 +29,10 @@ _KERAS = (
     ("multi_gpu", _NO_GPU),
     ("cudnn", _NO_GPU),
     ("test_in_top_k", "counts on the order in which NumPy 1 sorted equal numbers"),
-    (r"test_(h5dict|H5Dict)_(attrs|groups)|saving_to_pre_created_h5py_file", "needs h5py 2"),
+    (
+        r"test_(h5dict|H5Dict)_(attrs|groups)|saving_to_(pre_created_h5py_file|binary_stream)",
+        "needs h5py 2",
+    ),
     (
         r"test_(ordered_enqueuer|on_epoch_end)_processes|test_context_switch",
         "starts interpreters anew, in which pytest has prepared nothing",

@@ -199,7 +199,15 @@ def test_a_driver_without_conditional_graphs_leaves_loops_to_the_executor(
     assert "its device runs regions, not loops" in {call.reason for call in calls}
 
 
-def test_results_of_earlier_calls_keep_their_values() -> None:
+@pytest.mark.parametrize("updates", [True, False])
+def test_results_of_earlier_calls_keep_their_values(
+    monkeypatch: pytest.MonkeyPatch, updates: bool
+) -> None:
+    def refuse(self: EmulatedGraph, node: int, kernel: Any) -> None:
+        raise tf.errors.InternalError(None, None, "not inside conditional graphs")
+
+    if not updates:
+        monkeypatch.setattr(EmulatedGraph, "update", refuse)
     x = tf.placeholder(tf.float32, [400])
     y = tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a + 1.0), [0, tf.identity(x)])[1]
     held: list[Any] = []

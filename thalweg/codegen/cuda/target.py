@@ -50,6 +50,8 @@ class CudaTarget(Target):
     far_cost: float = 32.0
     far_bytes: int = 32 << 20
 
+    max_writes: int = 16  # small ones of channels go with the sums that they are made of
+
     # Kernels are split over the grid when they are emitted, by their own sizes.
     reduction_splits: int = 1
     min_split_elements: int = 1 << 16

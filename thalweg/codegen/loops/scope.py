@@ -165,11 +165,17 @@ class LaneScope(Evaluator):
     def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
         if isinstance(expr, Select) and (self._forks(expr) or self._is_guarded_load(expr, mask)):
             return self._unknown([(expr.condition, mask)])
+        if isinstance(expr, Select) and (added := self._perhaps_added(expr)) is not None:
+            if missing := self._unknown([(expr.condition, mask), (expr.otherwise, mask)]):
+                return missing
+            return self._unknown([(added, self._narrowed(added, expr.condition, mask, True))])
         return super()._missing(expr, mask)
 
     def _selected(self, expr: Select, mask: Value | None) -> Value:
         if self._is_guarded_load(expr, mask):
             return self._guarded_load(expr, mask)
+        if (added := self._perhaps_added(expr)) is not None:
+            return self._conditional_sum(expr, added, mask)
         if not self._forks(expr):
             return super()._selected(expr, mask)
 
@@ -226,6 +232,30 @@ class LaneScope(Evaluator):
             lambda: _stored_constant(kind, number),
         )
         return from_memory(b, raw, load.buffer.dtype)
+
+    # Sums to which a condition adds, by threads
+
+    def _perhaps_added(self, expr: Select) -> Expr | None:
+        """What a selection between a sum and that sum with one more element adds."""
+        total, longer = expr.otherwise, expr.chosen
+        if not self.frame.is_threaded or isinstance(expr.condition, Const):
+            return None
+        if not isinstance(longer, Call) or longer.function != "add" or total.dtype.kind != "f":
+            return None
+        first, second = longer.arguments
+        is_sum = first is total and second.dtype == total.dtype == longer.dtype
+        return second if is_sum else None
+
+    def _conditional_sum(self, expr: Select, added: Expr, mask: Value | None) -> Value:
+        truth = self._as(expr.condition, BOOL, mask)
+        inner = self._narrowed(added, expr.condition, mask, True)
+        values = [self._as(expr.otherwise, expr.dtype, mask), self._as(added, expr.dtype, inner)]
+        total, more = self._level(values)
+        longer = self.builder.binary("fadd", total, more)
+        # Frozen, or LLVM selects between the element and zero, and adds in any case.
+        longer = self.builder.emit(longer.type, f"freeze {longer}")
+        truth, longer, total = self._level([truth, longer, total])
+        return self.builder.select(truth, longer, total)
 
     def _narrowed(
         self, branch: Expr, condition: Expr, mask: Value | None, holds: bool

@@ -170,10 +170,7 @@ class _ControlStep(ControlStep):
         results: dict[BufferView, Any] = {**large, **invocation.small_results()}
         if not invocation.fault[0] and self.used_once(results):
             return self.ended(context, values, results)
-        for buffer, copy in before:
-            context_of = self.memory.context
-            context_of.copy(buffer.address, copy.address, copy.nbytes, invocation.stream)
-            context_of.wait(invocation.stream)
+        self._restore(before)
         full = self.full(results)
         return MoreCapacity(full) if full else None
 
@@ -183,6 +180,13 @@ class _ControlStep(ControlStep):
             return []
         buffers = [invocation.use.buffers[number] for number in self.changed]
         return [(buffer, buffer.copy()) for buffer in buffers if buffer is not None]
+
+    def _restore(self, saved: Sequence[tuple[Buffer, Buffer]]) -> None:
+        """Have variables as they were."""
+        context, stream = self.memory.context, self.memory.stream
+        for buffer, copy in saved:
+            context.copy(buffer.address, copy.address, copy.nbytes, stream)
+        context.wait(stream)
 
     def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> bool:
         """Bind what comes in; whether it is as expected."""

@@ -1,7 +1,7 @@
 """The CUDA graph of a control program: kernels of its parts, conditional graphs for the rest.
 
 Addresses of memory from outside are bound before a launch. Where they changed since the last one,
-parameters of kernels are updated.
+parameters of kernels are updated, or the graph is made again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.codegen.cuda.tensor_map import BYTES
 from thalweg.device.cuda.control_parts import PlacedPart
 from thalweg.device.cuda.driver import Condition, Graph, KernelNode
@@ -95,13 +96,23 @@ class ControlGraph:
     def ready(self, upload: _Copy, download: _Copy) -> Graph:
         """The graph with the words as they are: made at first, updated later. It begins and ends
         with a copy."""
+        if self._graph is not None and not self._is_updated():
+            self.close()
         if self._graph is None:
             self._graph = self._built(upload, download)
-        else:
-            for launch in self._changed:
-                self._update(launch)
         self._changed.clear()
         return self._graph
+
+    def _is_updated(self) -> bool:
+        """Update what has changed; False where the driver refuses."""
+        try:
+            for launch in self._changed:
+                self._update(launch)
+        except errors.InternalError:
+            if self._memory.context.lost is not None:
+                raise
+            return False
+        return True
 
     def _built(self, upload: _Copy, download: _Copy) -> Graph:
         graph = self._memory.context.graph()

@@ -87,19 +87,20 @@ def _is_invariant(part: Expr, nest: LoopNest, along: Variable) -> bool:
 
 
 def _may_move(part: Expr) -> bool:
-    """Whether an expression can be computed before a nest: what it reads is there, and it is no
-    variable, which an update may write meanwhile."""
+    """Whether an expression can be computed before a nest: what it reads is there."""
     if isinstance(part, Load):
         low, high = part.offset.bounds
-        return not part.buffer.is_variable and low >= 0 and high < part.buffer.size
+        return low >= 0 and high < part.buffer.size
     return not isinstance(part, Reduce | Scan | Accumulated)
 
 
 def _stored(part: Expr, nest: LoopNest, known: dict[Any, Buffer], made: list[LoopNest]) -> Load:
-    """The load of a hoisted value, which a nest stores that is added to those that were made."""
+    """The load of a hoisted value, which a nest stores that is added to those that were made. One
+    that depends on a variable is not for later nests, before which that may be updated."""
     free = free_variables(part)
     level = tuple([v for v in nest.variables if v in free])
-    key = structure([part], level)
+    changes = any(isinstance(load, Load) and load.buffer.is_variable for load in walk([part]))
+    key = structure([part], level), id(nest) if changes else None
     if key not in known:
         loops = tuple([Variable.fresh(v.extent) for v in level])
         write, _ = stored(Renaming(renaming(level, loops)).of(part), loops, nest.nodes[0])

@@ -26,6 +26,7 @@ from thalweg.ir.expr import (
     call,
     constant,
     converted,
+    is_zero,
     logical,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
@@ -231,21 +232,50 @@ class _Unroll(_Substitute):
             return super().rebuilt(node)
         row = REDUCTIONS[node.combine]
         wide = compute_dtype(node.dtype) if row.rounds else node.dtype
-        return converted(self._level(node, node.variables, self.new(node.body), wide), node.dtype)
+        elements = self._level(node.combine, node.variables, self.new(node.body), wide)
+        return converted(_reduced(node.combine, elements, wide), node.dtype)
 
     def _level(
-        self, node: Reduce, variables: tuple[Variable, ...], body: Expr, wide: Dtype
-    ) -> Expr:
-        """The elements along the first variable, each a reduction over the others: rows of a
-        window, which several windows have in common."""
+        self, combine: str, variables: tuple[Variable, ...], body: Expr, wide: Dtype
+    ) -> list[Expr]:
+        """The elements of a reduction. Those of a row are one, which several windows have in
+        common, unless conditions add them to one total each."""
         if not variables:
-            return converted(body, wide)
+            return [_widened(body, wide)]
         first, *others = variables
-        parts = [
-            self._level(node, tuple(others), _Substitute({first: number(n)}).of(body), wide)
+        rows = [
+            self._level(combine, tuple(others), _Substitute({first: number(n)}).of(body), wide)
             for n in range(first.extent)
         ]
-        row = REDUCTIONS[node.combine]
-        identity = constant(row.identity(wide), wide)
-        parts = [part for part in parts if part is not identity]
-        return reduce(partial(call, row.function), parts) if parts else identity
+        if any(_is_perhaps_added(combine, part) for row in rows for part in row):
+            return [part for row in rows for part in row]
+        return [_reduced(combine, row, wide) for row in rows]
+
+
+def _reduced(combine: str, parts: Sequence[Expr], dtype: Dtype) -> Expr:
+    row = REDUCTIONS[combine]
+    identity = constant(row.identity(dtype), dtype)
+    left = [part for part in parts if part is not identity]
+    return reduce(partial(_combined, combine), left) if left else identity
+
+
+def _widened(value: Expr, dtype: Dtype) -> Expr:
+    """A value in another dtype; of one that a condition chooses, what is chosen."""
+    if value.dtype == dtype or not isinstance(value, Select):
+        return converted(value, dtype)
+    chosen, otherwise = (converted(part, dtype) for part in (value.chosen, value.otherwise))
+    return Select(value.condition, chosen, otherwise)
+
+
+def _is_perhaps_added(combine: str, part: Expr) -> bool:
+    """Whether an element of a sum is zero unless a condition holds."""
+    return combine == "sum" and isinstance(part, Select) and is_zero(part.otherwise)
+
+
+def _combined(combine: str, total: Expr, part: Expr) -> Expr:
+    """A total and one more element. Where that is zero unless a condition holds, the total stays:
+    an instruction that a thread may skip."""
+    function = REDUCTIONS[combine].function
+    if isinstance(part, Select) and _is_perhaps_added(combine, part):
+        return Select(part.condition, call(function, total, part.chosen), total)
+    return call(function, total, part)
