@@ -1,0 +1,90 @@
+"""What a target that converts and checks for nothing keeps less of, or not for as long.
+
+The rules look at megabytes; here they look at kilobytes, so that small steps show them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.codegen.cuda.sessions import emulated_kernels, run
+from tests.lower.programs import lowered, use_target
+from thalweg.codegen.cuda.target import emulated
+from thalweg.ir.kernel import Contraction
+from thalweg.lower.lowering import Lowered
+
+ROWS, WIDTH = 64, 96
+SMALL = {"far_bytes": 1 << 12, "min_rematerialized_bytes": 256, "min_hoisted_bytes": 256}
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Any:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def weight(name: str, *shape: int) -> Any:
+    values = np.random.default_rng(len(name)).standard_normal(shape) / shape[0] ** 0.5
+    return tf.Variable(values.astype(ml_dtypes.bfloat16), name=name)
+
+
+def layers() -> tuple[Any, Any]:
+    """Layers whose activation has parts that its gradient reads, too; their loss and gradients."""
+    x = tf.placeholder(tf.bfloat16, [ROWS, WIDTH])
+    h = x
+    for number in range(3):
+        u = tf.matmul(h, weight(f"w{number}", WIDTH, WIDTH))
+        h = 0.5 * u * (1.0 + tf.tanh(0.8 * (u + 0.04 * u * u * u)))
+    loss = tf.reduce_sum(tf.cast(h, tf.float32))
+    return x, [loss, *tf.gradients(loss, tf.trainable_variables())]
+
+
+def test_narrow_values_are_computed_again() -> None:
+    x, fetches = layers()
+    given = np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype(ml_dtypes.bfloat16)
+    found, counts = [], []
+    for far in (1 << 60, 1 << 12):
+        target = replace(emulated(), **{**SMALL, "far_bytes": far})
+        with emulated_kernels(target) as machine:
+            found.append(run(fetches, {x: given}))
+        kernels = [kernel for kernel in machine.ran if isinstance(kernel, Contraction)]
+        counts.append(max(len(kernel.stores) for kernel in kernels))
+    assert counts[1] < counts[0]
+    for one, other in zip(*found, strict=True):
+        wide = one.astype(np.float32), other.astype(np.float32)  # rounded at other places
+        assert np.abs(wide[0] - wide[1]).max() <= 0.02 * np.abs(wide[1]).max()
+
+
+def updates() -> Any:
+    """Updates of three layers, and of an embedding whose gradient checks its indices."""
+    ids = tf.placeholder(tf.int32, [ROWS])
+    table = weight("table", 50, WIDTH)
+    h = tf.nn.embedding_lookup(table, ids)
+    for number in range(3):
+        h = tf.nn.relu(tf.matmul(h, weight(f"w{number}", WIDTH, WIDTH)))
+    loss = tf.reduce_sum(tf.cast(tf.matmul(h, table, transpose_b=True), tf.float32))
+    return tf.train.AdamOptimizer(0.1).minimize(loss)
+
+
+def first_update(made: Lowered) -> int:
+    """How many launches come after the first that writes a variable."""
+    writes = [any(buffer.is_variable for buffer in launch.written) for launch in made.launches]
+    return len(writes) - writes.index(True)
+
+
+def test_updates_come_before_nests_that_have_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = updates()
+    use_target(monkeypatch, **SMALL)
+    late = lowered(train)
+    use_target(monkeypatch, **SMALL, hoists_over_checks=True)
+    early = lowered(train)
+    assert first_update(early) > first_update(late)
+    assert len(early.checked) == len(late.checked) > 0
+    checks = [n for n, each in enumerate(early.launches) if getattr(each.kernel, "checks", ())]
+    assert max(checks) < len(early.launches) - first_update(early)  # all before any update
