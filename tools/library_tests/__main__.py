@@ -46,10 +46,12 @@ class Result:
         """How many tests passed or failed."""
         return self.passed + self.failures.total()
 
-    def line(self, peer: Result | None = None) -> str:
+    def line(self, peers: dict[str, Result]) -> str:
         """The row of the table."""
         cells = (self.library.folder, self.passed, self.run, self.share)
-        beside = () if peer is None else (f"{peer.passed} of {peer.run}", peer.share)
+        peer = peers.get(self.library.folder)
+        counted = ("not run", "") if peer is None else (f"{peer.passed} of {peer.run}", peer.share)
+        beside = counted if peers else ()
         row = (*cells, *beside, self.skipped, self.left_out.total())
         return "| " + " | ".join(map(str, row)) + " |"
 
@@ -211,7 +213,7 @@ def report(results: list[Result], peers: dict[str, Result]) -> str:
     names = ["library", "passed", "run", "share", "skipped", "left out"]
     names[4:4] = ["TensorFlow 2.21", "share"] if peers else []
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    lines += [each.line(peers.get(each.library.folder)) for each in results]
+    lines += [each.line(peers) for each in results]
     for result in results:
         lines += ["", f"## {result.library.folder}", ""]
         lines += [f"- left out: {count}, {why}" for why, count in result.left_out.most_common()]
