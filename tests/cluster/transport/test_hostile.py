@@ -138,6 +138,50 @@ def test_fuzzed_messages_are_refused_and_leave_nothing(server: Endpoint, strange
     assert stranger.greet().kind is Kind.WELCOME
 
 
+def test_fuzzed_messages_within_the_host_are_refused(server: Endpoint, stranger: Stranger):
+    random = np.random.default_rng(3)
+    before = resident_bytes()
+    for number in range(CONNECTIONS):
+        each = Stranger(server.address)
+        session = each.greet(f"stranger {number}").session
+        with within_host(server) as connection:
+            connection.send(attach_to(session))
+            connection.send(attach_to(session))  # replayed
+            frames = list(sample_frames(session))
+            for sent in range(MESSAGES // CONNECTIONS):
+                connection.send(mutated(frames[sent % len(frames)], random) or b"x")
+            each.await_refusal()
+        each.close()
+    assert sum(server.refused.values()) > MESSAGES // 2
+    assert len(server.refused) <= 101
+    assert resident_bytes() - before < 64 << 20
+    assert stranger.greet().kind is Kind.WELCOME
+
+
+def test_who_guesses_a_session_within_the_host_is_cut_off(server: Endpoint, stranger: Stranger):
+    session = stranger.greet().session
+    for frame in (attach_to(session + 1), attach_to(0), b"garbage", attach_to(session)[:40]):
+        with within_host(server) as connection:
+            connection.send(frame)
+            assert connection.recv(1) == b""
+    stranger.barrier(session, 2)
+
+
+def attach_to(session: int) -> bytes:
+    frame = wire.write(Message(Kind.ATTACH))
+    wire.stamp(frame, session, 1)
+    return bytes(frame)
+
+
+def within_host(server: Endpoint) -> socket.socket:
+    """A connection of a process of this user to the socket that an endpoint has for its host."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.settimeout(LONG)
+    assert server._listener is not None and server._listener._local is not None
+    made.connect(f"\0{server._listener._local.name}")
+    return made
+
+
 def sample_frames(session: int) -> Iterator[bytes]:
     array = wire.content_of(np.arange(10))
     inline = ValueHeader(Place.INLINE, *array[:3])
