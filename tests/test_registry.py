@@ -31,6 +31,8 @@ NO_GRADIENT: dict[str, str] = {
     "Dilation2DBackpropInput": "no second derivatives of dilation",
     "FractionalAvgPoolGrad": "no second derivatives of fractional pooling",
     "FractionalMaxPoolGrad": "no second derivatives of fractional pooling",
+    "FusedAttention": "the optimizer makes it, after gradients",
+    "FusedAttentionGrad": "the optimizer makes it, after gradients",
     "RandomGammaGrad": "no second derivatives of samples",
 }
 

@@ -193,7 +193,6 @@ class FusedAttentionGrad(_Attention):
         "q: T, k: T, v: T, mask: M, y_backprop: T, lse: float32, delta: float32 -> "
         "q_backprop: T, k_backprop: T, v_backprop: T; T: floating, M: floating"
     )
-    not_differentiable = True
     fused_outputs = ((0,), (1, 2))
 
     def shape(self, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> list[TensorShape]:
