@@ -43,6 +43,7 @@ _ALLOWED_ON_GRIDS = {
 }
 _MARKS = (["i32"], ["i64"], ["ptr"], ["ptr", "noalias", "nocapture"])
 _MARKS_ON_GRIDS = (["i32"], ["i64"], ["ptr"], ["ptr", "noalias"], ["ptr", "noalias", "readonly"])
+_MARKS_IF_ALIGNED = tuple([*mark, "align", "16"] for mark in _MARKS_ON_GRIDS if "noalias" in mark)
 _WIDEST_ON_GRIDS = 16  # bytes at multiples of which the buffers of an aligned kernel begin
 
 
@@ -73,7 +74,8 @@ def _findings(text: str, on_grid: bool, widest: int) -> Iterator[str]:
         if line.startswith("define"):
             function = _new_function(line, called)
             function.widest = widest
-            yield from _wrong_marks(line, _MARKS_ON_GRIDS if on_grid else _MARKS)
+            marks = _MARKS_ON_GRIDS if on_grid else _MARKS
+            yield from _wrong_marks(line, (*marks, *(_MARKS_IF_ALIGNED if widest else ())))
         elif not any(re.search(pattern, line) for pattern in allowed):
             yield from (f"{why}: {line.strip()}" for why in _wrong(line, function))
 
@@ -87,7 +89,8 @@ def _new_function(line: str, called: set[str]) -> _Function:
 
 
 def _wrong_marks(line: str, allowed: Sequence[list[str]]) -> Iterator[str]:
-    """Of parameters only those that are pointers are noalias, and nothing else is said of them."""
+    """Of parameters only those that are pointers are noalias, and nothing else is said of them but
+    the alignment of buffers that all have it."""
     for mark in re.findall(r"[(,] *(\S+ [^,)%]*)%", line):
         if mark.split() not in allowed:
             yield f"a parameter is {mark.strip()}: {line}"

@@ -50,14 +50,14 @@ def graph():
 
 @pytest.fixture
 def asleep(monkeypatch):
-    """Set when a request of a queue goes to sleep."""
-    event, sleep = threading.Event(), queue_state.Request.sleep
+    """Set when a thread sleeps until a queue has met its request."""
+    event, sleep = threading.Event(), queue_state.Sleeper.sleep
 
-    def noted(request, seconds):
+    def noted(sleeper, seconds):
         event.set()
-        return sleep(request, seconds)
+        return sleep(sleeper, seconds)
 
-    monkeypatch.setattr(queue_state.Request, "sleep", noted)
+    monkeypatch.setattr(queue_state.Sleeper, "sleep", noted)
     return event
 
 

@@ -117,7 +117,9 @@ def function_def(
     names = _write_arguments(proto, body)
     ends = [*body.targets, *traced]
     for node in needed(body.outputs, ends, dict.fromkeys(body.arguments)):
-        if not isinstance(node.op, Argument):
+        # An argument that the body has no more is one that nothing uses inside of the nodes that
+        # still name it.
+        if not isinstance(node.op, Argument) or node.outputs[0] not in names:
             proto.node_def.append(_inner_node(node, write(node), names))
     for place, tensor in enumerate(body.outputs):
         out = f"output_{place}"

@@ -22,7 +22,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, broadcast_shapes
 from thalweg.ir.expr import Expr, constant, select
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand, intermediate, reduce, widened
-from thalweg.platform import dtype_traits
+from thalweg.platform import blas, dtype_traits
 
 Array = NDArray[Any]
 
@@ -71,7 +71,8 @@ class _Attention(Op, abstract=True):
 
     def _numpy_scores(self, q: Array, k: Array, mask: Array) -> Array:
         wide = dtype_traits.widened
-        scores = wide(q) @ np.swapaxes(wide(k), -1, -2) * wide(q).dtype.type(self.scale)
+        scores = blas.matmul(wide(q), np.swapaxes(wide(k), -1, -2))
+        scores = scores * wide(q).dtype.type(self.scale)
         scores = scores + wide(mask)
         if self.causal:
             rows, columns = scores.shape[-2:]
@@ -131,7 +132,7 @@ class FusedAttention(_Attention):
         largest = scores.max(-1, keepdims=True)
         powers = np.exp(scores - largest)
         total = powers.sum(-1, keepdims=True)
-        output = (powers / total) @ dtype_traits.widened(v)
+        output = blas.matmul(powers / total, dtype_traits.widened(v))
         lse = (largest + np.log(total))[..., 0]
         return output.astype(q.dtype, copy=False), lse.astype(np.float32, copy=False)
 
@@ -204,9 +205,14 @@ class FusedAttentionGrad(_Attention):
     ) -> tuple[Array, Array, Array]:
         wide_q, wide_k, wide_v, wide_dy = map(dtype_traits.widened, (q, k, v, dy))
         p = np.exp(self._numpy_scores(q, k, mask) - lse[..., None])
-        ds = p * (wide_dy @ np.swapaxes(wide_v, -1, -2) - delta[..., None])
+        ds = p * (blas.matmul(wide_dy, np.swapaxes(wide_v, -1, -2)) - delta[..., None])
         ds = ds * wide_q.dtype.type(self.scale)
-        found = ds @ wide_k, np.swapaxes(ds, -1, -2) @ wide_q, np.swapaxes(p, -1, -2) @ wide_dy
+        products = (
+            (ds, wide_k),
+            (np.swapaxes(ds, -1, -2), wide_q),
+            (np.swapaxes(p, -1, -2), wide_dy),
+        )
+        found = [blas.matmul(*pair) for pair in products]
         dq, dk, dv = (each.astype(q.dtype, copy=False) for each in found)
         return dq, dk, dv
 

@@ -51,7 +51,7 @@ class Request:
         """Undo what a request that is withdrawn must not keep. The queue is locked."""
 
 
-class _Sleeper:
+class Sleeper:
     """A thread that waits for a request."""
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ class Queue:
     def _submit(
         self, request: Request, line: deque[Request], cancellation: Cancellation, limit: float
     ) -> None:
-        sleeper = _Sleeper()
+        sleeper = Sleeper()
         if self._line_up(request, line, sleeper.wake):
             self._wait(request, line, sleeper, cancellation, limit)
         if request.error is not None:
@@ -284,7 +284,7 @@ class Queue:
         self,
         request: Request,
         line: deque[Request],
-        sleeper: _Sleeper,
+        sleeper: Sleeper,
         cancellation: Cancellation,
         limit: float,
     ) -> None:
