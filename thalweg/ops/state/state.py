@@ -219,7 +219,7 @@ def assign(
         array([0., 4.], dtype=float32)
     """
     if isinstance(ref, Tensor) and ref.op.type == "StridedSlice":
-        return ref.assign(value, name=name)
+        return Tensor.assign(ref, value, name=name)
     op = Assign(
         validate_shape=True if validate_shape is None else validate_shape,
         use_locking=True if use_locking is None else use_locking,
