@@ -173,20 +173,23 @@ def step_lines(work: Work) -> list[str]:
         runs = int(min(max(_SECONDS / seconds, 5), 200))
         profile = step.plan().profile(runs)
     step.session.close()
-    rows = profile.rows
+    return [f"### {work.title}", "", *kernel_lines(profile.rows, 0.8, _MIN_SHARE)]
+
+
+def kernel_lines(rows: Sequence[Any], near: float, least: float) -> list[str]:
+    """How much of the time is spent near a limit, and a table of the kernels; those of less than a
+    share of the time are one line."""
     total = sum(row.best for row in rows)
-    near = sum(row.best for row in rows if row.peak >= 0.8)
+    fast = sum(row.best for row in rows if row.peak >= near)
     groups = grouped(rows)
-    large = [g for g in groups if sum(row.best for row in g) >= _MIN_SHARE * total]
+    large = [g for g in groups if sum(row.best for row in g) >= least * total]
     small = [row for g in groups if g not in large for row in g]
     cells = [group_cells(g, total) for g in large]
     if small:
         cells.append([f"{len(small)} smaller ones", "", *figures(small, total), "", ""])
     return [
-        f"### {work.title}",
-        "",
-        f"{total * 1e3:.2f} ms in {len(rows)} kernels, {near / total:.0%} of that time in kernels "
-        f"at 80% of a limit or more; {mean_peak(rows):.0%} in the mean.",
+        f"{total * 1e3:.2f} ms in {len(rows)} kernels, {fast / total:.0%} of that time in kernels "
+        f"at {near:.0%} of a limit or more; {mean_peak(rows):.0%} in the mean.",
         "",
         *table(
             ("kernel", "iterations", "number", "time", "share", "of peak", "GFLOP/s", "GB/s"), cells

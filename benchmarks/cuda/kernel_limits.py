@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parents[n]) for n in (1, 2))]
 
-from roofline import figures, group_cells, grouped, mean_peak, table  # noqa: E402 - on the path above
+from roofline import kernel_lines  # noqa: E402 - on the path above
 from sides import on_thalweg  # noqa: E402
 
 from thalweg.device.cuda.device import cuda_devices  # noqa: E402
@@ -42,24 +41,7 @@ def step_lines(name: str, is_tiny: bool, runs: int) -> list[str]:
     for _ in range(3):
         side.step()
     assert side.plan is not None
-    rows: list[Any] = side.plan().profile(runs).rows
-    total = sum(row.best for row in rows)
-    near = sum(row.best for row in rows if row.peak >= 0.6)
-    groups = grouped(rows)
-    large = [g for g in groups if sum(row.best for row in g) >= _MIN_SHARE * total]
-    small = [row for g in groups if g not in large for row in g]
-    cells = [group_cells(g, total) for g in large]
-    if small:
-        cells.append([f"{len(small)} smaller ones", "", *figures(small, total), "", ""])
-    head = ("kernel", "iterations", "number", "time", "share", "of peak", "GFLOP/s", "GB/s")
-    return [
-        f"## {name}",
-        "",
-        f"{total * 1e3:.2f} ms in {len(rows)} kernels, {near / total:.0%} of that time in kernels "
-        f"at 60% of a limit or more; {mean_peak(rows):.0%} in the mean.",
-        "",
-        *table(head, cells),
-    ]
+    return [f"## {name}", "", *kernel_lines(side.plan().profile(runs).rows, 0.6, _MIN_SHARE)]
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -97,47 +99,43 @@ def test_a_large_region_is_lowered_for_all_sizes(session: Any) -> None:
     assert len(region.programs) == 28
 
 
-def test_what_runs_without_a_node_serves_for_all_shapes(session: Any) -> None:
-    """Sizes that change with every step, as those of shards of a lookup do, plan nothing anew."""
-
-    tried = 0
+@contextmanager
+def refusing(kind: str) -> Iterator[list[Any]]:
+    """No node of a type is compiled meanwhile; those that were tried."""
+    tried: list[Any] = []
 
     def refused(region: Any, shapes: Any, target: Any) -> Any:
-        nonlocal tried
         for node in region.nodes:
-            if node.type == "Relu":
-                tried += 1
+            if node.type == kind:
+                tried.append(node)
                 raise NotCompiled(node, "of the test")
         return lower(region, shapes, target)
 
+    with mock.patch.object(compiled, "lower", refused):
+        yield tried
+
+
+def test_what_runs_without_a_node_serves_for_all_shapes(session: Any) -> None:
+    """Sizes that change with every step, as those of shards of a lookup do, plan nothing anew."""
+
     x = tf.placeholder(tf.float32, [None])
     y = tf.exp(tf.nn.relu(x * 2)) + 1
-    with mock.patch.object(compiled, "lower", refused):
+    with refusing("Relu") as tried:
         for size in range(3, 20):
             np.testing.assert_array_equal(session.run(y, {x: np.zeros(size)}), np.full(size, 2))
     (region,) = regions(session)
     assert len(region._partly_compiled) == 17 and len({*region._partly_compiled.values()}) == 1
-    assert tried == compiled._MAX_TRIES
+    assert len(tried) == compiled._MAX_TRIES
 
 
 def test_nodes_that_one_line_made_alike_leave_a_region_together(session: Any) -> None:
     """One by one, each would cut what the one before it left, ever deeper."""
-    tried = 0
-
-    def refused(region: Any, shapes: Any, target: Any) -> Any:
-        nonlocal tried
-        for node in region.nodes:
-            if node.type == "Relu":
-                tried += 1
-                raise NotCompiled(node, "of the test")
-        return lower(region, shapes, target)
-
     x = y = tf.placeholder(tf.float32, [None])
     for _ in range(1000):
         y = tf.nn.relu(y + 1)
-    with mock.patch.object(compiled, "lower", refused):
+    with refusing("Relu") as tried:
         np.testing.assert_array_equal(session.run(y, {x: np.zeros(3)}), np.full(3, 1000))
-    assert tried == 1
+    assert len(tried) == 1
 
 
 def test_feeds_of_any_layout_are_read_rightly(session: Any) -> None:

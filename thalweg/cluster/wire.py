@@ -409,12 +409,12 @@ def _read_values(frame: bytes, start: int, count: int) -> tuple[list[Any], bool]
 
 
 @memoized(_MAX_KEPT)
-def _read_header(told: bytes) -> ValueHeader:
+def _read_header(data: bytes) -> ValueHeader:
     """The header of a value: that of a small one is the same in every step."""
-    place, code, rank, nbytes, number, offset = _VALUE.unpack_from(told)
-    if place not in _PLACES or rank > MAX_RANK or len(told) != _VALUE.size + rank * 8:
+    place, code, rank, nbytes, number, offset = _VALUE.unpack_from(data)
+    if place not in _PLACES or rank > MAX_RANK or len(data) != _VALUE.size + rank * 8:
         raise WireError(f"a value of rank {rank} in place {place}")
-    shape = _shape_struct(rank).unpack_from(told, _VALUE.size)
+    shape = _shape_struct(rank).unpack_from(data, _VALUE.size)
     header = ValueHeader(_PLACES[place], code, shape, nbytes, number, offset)
     _check_size(header)
     return header

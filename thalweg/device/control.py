@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,10 @@ from thalweg.lower.control.program import (
 from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.specialise import ControlRegion, NotCompiled
 from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random
+from thalweg.ops.state.variable_uses import USES, Use
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
@@ -61,7 +63,7 @@ class NativeControl(ABC):
 
     def __init__(self, unit: ControlRegion, target: Target, lower: Lower) -> None:
         self.unit, self._target, self._lower = unit, target, lower
-        self._programs = Bounded[Any, ControlStep | None](
+        self._programs = Bounded[Any, ControlStep[Any] | None](
             "programs of a loop or conditional", _MAX_PROGRAMS
         )
         self.varying = Varying()
@@ -70,7 +72,7 @@ class NativeControl(ABC):
         self._lock = freed_after_fork(threading.Lock())
 
     @abstractmethod
-    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep:
+    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep[Any]:
         """A program with its code."""
 
     def __call__(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
@@ -88,7 +90,7 @@ class NativeControl(ABC):
                     grown[number] = max(grown.get(number, 0), 4 * lacking)
                 self._capacity = replace(self._capacity, grown=tuple(sorted(grown.items())))
 
-    def _step(self, values: Sequence[Any]) -> ControlStep | None:
+    def _step(self, values: Sequence[Any]) -> ControlStep[Any] | None:
         capacity = capacity_for(values, self._capacity)
         key = (capacity, *[value_key(value) for value in values])
         if key not in self._programs:
@@ -97,7 +99,7 @@ class NativeControl(ABC):
                     self._programs[key] = self._lowered(values, capacity)
         return self._programs[key]
 
-    def _lowered(self, values: Sequence[Any], capacity: Capacity) -> ControlStep | None:
+    def _lowered(self, values: Sequence[Any], capacity: Capacity) -> ControlStep[Any] | None:
         found = [given(place, value) for place, value in enumerate(values)]
         inputs = [one for one in found if one is not None]
         if len(inputs) < len(found):
@@ -112,11 +114,57 @@ class NativeControl(ABC):
             return None
 
 
-class ControlStep(ABC):
+class Invocation(Protocol):
+    """What one call in flight needs."""
+
+    use: Use[VariableCell]
+
+
+InvocationT = TypeVar("InvocationT", bound=Invocation)
+
+
+class ControlStep(ABC, Generic[InvocationT]):
     """A control node, compiled for one set of shapes: the border between its memory and values."""
+
+    variables: Sequence[BufferView]
+    changed: Sequence[int]  # the places of variables that it writes
 
     def __init__(self, program: ControlProgram, list_capacity: int) -> None:
         self.program, self._list_capacity = program, list_capacity
+
+    # Calls
+
+    def run_with_variables(
+        self, invocation: InvocationT, values: Sequence[Any], context: Any
+    ) -> Any:
+        """Run an invocation as a use of the variables among its inputs."""
+        invocation.use.cells = [values[view.source] for view in self.variables]
+        try:
+            USES.begin(invocation.use, context.cancellation)
+            return self.run_bound(invocation, values, context) if self.borrow(invocation) else None
+        finally:
+            USES.end(invocation.use)
+
+    def borrow(self, invocation: InvocationT) -> bool:
+        """Bind the buffers of the variables; whether they are as expected."""
+        use = invocation.use
+        with USES.mutex:
+            for number in self.changed:
+                if use.cells[number].is_initialized:
+                    use.cells[number].copy_on_write()
+            buffers = use.buffers = [cell.buffer for cell in use.cells]
+            pairs = zip(self.variables, buffers, strict=True)
+            return all(self.bind_variable(invocation, view, buffer) for view, buffer in pairs)
+
+    @abstractmethod
+    def bind_variable(
+        self, invocation: InvocationT, view: BufferView, buffer: Buffer | None
+    ) -> bool:
+        """Bind the buffer of a variable; whether it is of this device and has the shape."""
+
+    @abstractmethod
+    def run_bound(self, invocation: InvocationT, values: Sequence[Any], context: Any) -> Any:
+        """The same as `run`, of an invocation whose inputs and variables are bound."""
 
     @abstractmethod
     def run(self, context: Any, values: Sequence[Any]) -> Any:

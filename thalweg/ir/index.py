@@ -23,6 +23,8 @@ import numpy as np
 from thalweg.ir.dynamic import Dynamic, times
 from thalweg.ir.expr import (
     COMPARISONS,
+    FALSE,
+    TRUE,
     Call,
     Cast,
     Const,
@@ -33,6 +35,7 @@ from thalweg.ir.expr import (
     Word,
     as_expr,
     call,
+    logical,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
 
@@ -557,3 +560,13 @@ def compared(function: str, left: Affine, right: Affine) -> bool | None:
     )
     found = {holds for holds, possible in may_be if possible}
     return found.pop() if len(found) == 1 else None
+
+
+def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr | None:
+    """A comparison of indices that their ranges settle, or logic without what is known by now; None
+    for all other calls."""
+    if function in COMPARISONS and all(part.is_index for part in arguments):
+        decided = compared(function, *map(affine, arguments))
+        if decided is not None:
+            return TRUE if decided else FALSE
+    return logical(function, arguments) if function in ("and", "or", "not") else None

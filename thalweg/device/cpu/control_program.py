@@ -36,6 +36,7 @@ from thalweg.lower.control.program import (
 from thalweg.lower.memory.arena import rounded
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import ControlRegion
+from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import USES, Use
@@ -52,12 +53,12 @@ class CpuControl(NativeControl):
         super().__init__(unit, target, lower)
         self.pool, self.target, self.threads = pool, target, threads
 
-    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep:
+    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep[Any]:
         """A program with its code."""
         return _ControlStep(self, program, list_capacity)
 
 
-class _ControlStep(ControlStep):
+class _ControlStep(ControlStep["_Invocation"]):
     """A control node, compiled for one set of shapes."""
 
     def __init__(self, control: CpuControl, program: ControlProgram, list_capacity: int) -> None:
@@ -119,23 +120,14 @@ class _ControlStep(ControlStep):
             invocation = _Invocation(self)
         held, found = self._bind_inputs(invocation, values), None
         if held is not None:
-            run = self._run_with_variables if self.variables else self._run
+            run = self.run_with_variables if self.variables else self.run_bound
             found = run(invocation, values, context)
         # A invocation that is left half way, stopped by a signal or a check, is not used again.
         self._idle.append(invocation)
         return found
 
-    def _run_with_variables(
-        self, invocation: _Invocation, values: Sequence[Any], context: Any
-    ) -> Any:
-        invocation.use.cells = [values[view.source] for view in self.variables]
-        try:
-            USES.begin(invocation.use, context.cancellation)
-            return self._run(invocation, values, context) if self._borrow(invocation) else None
-        finally:
-            USES.end(invocation.use)
-
-    def _run(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
+    def run_bound(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
+        """The same, of an invocation whose inputs and variables are bound."""
         results = self._results(invocation, values, context)
         before = self._saved(values)
         invocation.fault[0] = 0
@@ -160,7 +152,7 @@ class _ControlStep(ControlStep):
         USES.end(use)
         use.cells = cells
         USES.begin(use, context.cancellation)
-        if not self._borrow(invocation):
+        if not self.borrow(invocation):
             raise errors.AbortedError(None, None, "A variable of a running loop lost its value.")
 
     def _saved(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
@@ -188,18 +180,13 @@ class _ControlStep(ControlStep):
             self._bind(invocation, view, array)
         return held
 
-    def _borrow(self, invocation: _Invocation) -> bool:
-        """Bind the buffers of the variables; whether they are as expected."""
-        use = invocation.use
-        with USES.mutex:
-            for number in self.changed:
-                if use.cells[number].is_initialized:
-                    use.cells[number].copy_on_write()
-            buffers = use.buffers = [cell.buffer for cell in use.cells]
-            for view, buffer in zip(self.variables, buffers, strict=True):
-                if not isinstance(buffer, HostBuffer) or buffer.shape != view.shape:
-                    return False
-                self._bind(invocation, view, buffer.array)
+    def bind_variable(
+        self, invocation: _Invocation, view: BufferView, buffer: OwnedBuffer | None
+    ) -> bool:
+        """Bind the buffer of a variable; whether it is of the host and has the shape."""
+        if not isinstance(buffer, HostBuffer) or buffer.shape != view.shape:
+            return False
+        self._bind(invocation, view, buffer.array)
         return True
 
     def _bind(self, invocation: _Invocation, view: BufferView, array: Array) -> None:
@@ -244,7 +231,7 @@ class _Invocation:
                 decides = 0 if item.decides is None else self._address_of(item.decides)
                 entries.append(Jump(places[item.target], decides, item.if_true))
         self.program = StepTable(step.pool, entries, self.fault.ctypes.data, step.threads)
-        self.use = Use[VariableCell]((), step.changed, step.exclusive)
+        self.use: Use[VariableCell] = Use((), step.changed, step.exclusive)
 
     def _address_of(self, view: BufferView) -> int:
         if view.where is Storage.CONSTANT:

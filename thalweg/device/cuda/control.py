@@ -33,7 +33,7 @@ from thalweg.lower.memory.arena import rounded
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
-from thalweg.ops.state.variable_uses import USES, Use
+from thalweg.ops.state.variable_uses import Use
 
 Array = NDArray[Any]
 
@@ -56,12 +56,12 @@ class CudaControl(NativeControl):
         super().__init__(unit, kernels.target, lower)
         self.shared, self.kernels = shared, kernels
 
-    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep:
+    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep[Any]:
         """A program with its code."""
         return _ControlStep(self, program, list_capacity)
 
 
-class _ControlStep(ControlStep):
+class _ControlStep(ControlStep["_Invocation"]):
     """A control node, compiled for one set of shapes."""
 
     def __init__(self, control: CudaControl, program: ControlProgram, list_capacity: int) -> None:
@@ -140,7 +140,7 @@ class _ControlStep(ControlStep):
         try:
             found = None
             if self._bind_inputs(invocation, values):
-                run = self._run_with_variables if self.variables else self._run
+                run = self.run_with_variables if self.variables else self.run_bound
                 found = run(invocation, values, context)
         except BaseException:
             invocation.close()  # what it was given is not known to be whole
@@ -149,21 +149,12 @@ class _ControlStep(ControlStep):
         self._idle.append(invocation)
         return found
 
-    def _run_with_variables(
-        self, invocation: _Invocation, values: Sequence[Any], context: Any
-    ) -> Any:
-        invocation.use.cells = [values[view.source] for view in self.variables]
-        try:
-            USES.begin(invocation.use, context.cancellation)
-            return self._run(invocation, values, context) if self._borrow(invocation) else None
-        finally:
-            USES.end(invocation.use)
-
     def new_use(self) -> Use[VariableCell]:
         """How an invocation says which variables it uses."""
         return Use[VariableCell]((), self.changed, self.changed if self._locks else [])
 
-    def _run(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
+    def run_bound(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
+        """The same, of an invocation whose inputs and variables are bound."""
         large = self._large_results(invocation, values, context)
         before = self._saved(invocation)
         invocation.run(context)
@@ -216,18 +207,13 @@ class _ControlStep(ControlStep):
     def _is_here(self, value: Any) -> bool:
         return isinstance(value, DeviceBuffer) and value.device == self._shared.name
 
-    def _borrow(self, invocation: _Invocation) -> bool:
-        """Bind the buffers of the variables; whether they are as expected."""
-        use = invocation.use
-        with USES.mutex:
-            for number in self.changed:
-                if use.cells[number].is_initialized:
-                    use.cells[number].copy_on_write()
-            buffers = use.buffers = [cell.buffer for cell in use.cells]
-            for view, buffer in zip(self.variables, buffers, strict=True):
-                if buffer is None or not self._is_here(buffer) or buffer.shape != view.shape:
-                    return False
-                invocation.bind(view, buffer.address)
+    def bind_variable(
+        self, invocation: _Invocation, view: BufferView, buffer: Buffer | None
+    ) -> bool:
+        """Bind the buffer of a variable; whether it is of this device and has the shape."""
+        if buffer is None or not self._is_here(buffer) or buffer.shape != view.shape:
+            return False
+        invocation.bind(view, buffer.address)
         return True
 
     def _large_results(
@@ -293,7 +279,7 @@ class _Invocation:
         self._memory, context = memory, memory.context
         self._block = memory.pool.allocate(step.size)
         self.address = self._block.address
-        self.use = step.new_use()
+        self.use: Use[VariableCell] = step.new_use()
         self.held: list[Any] = []  # what the graph may access
         self.stream = context.stream()
         self._given = Pinned(context, step.end_of_small)

@@ -17,9 +17,6 @@ import numpy as np
 from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import (
-    COMPARISONS,
-    FALSE,
-    TRUE,
     Const,
     Expr,
     Load,
@@ -29,11 +26,10 @@ from thalweg.ir.expr import (
     as_expr,
     constant,
     converted,
-    logical,
 )
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import Affine, affine, compared, expressed, flat
+from thalweg.ir.index import Affine, affine, expressed, flat, simplified_call
 from thalweg.ir.loop import IndexTuple, Intermediate, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
 from thalweg.ir.target import Target
@@ -284,13 +280,8 @@ class _Resolution(Rewriter):
                 return super().rebuilt(node)
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        if function in COMPARISONS and all(part.is_index for part in arguments):
-            decided = compared(function, *map(affine, arguments))
-            if decided is not None:
-                return TRUE if decided else FALSE
-        if function in ("and", "or", "not"):
-            return logical(function, arguments)
-        return super().call(function, arguments)
+        simple = simplified_call(function, arguments)
+        return super().call(function, arguments) if simple is None else simple
 
     def _selected(self, node: Select) -> Expr:
         condition = self.new(node.condition)

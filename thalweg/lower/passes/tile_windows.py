@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from thalweg.ir.expr import (
-    COMPARISONS,
-    FALSE,
     TRUE,
     Const,
     Expr,
@@ -30,7 +28,16 @@ from thalweg.ir.expr import (
     logical,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import Affine, FloorMod, affine, bounds_of, compared, expressed, number
+from thalweg.ir.index import (
+    Affine,
+    FloorMod,
+    affine,
+    bounds_of,
+    compared,
+    expressed,
+    number,
+    simplified_call,
+)
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
@@ -203,13 +210,8 @@ class _Substitute(Renaming):
         return made
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        if function in COMPARISONS and all(part.is_index for part in arguments):
-            decided = compared(function, *map(affine, arguments))
-            if decided is not None:
-                return TRUE if decided else FALSE
-        if function in ("and", "or", "not"):
-            return logical(function, arguments)
-        return super().call(function, arguments)
+        simple = simplified_call(function, arguments)
+        return super().call(function, arguments) if simple is None else simple
 
     def cast(self, value: Expr, target: Dtype) -> Expr:
         return converted(value, target)

@@ -135,11 +135,11 @@ def multiply_blocks(
 def _product(pipeline: Pipeline, step: int, sums: str) -> str:
     name, terms = MMA_NAMES[pipeline.dtype], STEP_BYTES // pipeline.dtype.itemsize
     a, b = Descriptor(pipeline.a), Descriptor(pipeline.b)
-    turned = f", {int(a.is_across)}, {int(b.is_across)}" if pipeline.dtype.itemsize == 2 else ""
+    transposed = f", {int(a.is_across)}, {int(b.is_across)}" if pipeline.dtype.itemsize == 2 else ""
     return (
         f"add.s64 xa, da, {a.step(step)}; add.s64 xb, db, {b.step(step)};\n"
         f"wgmma.mma_async.sync.aligned.m64n{pipeline.columns}k{terms}.f32.{name}.{name} "
-        f"{{{sums}}}, xa, xb, 1, 1, 1{turned};\n"
+        f"{{{sums}}}, xa, xb, 1, 1, 1{transposed};\n"
     )
 
 
@@ -211,8 +211,8 @@ def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
             _call(b, "emulated.mbarrier.arrive", given, write_arrive)
         after = b.binary("add", stage, one)
         is_last = b.compare("eq", after, constant(I32, stages))
-        turned = b.binary("xor", parity, b.convert("zext", is_last, "i32"))
-        loop.next = [b.select(is_last, constant(I32, 0), after), turned]
+        flipped = b.binary("xor", parity, b.convert("zext", is_last, "i32"))
+        loop.next = [b.select(is_last, constant(I32, 0), after), flipped]
     found = [
         b.load(FLOAT, b.element(sums, "float", constant(I64, n))) for n in range(pipeline.sums)
     ]
