@@ -49,6 +49,7 @@ def test_one_operand_by_the_copy_engine():
     [
         Schedule("wgmma", 128, 256, 64, 8, 1, stages=4, loaders=1),
         Schedule("wgmma", 64, 128, 64, 4, 1, stages=2, loaders=1),
+        Schedule("wgmma", 128, 32, 64, 8, 1, stages=2, loaders=1, buffers=2),
         Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1, workers=5),
         Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1, splits=3),
         Schedule("wgmma", 64, 64, 64, 4, 1, stages=2, loaders=1, splits=2),
@@ -75,6 +76,7 @@ def test_tf32(tb):
 
 TF32 = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=1)
 FRAGMENTS = replace(TF32, transposed="b", fragments=True)
+TURNED = replace(TF32, fragments=True, turned=True)
 
 
 @pytest.mark.parametrize("ta, tb, transposed", [(0, 0, "b"), (1, 0, "ab"), (1, 1, "a")])
@@ -101,6 +103,13 @@ def test_transposed_operands(shape, ta, tb, transposed):
 @pytest.mark.parametrize("shape", [(64, 64, 32), (200, 140, 333), (12, 264, 17)])
 def test_fragments_of_rows(made, shape):
     check(updated(matmul(*shape, ta=True)), made, is_tf32=True)
+
+
+@pytest.mark.parametrize("made", [TURNED, replace(TURNED, m=128, n=32, warps=8, splits=2)])
+@pytest.mark.parametrize("shape", [(70, 200, 100), (3, 68, 36)])
+def test_rows_that_are_columns(made, shape):
+    """A few rows by a matrix whose columns are read as fragments."""
+    check(updated(matmul(*shape)), made, is_tf32=True)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,16 @@ _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
 #: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
-_WIDTH_SHARES = {256: 0.98, 224: 0.92, 192: 0.93, 160: 0.88, 128: 0.86, 96: 0.69, 64: 0.55}
+_WIDTH_SHARES = {
+    256: 0.98,
+    224: 0.92,
+    192: 0.93,
+    160: 0.88,
+    128: 0.86,
+    96: 0.69,
+    64: 0.55,
+    32: 0.37,
+}
 _ONE_GROUP_SHARE = 0.75
 _THREADS_SHARE = 0.2  # where threads bring operands in place of the copy engine
 

@@ -37,6 +37,7 @@ _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones a
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
+_MAX_TURNED_ROWS = 256  # that are columns then: their results do not lie side by side
 _MAX_FRAGMENT_COLUMNS = 192  # for which there are registers besides the fragments of rows
 _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
@@ -56,8 +57,8 @@ _WARPS = (
 )  # fmt: skip
 # (rows, columns) of one by wgmma
 _GROUPS = (
-    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (64, 256),
-    (64, 128), (64, 64),
+    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (128, 32),
+    (64, 256), (64, 128), (64, 64),
 )  # fmt: skip
 
 
@@ -127,40 +128,42 @@ def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Pro
         for deep in _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem)):
             yield deep, problem
     if target.capability == _GROUPS_CAPABILITY:
-        for m, n in _fitting(problem, _GROUPS):
-            yield from _grouped(problem, target, m, n, terms)
+        for made in _grouped(problem, terms):
+            yield from _fed(problem, target, made)
 
 
-def _grouped(
-    problem: Problem, target: CudaTarget, m: int, n: int, terms: int
-) -> Iterator[tuple[Schedule, Problem]]:
-    """A tile by wgmma; the tiles of all multiprocessors at once are about a square."""
-    tile = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
-    for made in _turned(problem, tile):
-        yield from _fed(problem, target, made)
+def _grouped(problem: Problem, terms: int) -> Iterator[Schedule]:
+    """Tiles by wgmma; those of all multiprocessors at once are about a square.
 
-
-def _turned(problem: Problem, made: Schedule) -> Iterator[Schedule]:
-    """A tile by wgmma of operands as they lie in memory, and where that is across the terms, which
-    tensor cores do not take of all dtypes, with all of those transposed, or all but the first, of
-    which warps read fragments."""
-    yield made
+    Tensor cores take elements of some sizes only where those lie along the terms. Operands that lie
+    across them are transposed, or all but the first, of which warps read fragments. So they may of
+    a large second operand: a few rows are its columns then.
+    """
+    tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
+    yield from tiles
     sides = {"a": problem.a, "b": problem.b}
     across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
     if across:
-        yield replace(made, transposed=across)
+        yield from (replace(made, transposed=across) for made in tiles)
     if across == "ab" and problem.a.is_plain:
-        yield replace(made, transposed="b", fragments=True)
+        yield from (replace(made, transposed="b", fragments=True) for made in tiles)
+    if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
+        for m, n in _fitting(problem.turned, _GROUPS):
+            yield replace(_group_tile(m, n, terms), fragments=True, turned=True)
+
+
+def _group_tile(m: int, n: int, terms: int) -> Schedule:
+    return Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
 
 
 def _fed(
     problem: Problem, target: CudaTarget, made: Schedule
 ) -> Iterator[tuple[Schedule, Problem]]:
-    """The same with the warps that bring operands, and stages of those in shared memory."""
+    """A tile by wgmma with the warps that bring operands, and stages of those in shared memory."""
     padded = wgmma.padded(problem, made)
     plan = wgmma.Plan(Work(padded, made))
     is_copied = plan.is_all_copied
-    if made.transposed and not is_copied:
+    if (made.transposed or made.fragments) and not is_copied:
         return
     own = [side.operand for side in plan.sides if side.copy is None]
     if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):

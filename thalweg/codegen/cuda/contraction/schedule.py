@@ -25,7 +25,8 @@ class Schedule:
     multiprocessor: while one multiplies, another may wait or store. Of the operands `transposed`
     names ("a", "b", "ab"), copies that lie along the terms are made by launches before. With
     `fragments`, the first operand lies across the terms in shared memory, and warps read their
-    fragments of it to registers.
+    fragments of it to registers. `turned`, columns are rows and rows are columns: the second
+    operand is the first.
     """
 
     unit: Unit
@@ -43,6 +44,7 @@ class Schedule:
     residents: int = 1
     transposed: str = ""
     fragments: bool = False
+    turned: bool = False
 
     @property
     def summary(self) -> str:
@@ -53,7 +55,8 @@ class Schedule:
         counts["residents"] = self.residents if self.residents > 1 else 0
         parts += [f"{count} {name}" for name, count in counts.items() if count]
         parts += [f"{name} transposed" for name in self.transposed]
-        return ", ".join([*parts, *(["fragments"] if self.fragments else [])])
+        ways = {"fragments": self.fragments, "turned": self.turned}
+        return ", ".join([*parts, *(name for name, is_so in ways.items() if is_so)])
 
     @property
     def has_parts(self) -> bool:

@@ -96,6 +96,7 @@ class Pipeline:
     barriers: int  # the full ones, then the empty ones
     dtype: np.dtype[Any]
     fragments: bool = False  # of the first tile are read to registers
+    is_ordered: bool = False  # terms are those of `transposition.ORDER`
 
     @property
     def columns(self) -> int:
@@ -144,9 +145,12 @@ def _rows_of(frame: GridFrame, pipeline: Pipeline, warp: Value, lane: Value) -> 
         return [frame.times32(frame.over32(warp, 4), Descriptor(pipeline.a).rows)]
     row, term = frame.over32(lane, 4), frame.modulo32(lane, 4)
     row = frame.plus32(row, frame.times32(warp, ROWS // 4))
+    near, far = (2, 1) if pipeline.is_ordered else (1, 4)  # from lane to lane, and half to half
     return [
         pipeline.a.boxed_offset(
-            frame, frame.plus32(row, 8 * lower), frame.plus32(frame.times32(term, 2), second)
+            frame,
+            frame.plus32(row, 8 * lower),
+            frame.plus32(frame.times32(term, near), far * second),
         )
         for lower, second in FRAGMENT
     ]
@@ -222,7 +226,7 @@ def _inline(b: Builder, pipeline: Pipeline, text: str, given: list[Value]) -> Va
 # Rows by registers
 
 #: A thread's registers of rows in a product: whether each is 8 rows lower, and whether of the
-#: second four terms. Terms are those of `transposition.ORDER`: lane t has 2t and 2t + 1 of eight.
+#: second four terms. Lane t has terms t and t + 4 of eight, or 2t and 2t + 1 in another order.
 FRAGMENT = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 

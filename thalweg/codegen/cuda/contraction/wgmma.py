@@ -43,6 +43,8 @@ def padded(problem: Problem, made: Schedule) -> Problem:
 
     Of several ways the one by which the engine reads the most operands, with the least work.
     """
+    if made.turned:
+        problem = problem.turned
     size = problem.a.dtype.itemsize
     multiples = [line // size for line in LINES]
     choices = [
@@ -156,6 +158,7 @@ class Plan:
             self.barriers,
             problem.a.dtype,
             made.fragments,
+            problem.b.source is not None,
         )
 
     @property
