@@ -130,7 +130,15 @@ class Cost:
             share = _WARP_SHARE if capability >= 90 else 0.85
             return rate * share * min(1.0, (made.m * made.n / (128 * 128)) ** 0.5)
         share = _WIDTH_SHARES.get(made.n, 0.6) * (1.0 if made.m >= 128 else _ONE_GROUP_SHARE)
+        share *= self._rewriting_share() if made.rewritten else 1.0
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
+
+    def _rewriting_share(self) -> float:
+        """What is left to tensor cores of shared memory, where columns are written a second time:
+        each operand comes once, rows are read once, and columns by every group of warps."""
+        made = self.made
+        accesses = 2 * made.m + (1 + made.m // 64) * made.n
+        return accesses / (accesses + 2 * made.n)
 
     def _way_out(self) -> float:
         """The stores of a tile; with buffers, memory is read and written meanwhile."""

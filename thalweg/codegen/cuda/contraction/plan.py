@@ -31,14 +31,13 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
-_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own
+_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own; any up to here
 _MIN_SPLIT_DEPTH = 4  # blocks of terms of such a part
 _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones are as good
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
 _MAX_TURNED_ROWS = 256  # that are columns then: their results do not lie side by side
-_MAX_FRAGMENT_COLUMNS = 192  # for which there are registers besides the fragments of rows
 _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
@@ -76,7 +75,7 @@ def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Sche
 def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
     found: list[tuple[Schedule, float]] = []
     for tile, padded in _tiles(problem, target):
-        is_copied = tile.loaders != _OWN_LOADERS or tile.fragments
+        is_copied = tile.loaders != _OWN_LOADERS or tile.fragments or tile.rewritten
         price = partial(Cost, padded, target, is_copied=is_copied)
         found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
     return found
@@ -96,7 +95,7 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
     if tile.buffers:
         return
     if tile.unit == "wgmma":
-        for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
+        for splits in _splits(depth, tiles, units):
             made = replace(tile, splits=splits)
             if Work(problem, made).parts_bytes <= _MAX_PARTS:
                 yield made
@@ -109,9 +108,11 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
             yield replace(tile, workers=workers)
 
 
-def _splits(depth: int, most: int) -> list[int]:
-    """Numbers of parts, of which none is empty and each has some blocks of terms."""
-    wanted = range(2, min(most, _MAX_SPLITS, depth // _MIN_SPLIT_DEPTH) + 1)
+def _splits(depth: int, tiles: int, units: int) -> list[int]:
+    """Numbers of parts, of which none is empty and each has some blocks of terms; many only where
+    few tiles would leave multiprocessors idle."""
+    most = min(_MAX_WAVES * units // tiles, depth // _MIN_SPLIT_DEPTH)
+    wanted = {*range(2, min(most, _MAX_SPLITS) + 1), min(most, units // tiles)} - {0, 1}
     return sorted({-(-depth // -(-depth // splits)) for splits in wanted})
 
 
@@ -136,8 +137,8 @@ def _grouped(problem: Problem, terms: int) -> Iterator[Schedule]:
     """Tiles by wgmma; those of all multiprocessors at once are about a square.
 
     Tensor cores take elements of some sizes only where those lie along the terms. Operands that lie
-    across them are transposed, or all but the first, of which warps read fragments. So they may of
-    a large second operand: a few rows are its columns then.
+    across them are transposed, the second one in shared memory too, or all but the first, of which
+    warps read fragments. So they may of a large second operand: a few rows are its columns then.
     """
     tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
     yield from tiles
@@ -147,6 +148,8 @@ def _grouped(problem: Problem, terms: int) -> Iterator[Schedule]:
         yield from (replace(made, transposed=across) for made in tiles)
     if across == "ab" and problem.a.is_plain:
         yield from (replace(made, transposed="b", fragments=True) for made in tiles)
+    if "b" in across:
+        yield from (replace(made, fragments=across == "ab", rewritten=True) for made in tiles)
     if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
         for m, n in _fitting(problem.turned, _GROUPS):
             yield replace(_group_tile(m, n, terms), fragments=True, turned=True)
@@ -163,16 +166,16 @@ def _fed(
     padded = wgmma.padded(problem, made)
     plan = wgmma.Plan(Work(padded, made))
     is_copied = plan.is_all_copied
-    if (made.transposed or made.fragments) and not is_copied:
+    if (made.transposed or made.fragments or made.rewritten) and not plan.is_usable:
         return
     own = [side.operand for side in plan.sides if side.copy is None]
     if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
         return
     if own and made.n > _MAX_OWN_COLUMNS:
         return
-    made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
-    if made.fragments and made.m >= _MIN_SHARED_ROWS and made.n > _MAX_FRAGMENT_COLUMNS:
-        made = replace(made, loaders=_OWN_LOADERS)  # a whole group, that leaves registers
+    is_group = made.m >= _MIN_SHARED_ROWS and wgmma.needs_registers(made.fragments, made.n)
+    is_alone = is_copied and not made.rewritten and not is_group
+    made = replace(made, loaders=1 if is_alone else _OWN_LOADERS)
     for candidate in _stored_ways(padded, made):
         plan = wgmma.Plan(Work(padded, candidate))
         stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))
