@@ -103,6 +103,7 @@ def test_transposed_operands(shape, ta, tb, transposed):
         replace(REWRITTEN, fragments=True, m=128, n=256, warps=8, splits=2),
         replace(REWRITTEN, fragments=True, m=128, n=96, warps=8, stages=3),
         replace(REWRITTEN, fragments=True, n=32),
+        replace(REWRITTEN, fragments=True, m=192, n=128, warps=12, splits=2),
     ],
 )
 @pytest.mark.parametrize("shape", [(64, 64, 32), (140, 76, 133), (12, 264, 17)])

@@ -61,6 +61,8 @@ _GROUPS = (
     (64, 256), (64, 128), (64, 64),
 )  # fmt: skip
 
+_HIGH = 192, 128  # rows and columns of one by three groups of warps
+
 
 def schedule_of(problem: Problem, target: CudaTarget) -> Schedule:
     """The schedule that the cost model likes best."""
@@ -150,6 +152,8 @@ def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
         yield replace(made, transposed="b" if fragments else across, fragments=fragments)
         if fragments or across == "b":
             yield replace(made, fragments=fragments, rewritten=True)
+    if fragments and problem.shape[1] > _HIGH[0]:  # columns are written once for more rows
+        yield replace(_group_tile(*_HIGH, tiles[0].k), fragments=True, rewritten=True)
     if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
         for m, n in _fitting(problem.turned, _GROUPS):
             made = _group_tile(m, n, tiles[0].k)
