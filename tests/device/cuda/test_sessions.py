@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -251,6 +252,8 @@ def test_a_plan_lists_kernels_and_a_profile_times_them() -> None:
         plan = session.plan(y, {x: np.ones((30, 40))})
         assert plan.kernels and all(kernel.users >= 32 for kernel in plan.kernels)
         assert all("define" in kernel.llvm and kernel.asm for kernel in plan.kernels)
+        assert all(set(kernel.code_sizes) == {"ptx", "sass"} for kernel in plan.kernels)
+        assert re.search(r"threads +barriers +ptx +sass\n", str(plan))
         profile = plan.profile(2)
         assert len(profile.rows) == len(plan.kernels)
         assert all(row.best > 0 for row in profile.rows)
