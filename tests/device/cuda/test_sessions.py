@@ -497,3 +497,22 @@ def test_products_by_the_copy_engine_follow_their_addresses_and_sizes(
             listed = session.plan([product, again], feeds).kernels
             used += [len(each.code.call.kernel.tensor_maps) for each in listed]
     assert any(used)
+
+
+def test_memory_of_a_step_that_ran_once_is_free_again() -> None:
+    size = 1 << 20
+    given = tf.placeholder(tf.float32, [size])
+    weights = tf.Variable(tf.cast(given, tf.float16))
+    doubled = tf.assign(weights, weights + weights)
+    with tf.Session() as session:
+        pool = gpu_of(session).shared.memory.pool
+        session.run(weights.initializer, {given: np.ones(size, np.float32)})
+        assert pool.used < 3 * size  # the variable alone, not what was fed
+        small = session.make_callable(tf.reduce_sum(tf.constant(np.ones(40, np.float32))))
+        small()
+        kept = pool.used
+        small()
+        assert pool.used == kept  # a small step has its memory from the first call on
+        for _ in range(2):
+            session.run(doubled.op)
+        np.testing.assert_array_equal(session.run(weights), np.full(size, 4, np.float16))
