@@ -18,6 +18,7 @@ from thalweg.codegen.cuda.contraction.epilogue import epilogue_cost, varying_loa
 from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Words
+from thalweg.codegen.cuda.contraction.transposition import moved_bytes
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.dynamic import is_static
@@ -39,6 +40,8 @@ _OWN_RATE = 31.0  # the same of bytes that only one of them reads, when all of t
 _WARP_OWN_SHARE = 0.5  # where threads copy them for mma.sync
 _LINE_CYCLES = 2.0  # of the copy engine, for a line of a tile
 _FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first parts, and ended
+_COPY_FILL = 3_500  # the same of a launch that transposes an operand
+_COPY_SHARE = 0.75  # of the memory's rate, that it reaches
 _FILL = 1_200  # cycles until the first operands of a tile are there
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
@@ -83,7 +86,7 @@ class Cost:
                 seen *= (1 + _SEEN_OUT * (rounds - 1)) / rounds
             time = rounds * (depth * block + seen)
         memory = self._memory()
-        return max(time, memory) + _OVERLAP * min(time, memory)
+        return max(time, memory) + _OVERLAP * min(time, memory) + self._transpositions()
 
     def _block(self) -> float:
         """A block of terms of one tile: its products, the lines that the copy engine brings one by
@@ -138,6 +141,13 @@ class Cost:
         made, target = self.made, self.target
         moved = 1.5 * parts * made.m * made.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
         return moved + target.launch_time * 1e-9 * target.clock + _FIXUP_FILL
+
+    def _transpositions(self) -> float:
+        """The launches that make copies of operands."""
+        target, moved = self.target, moved_bytes(self.problem)
+        launch = target.launch_time * 1e-9 * target.clock + _COPY_FILL
+        rate = _COPY_SHARE * target.memory_rate / target.clock
+        return len(moved) * launch + sum(moved) / rate
 
     def _memory(self) -> float:
         """All buffers once from or to memory, as far as their sizes are known."""

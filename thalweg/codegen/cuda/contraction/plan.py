@@ -23,6 +23,7 @@ from thalweg.codegen.cuda.contraction.problem import (
     Problem,
 )
 from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.transposition import is_transposable
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 
@@ -36,6 +37,7 @@ _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones a
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
+_MAX_FRAGMENT_COLUMNS = 192  # for which there are registers besides the fragments of rows
 _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
@@ -73,7 +75,8 @@ def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Sche
 def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
     found: list[tuple[Schedule, float]] = []
     for tile, padded in _tiles(problem, target):
-        price = partial(Cost, padded, target, is_copied=tile.loaders != _OWN_LOADERS)
+        is_copied = tile.loaders != _OWN_LOADERS or tile.fragments
+        price = partial(Cost, padded, target, is_copied=is_copied)
         found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
     return found
 
@@ -94,7 +97,7 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
     if tile.unit == "wgmma":
         for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
             made = replace(tile, splits=splits)
-            if Work(problem, made).scratch <= _MAX_PARTS:
+            if Work(problem, made).parts_bytes <= _MAX_PARTS:
                 yield made
         return
     wanted = {units, 2 * units}
@@ -132,16 +135,41 @@ def _grouped(
     problem: Problem, target: CudaTarget, m: int, n: int, terms: int
 ) -> Iterator[tuple[Schedule, Problem]]:
     """A tile by wgmma; the tiles of all multiprocessors at once are about a square."""
-    made = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
+    tile = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
+    for made in _turned(problem, tile):
+        yield from _fed(problem, target, made)
+
+
+def _turned(problem: Problem, made: Schedule) -> Iterator[Schedule]:
+    """A tile by wgmma of operands as they lie in memory, and where that is across the terms, which
+    tensor cores do not take of all dtypes, with all of those transposed, or all but the first, of
+    which warps read fragments."""
+    yield made
+    sides = {"a": problem.a, "b": problem.b}
+    across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
+    if across:
+        yield replace(made, transposed=across)
+    if across == "ab" and problem.a.is_plain:
+        yield replace(made, transposed="b", fragments=True)
+
+
+def _fed(
+    problem: Problem, target: CudaTarget, made: Schedule
+) -> Iterator[tuple[Schedule, Problem]]:
+    """The same with the warps that bring operands, and stages of those in shared memory."""
     padded = wgmma.padded(problem, made)
     plan = wgmma.Plan(Work(padded, made))
     is_copied = plan.is_all_copied
+    if made.transposed and not is_copied:
+        return
     own = [side.operand for side in plan.sides if side.copy is None]
     if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
         return
-    if own and n > _MAX_OWN_COLUMNS:
+    if own and made.n > _MAX_OWN_COLUMNS:
         return
     made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
+    if made.fragments and made.m >= _MIN_SHARED_ROWS and made.n > _MAX_FRAGMENT_COLUMNS:
+        made = replace(made, loaders=_OWN_LOADERS)  # a whole group, that leaves registers
     for candidate in _stored_ways(padded, made):
         plan = wgmma.Plan(Work(padded, candidate))
         stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))

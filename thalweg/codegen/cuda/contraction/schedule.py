@@ -22,7 +22,10 @@ class Schedule:
     is a tile of its own, and a second launch adds up all of them. With `buffers`, what the epilogue
     reads and writes is in shared memory, that many chunks of columns of it at once, and moved by
     the copy engine; without, threads read and write it themselves. `residents` blocks share a
-    multiprocessor: while one multiplies, another may wait or store.
+    multiprocessor: while one multiplies, another may wait or store. Of the operands `transposed`
+    names ("a", "b", "ab"), copies that lie along the terms are made by launches before. With
+    `fragments`, the first operand lies across the terms in shared memory, and warps read their
+    fragments of it to registers.
     """
 
     unit: Unit
@@ -38,6 +41,8 @@ class Schedule:
     splits: int = 1
     buffers: int = 0
     residents: int = 1
+    transposed: str = ""
+    fragments: bool = False
 
     @property
     def summary(self) -> str:
@@ -46,7 +51,9 @@ class Schedule:
         counts = {"workers": self.workers, "parts": self.splits if self.splits > 1 else 0}
         counts["buffers"] = self.buffers
         counts["residents"] = self.residents if self.residents > 1 else 0
-        return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])
+        parts += [f"{count} {name}" for name, count in counts.items() if count]
+        parts += [f"{name} transposed" for name in self.transposed]
+        return ", ".join([*parts, *(["fragments"] if self.fragments else [])])
 
     @property
     def has_parts(self) -> bool:

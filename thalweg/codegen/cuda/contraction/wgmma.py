@@ -22,8 +22,9 @@ from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import At, Space, Words, round_up
 from thalweg.codegen.cuda.contraction.staged_output import StagedOutput
 from thalweg.codegen.cuda.contraction.staging import Staging, shared_tile
+from thalweg.codegen.cuda.contraction.transposition import with_copies
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
-from thalweg.codegen.cuda.contraction.warpgroup import ROWS, Pipeline, multiply_blocks
+from thalweg.codegen.cuda.contraction.warpgroup import GROUP, ROWS, Pipeline, multiply_blocks
 from thalweg.codegen.cuda.contraction.work import Tile, Work
 from thalweg.codegen.cuda.tensor_map import TensorMapSpec
 from thalweg.codegen.llvm.builder import I64, Value, constant
@@ -32,6 +33,7 @@ from thalweg.ir.dynamic import is_static
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
 _OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
 _LINE_COSTS = {128: 1.0, 64: 1.18, 32: 1.9}  # of products whose operand has such lines
+_MULTIPLIER_REGISTERS, _LOADER_REGISTERS = 232, 40  # of a thread, where one leaves some to others
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
@@ -53,9 +55,21 @@ def padded(problem: Problem, made: Schedule) -> Problem:
 
 
 def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
-    sides = (problem.a, made.m), (problem.b, made.n)
-    found = [box_copy(operand, shared_tile(operand, mn, made.k)) for operand, mn in sides]
+    sides = zip((problem.a, problem.b), _shared_tiles(problem, made), strict=True)
+    found = [box_copy(operand, tile) for operand, tile in sides]
     return [copy for copy in found if copy is not None and problem.is_aligned]
+
+
+def _shared_tiles(problem: Problem, made: Schedule) -> list[SharedTile]:
+    return [
+        shared_tile(problem.a, made.m, made.k, _sizes_across(made)),
+        shared_tile(problem.b, made.n, made.k),
+    ]
+
+
+def _sizes_across(made: Schedule) -> tuple[int, ...]:
+    """The sizes of elements of rows that may lie across the terms in shared memory."""
+    return (2, 4) if made.fragments else (2,)
 
 
 def _work_of(problem: Problem) -> float:
@@ -65,16 +79,19 @@ def _work_of(problem: Problem) -> float:
 
 
 def _over(problem: Problem, made: Schedule, rows: Space, columns: Space, reduced: Space) -> Problem:
-    a = _with_lines(replace(problem.a, across=rows, along=reduced), made.m, made.k)
-    b = _with_lines(replace(problem.b, across=columns, along=reduced), made.n, made.k)
-    return replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
+    a = replace(problem.a, across=rows, along=reduced)
+    b = replace(problem.b, across=columns, along=reduced)
+    spaces = replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
+    made_copies = with_copies(spaces, made)
+    a = _with_lines(made_copies.a, made.m, made.k, _sizes_across(made))
+    return replace(made_copies, a=a, b=_with_lines(made_copies.b, made.n, made.k))
 
 
-def _with_lines(operand: Operand, mn: int, k: int) -> Operand:
+def _with_lines(operand: Operand, mn: int, k: int, sizes: tuple[int, ...] = (2,)) -> Operand:
     """An operand with the longest lines that the copy engine brings."""
     for line in LINES:
         made = replace(operand, line_bytes=line)
-        if box_copy(made, shared_tile(made, mn, k)) is not None:
+        if box_copy(made, shared_tile(made, mn, k, sizes)) is not None:
             return made
     return operand
 
@@ -115,7 +132,7 @@ class Plan:
 
     def __init__(self, work: Work) -> None:
         problem, made = work.problem, work.schedule
-        tiles = [shared_tile(problem.a, made.m, made.k), shared_tile(problem.b, made.n, made.k)]
+        tiles = _shared_tiles(problem, made)
         offsets = [0, round_up(tiles[0].bytes, ATOM)]
         self.sides = [
             Side(operand, tile, offset, box_copy(operand, tile) if problem.is_aligned else None)
@@ -138,6 +155,7 @@ class Plan:
             made.stages,
             self.barriers,
             problem.a.dtype,
+            made.fragments,
         )
 
     @property
@@ -167,6 +185,12 @@ class Plan:
         return self.barriers + 2 * self.stages * BARRIER_BYTES
 
     @property
+    def shares_registers(self) -> bool:
+        """Whether warps that load leave registers to those that multiply, which have more than
+        their share of: those of fragments besides the sums."""
+        return self.pipeline.fragments and self.loaders * 32 == GROUP
+
+    @property
     def is_all_copied(self) -> bool:
         """Whether the copy engine reads both operands."""
         return len(self.copies) == len(self.sides)
@@ -181,12 +205,19 @@ def emit_wgmma(work: Work, frame: GridFrame) -> None:
     # All lanes take the warp's number from one: the branch is then known to be the same for all.
     warp = frame.grid.from_lane(frame.over32(frame.number, 32), frame.i32(0))
     with frame.b.when(frame.b.compare("slt", warp, frame.i32(plan.warps))):
+        if plan.shares_registers:
+            engine.take_registers(_MULTIPLIER_REGISTERS)
         _multiply(work, plan, frame, warp)
-    consumers = frame.i32(32 * plan.warps)
-    first = frame.b.compare("eq", frame.number, consumers)
-    loads = frame.b.compare("sge", frame.number, consumers)
-    with frame.b.when(first if plan.is_all_copied else loads):
-        _Producer(work, plan, frame, engine, first).emit()
+    first = frame.b.compare("eq", frame.number, frame.i32(32 * plan.warps))
+    with frame.b.when(frame.b.compare("sge", warp, frame.i32(plan.warps))):
+        if plan.shares_registers:
+            engine.leave_registers(_LOADER_REGISTERS)
+        producer = _Producer(work, plan, frame, engine, first)
+        if not plan.is_all_copied:
+            producer.emit()
+            return
+        with frame.b.when(first):
+            producer.emit()
 
 
 def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> None:
@@ -206,11 +237,10 @@ def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> N
 def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
     """What the warps that multiply do."""
     lane = frame.modulo32(frame.number, 32)
-    group = frame.over32(warp, 4)
 
     def sums_of(tile: Tile) -> list[Value]:
         count = frame.b.binary("sub", tile.end, tile.first)
-        return multiply_blocks(frame, plan.pipeline, tile.done, count, group, lane)
+        return multiply_blocks(frame, plan.pipeline, tile.done, count, warp, lane)
 
     if plan.epilogue is not None:
         places = plan.buffers, plan.read_barriers
@@ -319,13 +349,13 @@ class _Producer:
                     place = frame.at_byte(
                         self._base(number, side), n * shared.bytes // shared.panels
                     )
-                    terms = self._terms(frame.plus32(start, step * n))
+                    terms = self._terms(side.operand.along, frame.plus32(start, step * n))
                     self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
 
-    def _terms(self, start: Value) -> At:
+    def _terms(self, space: Space, start: Value) -> At:
         """The reduced variables at an index; from the end on, places outside of any tensor: a map
         has an element even where there are no terms, and a window has one behind its last."""
-        frame, space = self.frame, self.work.problem.reduced
+        frame = self.frame
         terms, _ = space.at(frame, start)
         begun = frame.b.compare("slt", start, space.size(frame))
         outside = constant(I64, _OUTSIDE)
