@@ -64,6 +64,11 @@ CASES = {
         replace(FRAGMENTS, stages=4, splits=4),
         90,
     ),
+    "rewritten": (
+        Conv(8, 14, 14, 64, 256, 3, 3, pad=(1, 1)).filter_gradient(),
+        replace(FRAGMENTS, stages=4, splits=4, transposed="", rewritten=True),
+        90,
+    ),
     "wgmma fp8": (
         narrow_product(512, 512, 512, FLOAT8, tb=True),
         Schedule("wgmma", 64, 128, 128, 4, 1, stages=4, loaders=1),
@@ -100,7 +105,9 @@ def test_assembles(name):
 
 
 @pytest.mark.skipif(ptxas() is None, reason="no ptxas")
-@pytest.mark.parametrize("name", ["wgmma epilogue", "fragments", "fragments of windows"])
+@pytest.mark.parametrize(
+    "name", ["wgmma epilogue", "fragments", "fragments of windows", "rewritten"]
+)
 def test_sums_stay_in_registers_while_they_are_added_to(name, tmp_path):
     """`ptxas` waits for each product where registers are short, and says so."""
     ptx, target = ptx_of(name)

@@ -64,7 +64,7 @@ def test_buffers_that_may_begin_anywhere_are_read_by_threads():
 
 def test_operands_across_the_terms_in_tf32():
     """A filter is transposed before; for its gradient what comes from above, and windows are read
-    as fragments. What takes longer to transpose than to multiply by threads stays as it is."""
+    as fragments. So is a matrix that a few rows are multiplied by."""
     conv = Conv(64, 28, 28, 256, 512, 3, 3, pad=(1, 1))
     gradient = updated(conv.filter_gradient())
     forward, filters, images = (
@@ -73,9 +73,11 @@ def test_operands_across_the_terms_in_tf32():
     assert (forward.transposed, forward.fragments) == ("b", False)
     assert (filters.transposed, filters.fragments) == ("b", True)
     assert images.transposed == ""
-    assert chosen(matmul(128, 4096, 9216), TF32).transposed == ""
+    assert chosen(matmul(128, 4096, 9216), TF32).turned
     assert chosen(conv.forward(), TF32, aligned=False).transposed == ""
     assert chosen(matmul(512, 512, 512, batch=(4,)), TF32).transposed == ""
+    narrow = Conv(64, 112, 112, 64, 64, 3, 3, pad=(1, 1))  # where a copy would take too long
+    assert chosen(updated(narrow.filter_gradient()), TF32).rewritten
     worth = schedules(problem_of(gradient), TF32, 300)
     assert {made.transposed for made in worth} == {"", "b", "ab"}
 

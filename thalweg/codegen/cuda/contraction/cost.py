@@ -31,7 +31,16 @@ _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
 #: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
-_WIDTH_SHARES = {256: 0.98, 224: 0.92, 192: 0.93, 160: 0.88, 128: 0.86, 96: 0.69, 64: 0.55}
+_WIDTH_SHARES = {
+    256: 0.98,
+    224: 0.92,
+    192: 0.93,
+    160: 0.88,
+    128: 0.86,
+    96: 0.69,
+    64: 0.55,
+    32: 0.37,
+}
 _ONE_GROUP_SHARE = 0.75
 _THREADS_SHARE = 0.2  # where threads bring operands in place of the copy engine
 
@@ -121,7 +130,15 @@ class Cost:
             share = _WARP_SHARE if capability >= 90 else 0.85
             return rate * share * min(1.0, (made.m * made.n / (128 * 128)) ** 0.5)
         share = _WIDTH_SHARES.get(made.n, 0.6) * (1.0 if made.m >= 128 else _ONE_GROUP_SHARE)
+        share *= self._rewriting_share() if made.rewritten else 1.0
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
+
+    def _rewriting_share(self) -> float:
+        """What is left to tensor cores of shared memory, where columns are written a second time:
+        each operand comes once, rows are read once, and columns by every group of warps."""
+        made = self.made
+        accesses = 2 * made.m + (1 + made.m // 64) * made.n
+        return accesses / (accesses + 2 * made.n)
 
     def _way_out(self) -> float:
         """The stores of a tile; with buffers, memory is read and written meanwhile."""

@@ -31,13 +31,13 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
-_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own
+_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own; any up to here
 _MIN_SPLIT_DEPTH = 4  # blocks of terms of such a part
 _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones are as good
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
-_MAX_FRAGMENT_COLUMNS = 192  # for which there are registers besides the fragments of rows
+_MAX_TURNED_ROWS = 256  # that are columns then: their results do not lie side by side
 _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
@@ -57,8 +57,8 @@ _WARPS = (
 )  # fmt: skip
 # (rows, columns) of one by wgmma
 _GROUPS = (
-    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (64, 256),
-    (64, 128), (64, 64),
+    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (128, 32),
+    (64, 256), (64, 128), (64, 64),
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Sche
 def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
     found: list[tuple[Schedule, float]] = []
     for tile, padded in _tiles(problem, target):
-        is_copied = tile.loaders != _OWN_LOADERS or tile.fragments
+        is_copied = tile.loaders != _OWN_LOADERS or tile.fragments or tile.rewritten
         price = partial(Cost, padded, target, is_copied=is_copied)
         found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
     return found
@@ -96,7 +96,7 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
     if tile.buffers:
         return
     if tile.unit == "wgmma":
-        for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
+        for splits in _splits(depth, tiles, units):
             made = replace(tile, splits=splits)
             if Work(problem, made).parts_bytes <= _MAX_PARTS:
                 yield made
@@ -109,9 +109,11 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
             yield replace(tile, workers=workers)
 
 
-def _splits(depth: int, most: int) -> list[int]:
-    """Numbers of parts, of which none is empty and each has some blocks of terms."""
-    wanted = range(2, min(most, _MAX_SPLITS, depth // _MIN_SPLIT_DEPTH) + 1)
+def _splits(depth: int, tiles: int, units: int) -> list[int]:
+    """Numbers of parts, of which none is empty and each has some blocks of terms; many only where
+    few tiles would leave multiprocessors idle."""
+    most = min(_MAX_WAVES * units // tiles, depth // _MIN_SPLIT_DEPTH)
+    wanted = {*range(2, min(most, _MAX_SPLITS) + 1), min(most, units // tiles)} - {0, 1}
     return sorted({-(-depth // -(-depth // splits)) for splits in wanted})
 
 
@@ -128,49 +130,53 @@ def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Pro
         for deep in _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem)):
             yield deep, problem
     if target.capability == _GROUPS_CAPABILITY:
-        for m, n in _fitting(problem, _GROUPS):
-            yield from _grouped(problem, target, m, n, terms)
+        for made in _grouped(problem, terms):
+            yield from _fed(problem, target, made)
 
 
-def _grouped(
-    problem: Problem, target: CudaTarget, m: int, n: int, terms: int
-) -> Iterator[tuple[Schedule, Problem]]:
-    """A tile by wgmma; the tiles of all multiprocessors at once are about a square."""
-    tile = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
-    for made in _turned(problem, tile):
-        yield from _fed(problem, target, made)
+def _grouped(problem: Problem, terms: int) -> Iterator[Schedule]:
+    """Tiles by wgmma; those of all multiprocessors at once are about a square.
 
-
-def _turned(problem: Problem, made: Schedule) -> Iterator[Schedule]:
-    """A tile by wgmma of operands as they lie in memory, and where that is across the terms, which
-    tensor cores do not take of all dtypes, with all of those transposed, or all but the first, of
-    which warps read fragments."""
-    yield made
+    Tensor cores take elements of some sizes only where those lie along the terms. Operands that lie
+    across them are transposed, the second one in shared memory too, or all but the first, of which
+    warps read fragments. So they may of a large second operand: a few rows are its columns then.
+    """
+    tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
+    yield from tiles
     sides = {"a": problem.a, "b": problem.b}
     across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
     if across:
-        yield replace(made, transposed=across)
+        yield from (replace(made, transposed=across) for made in tiles)
     if across == "ab" and problem.a.is_plain:
-        yield replace(made, transposed="b", fragments=True)
+        yield from (replace(made, transposed="b", fragments=True) for made in tiles)
+    if "b" in across:
+        yield from (replace(made, fragments=across == "ab", rewritten=True) for made in tiles)
+    if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
+        for m, n in _fitting(problem.turned, _GROUPS):
+            yield replace(_group_tile(m, n, terms), fragments=True, turned=True)
+
+
+def _group_tile(m: int, n: int, terms: int) -> Schedule:
+    return Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
 
 
 def _fed(
     problem: Problem, target: CudaTarget, made: Schedule
 ) -> Iterator[tuple[Schedule, Problem]]:
-    """The same with the warps that bring operands, and stages of those in shared memory."""
+    """A tile by wgmma with the warps that bring operands, and stages of those in shared memory."""
     padded = wgmma.padded(problem, made)
     plan = wgmma.Plan(Work(padded, made))
     is_copied = plan.is_all_copied
-    if made.transposed and not is_copied:
+    if (made.transposed or made.fragments or made.rewritten) and not plan.is_usable:
         return
     own = [side.operand for side in plan.sides if side.copy is None]
     if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
         return
     if own and made.n > _MAX_OWN_COLUMNS:
         return
-    made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
-    if made.fragments and made.m >= _MIN_SHARED_ROWS and made.n > _MAX_FRAGMENT_COLUMNS:
-        made = replace(made, loaders=_OWN_LOADERS)  # a whole group, that leaves registers
+    is_group = made.m >= _MIN_SHARED_ROWS and wgmma.needs_registers(made.fragments, made.n)
+    is_alone = is_copied and not made.rewritten and not is_group
+    made = replace(made, loaders=1 if is_alone else _OWN_LOADERS)
     for candidate in _stored_ways(padded, made):
         plan = wgmma.Plan(Work(padded, candidate))
         stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))

@@ -88,6 +88,18 @@ class Problem:
     is_aligned: bool  # all buffers begin at multiples of 16 bytes
 
     @property
+    def turned(self) -> Problem:
+        """The same with rows for columns and columns for rows."""
+        return replace(
+            self,
+            kernel=swapped(self.kernel),
+            rows=self.columns,
+            columns=self.rows,
+            a=self.b,
+            b=self.a,
+        )
+
+    @property
     def first_word(self) -> int:
         """The number of the first argument word that is a run-time size."""
         return len(self.kernel.arguments) + 2

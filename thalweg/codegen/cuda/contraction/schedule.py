@@ -25,7 +25,9 @@ class Schedule:
     multiprocessor: while one multiplies, another may wait or store. Of the operands `transposed`
     names ("a", "b", "ab"), copies that lie along the terms are made by launches before. With
     `fragments`, the first operand lies across the terms in shared memory, and warps read their
-    fragments of it to registers.
+    fragments of it to registers. `turned`, columns are rows and rows are columns: the second
+    operand is the first. With `rewritten`, some of the warps that load write tiles of the second
+    operand, which lie across the terms, a second time along them.
     """
 
     unit: Unit
@@ -43,6 +45,8 @@ class Schedule:
     residents: int = 1
     transposed: str = ""
     fragments: bool = False
+    turned: bool = False
+    rewritten: bool = False
 
     @property
     def summary(self) -> str:
@@ -53,7 +57,8 @@ class Schedule:
         counts["residents"] = self.residents if self.residents > 1 else 0
         parts += [f"{count} {name}" for name, count in counts.items() if count]
         parts += [f"{name} transposed" for name in self.transposed]
-        return ", ".join([*parts, *(["fragments"] if self.fragments else [])])
+        ways = ("fragments", "turned", "rewritten")
+        return ", ".join([*parts, *(way for way in ways if getattr(self, way))])
 
     @property
     def has_parts(self) -> bool:

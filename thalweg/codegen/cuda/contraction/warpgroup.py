@@ -26,6 +26,7 @@ from thalweg.codegen.cuda.contraction.helpers import (
     unpacked,
 )
 from thalweg.codegen.cuda.contraction.layout import SharedTile
+from thalweg.codegen.cuda.contraction.stages import Stages
 from thalweg.codegen.cuda.contraction.warp_instructions import MMA_NAMES, STEP_BYTES, elements
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.llvm.builder import (
@@ -91,11 +92,11 @@ class Pipeline:
     a: SharedTile
     b: SharedTile
     b_offset: int  # of the second tile in a stage
-    stage: int
-    stages: int
-    barriers: int  # the full ones, then the empty ones
+    stages: Stages
     dtype: np.dtype[Any]
     fragments: bool = False  # of the first tile are read to registers
+    is_ordered: bool = False  # terms are those of `transposition.ORDER`
+    rewritten: bool = False  # the second tile, after it is there
 
     @property
     def columns(self) -> int:
@@ -121,9 +122,8 @@ def multiply_blocks(
     are columns 2t and 2t + 1 of row 16 · warp + g, sums 2 and 3 those of row g + 8."""
     b, kind = frame.b, struct(FLOAT, pipeline.sums)
     elected = b.convert("zext", b.compare("eq", lane, frame.i32(0)), "i32")
-    turn = frame.over32(first, pipeline.stages)
-    parity = b.binary("and", turn, frame.i32(1))
-    given = [frame.modulo32(first, pipeline.stages), parity, count, elected]
+    stages = pipeline.stages
+    given = [frame.modulo32(first, stages.count), stages.parity(frame, first), count, elected]
     given += _rows_of(frame, pipeline, warp, lane)
     if frame.target.is_emulated:
         helpers = Helpers(frame)
@@ -144,9 +144,12 @@ def _rows_of(frame: GridFrame, pipeline: Pipeline, warp: Value, lane: Value) -> 
         return [frame.times32(frame.over32(warp, 4), Descriptor(pipeline.a).rows)]
     row, term = frame.over32(lane, 4), frame.modulo32(lane, 4)
     row = frame.plus32(row, frame.times32(warp, ROWS // 4))
+    near, far = (2, 1) if pipeline.is_ordered else (1, 4)  # from lane to lane, and half to half
     return [
         pipeline.a.boxed_offset(
-            frame, frame.plus32(row, 8 * lower), frame.plus32(frame.times32(term, 2), second)
+            frame,
+            frame.plus32(row, 8 * lower),
+            frame.plus32(frame.times32(term, near), far * second),
         )
         for lower, second in FRAGMENT
     ]
@@ -166,26 +169,39 @@ def _product(pipeline: Pipeline, step: int, sums: str) -> str:
     )
 
 
-_WAIT = """mad.lo.u32 at, st, 8, {base};
-W{label}:
-mbarrier.try_wait.parity.shared::cta.b64 p, [at+{full}], ph; @!p bra W{label};
-mad.lo.u32 fa, st, {size}, {base};
-"""  # for a stage; `fa` is where it begins
-_FREE = """setp.gt.u32 q, it, 0; and.pred q, q, e;
-@q mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
-mov.u32 last, at;
-"""  # the stage before
-_NEXT = """add.u32 st, st, 1; setp.eq.u32 p, st, {stages};
+def _wait(pipeline: Pipeline, base: str, label: str) -> str:
+    """Wait for a stage; `fa` is where it begins then."""
+    stages = pipeline.stages
+    firsts = [stages.barriers, *([stages.rewritten] if pipeline.rewritten else [])]
+    waits = [
+        f"W{number}{label}${{:uid}}:\n"
+        f"mbarrier.try_wait.parity.shared::cta.b64 p, [at+{first}], ph; "
+        f"@!p bra W{number}{label}${{:uid}};"
+        for number, first in enumerate(firsts)
+    ]
+    return "\n".join(
+        [f"mad.lo.u32 at, st, 8, {base};", *waits, f"mad.lo.u32 fa, st, {stages.size}, {base};"]
+    )
+
+
+def _free(pipeline: Pipeline) -> str:
+    """Free the stage before."""
+    return f"""setp.gt.u32 q, it, 0; and.pred q, q, e;
+@q mbarrier.arrive.shared::cta.b64 _, [last+{pipeline.stages.empty}];
+mov.u32 last, at;"""
+
+
+def _next(pipeline: Pipeline, blocks: str) -> str:
+    """Go on to the next stage; `p` is whether there is one."""
+    return f"""add.u32 st, st, 1; setp.eq.u32 p, st, {pipeline.stages.count};
 @p mov.u32 st, 0; @p xor.b32 ph, ph, 1;
-add.u32 it, it, 1; setp.lt.u32 p, it, {blocks};
-"""
+add.u32 it, it, 1; setp.lt.u32 p, it, {blocks};"""
 
 
 def _inline_blocks(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
     count = pipeline.sums
     sums = ", ".join(f"${n}" for n in range(count))
     base, first, parity, blocks, elected, rows = (f"${2 * count + n}" for n in range(6))
-    full, empty = pipeline.barriers, pipeline.barriers + 8 * pipeline.stages
     left = Descriptor(pipeline.a).bits
     right = Descriptor(pipeline.b).bits + (pipeline.b_offset >> 4)
     products = "".join(_product(pipeline, step, sums) for step in range(pipeline.steps))
@@ -194,17 +210,17 @@ def _inline_blocks(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
 setp.ne.u32 e, {elected}, 0; mov.u32 it, 0; mov.u32 st, {first}; mov.u32 ph, {parity};
 mov.u32 last, {base};
 L${{:uid}}:
-{_WAIT.format(base=base, label="${:uid}", full=full, size=pipeline.stage)}
+{_wait(pipeline, base, "")}
 shr.u32 fa, fa, 4; and.b32 fa, fa, {_FIELD};
 cvt.u64.u32 wide, fa; add.s64 db, wide, {right}; cvt.u64.u32 da, {rows};
 add.s64 wide, wide, da; add.s64 da, wide, {left};
 wgmma.fence.sync.aligned;
 {products}wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;
-{_FREE.format(empty=empty)}
-{_NEXT.format(stages=pipeline.stages, blocks=blocks)}
+{_free(pipeline)}
+{_next(pipeline, blocks)}
 @p bra L${{:uid}};
 wgmma.wait_group.sync.aligned 0;
-@e mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
+@e mbarrier.arrive.shared::cta.b64 _, [last+{pipeline.stages.empty}];
 }}"""
     return _inline(b, pipeline, text, given)
 
@@ -222,7 +238,7 @@ def _inline(b: Builder, pipeline: Pipeline, text: str, given: list[Value]) -> Va
 # Rows by registers
 
 #: A thread's registers of rows in a product: whether each is 8 rows lower, and whether of the
-#: second four terms. Terms are those of `transposition.ORDER`: lane t has 2t and 2t + 1 of eight.
+#: second four terms. Lane t has terms t and t + 4 of eight, or 2t and 2t + 1 in another order.
 FRAGMENT = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
@@ -231,35 +247,30 @@ def _inline_fragments(b: Builder, pipeline: Pipeline, given: list[Value]) -> Val
     half a block of terms are under way, the other half, or the next block's, is read."""
     count, half = pipeline.sums, pipeline.steps // 2
     base, first, parity, blocks, elected, *rows = (f"${2 * count + n}" for n in range(9))
-    full, empty = pipeline.barriers, pipeline.barriers + 8 * pipeline.stages
     sets = [[f"{letter}{n}" for n in range(len(FRAGMENT) * half)] for letter in "xy"]
     right = Descriptor(pipeline.b).bits + (pipeline.b_offset >> 4)
-
-    def wait(label: str) -> str:
-        label = f"{label}${{:uid}}"
-        return _WAIT.format(base=base, label=label, full=full, size=pipeline.stage)
 
     text = f"""{{
 .reg .pred p, q, e; .reg .b32 it, st, ph, at, last, fa, fr; .reg .b64 db, xb;
 .reg .b32 {", ".join([*sets[0], *sets[1]])};
 setp.ne.u32 e, {elected}, 0; mov.u32 it, 0; mov.u32 st, {first}; mov.u32 ph, {parity};
 mov.u32 last, {base};
-{wait("A")}
+{_wait(pipeline, base, "A")}
 {_loads(pipeline, sets[0], rows, 0)}
 L${{:uid}}:
 shr.u32 fr, fa, 4; and.b32 fr, fr, {_FIELD}; cvt.u64.u32 db, fr; add.s64 db, db, {right};
 {_products(pipeline, sets[0], 0)}
-{_FREE.format(empty=empty)}
+{_free(pipeline)}
 {_loads(pipeline, sets[1], rows, half)}
 {_products(pipeline, sets[1], half)}
-{_NEXT.format(stages=pipeline.stages, blocks=blocks)}
+{_next(pipeline, blocks)}
 @!p bra E${{:uid}};
-{wait("B")}
+{_wait(pipeline, base, "B")}
 {_loads(pipeline, sets[0], rows, 0)}
 bra L${{:uid}};
 E${{:uid}}:
 wgmma.wait_group.sync.aligned 0;
-@e mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
+@e mbarrier.arrive.shared::cta.b64 _, [last+{pipeline.stages.empty}];
 }}"""
     return _inline(b, pipeline, text, given)
 
@@ -299,13 +310,17 @@ def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
     sums = b.stack(FLOAT, pipeline.sums)
     for number in range(pipeline.sums):
         b.store(constant(FLOAT, 0), b.element(sums, "float", constant(I64, number)))
-    stages, one = pipeline.stages, constant(I32, 1)
+    stages, one = pipeline.stages.count, constant(I32, 1)
     with b.loop(constant(I32, 0), count, one, [first, parity]) as loop:
         stage, parity = loop.carried
         barrier = b.binary("mul", stage, constant(I32, 8))
-        full = b.element(base, "i8", b.binary("add", barrier, constant(I32, pipeline.barriers)))
+        first = constant(I32, pipeline.stages.barriers)
+        full = b.element(base, "i8", b.binary("add", barrier, first))
         _call(b, "emulated.mbarrier.wait", [grid, full, parity], write_wait)
-        start = b.binary("mul", stage, constant(I32, pipeline.stage))
+        if pipeline.rewritten:
+            rewritten = b.element(full, "i8", constant(I64, 16 * stages))
+            _call(b, "emulated.mbarrier.wait", [grid, rewritten, parity], write_wait)
+        start = b.binary("mul", stage, constant(I32, pipeline.stages.size))
         wide = b.convert("zext", b.binary("lshr", start, constant(I32, 4)), "i64")
         a, c = Descriptor(pipeline.a), Descriptor(pipeline.b)
         right = c.bits + (pipeline.b_offset >> 4)
