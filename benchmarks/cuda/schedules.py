@@ -45,7 +45,10 @@ def variants(problem: Any, target: Any, most: int) -> list[Any]:
     from thalweg.codegen.cuda.contraction.plan import schedules
 
     ranked = schedules(problem, target, 200)
-    distinct = {(s.unit, s.m, s.n, s.splits > 1, s.buffers > 0): s for s in reversed(ranked)}
+    distinct = {
+        (s.unit, s.m, s.n, s.splits > 1, s.buffers > 0, s.residents, s.chunk): s
+        for s in reversed(ranked)
+    }
     likely = sorted(distinct.values(), key=ranked.index)[:most]
     plain = next((s for s in ranked if s.buffers == 0 and s.unit == "wgmma"), None)
     shared = next((s for s in ranked if s.residents > 1), None)
