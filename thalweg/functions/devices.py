@@ -84,6 +84,9 @@ class EagerDevices:
 _options: list[SessionOptions] = [SessionOptions()]
 _devices: list[EagerDevices] = []
 
+#: Grows when devices were found again: what was planned before is for others.
+generation = [0]
+
 
 def eager_devices() -> EagerDevices:
     """The devices, found when they are first asked for."""
@@ -93,6 +96,13 @@ def eager_devices() -> EagerDevices:
 
 
 def use_devices(options: SessionOptions) -> None:
-    """Find devices again, by these options: what was planned for others must be planned again."""
+    """Find devices again, by these options."""
     _options[:] = [options]
+    generation[0] += 1
     _devices.clear()
+
+
+def forget_lost() -> None:
+    """Do without devices that an error has closed, from now on."""
+    if any(device.is_lost for device in eager_devices().all):
+        use_devices(_options[0])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.bare_graph import BareGraph
-from thalweg.functions.devices import eager_devices, resources
+from thalweg.functions.devices import eager_devices, generation, resources
 from thalweg.functions.kinds import OutputKind, kinds
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
@@ -338,7 +338,7 @@ class EagerGraph(threading.local, BareGraph):
         if before.closed:
             before.finish()
         trace = self.trace
-        if len(trace.nodes) > _MAX_NODES:
+        if len(trace.nodes) > _MAX_NODES or trace.generation != generation[0]:
             trace = self.trace = Trace(self)
             trace._devices = self._devices
         self.lazy_trace = lazy_trace = LazyTrace(trace)
@@ -488,12 +488,14 @@ class _Request:
 
 
 def requested_device(graph: Any) -> str:
-    """What the open device scopes of a graph ask for."""
+    """What the open device scopes of a graph ask for, and nodes to be beside."""
     request = _Request()
     for choose in reversed(graph._devices):
         if choose is None:
             break
         request.device = choose(request)
+    for peer in graph._colocation:
+        request.device = peer.device
     return request.device
 
 

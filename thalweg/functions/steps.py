@@ -8,14 +8,16 @@ which compiles for the shapes that come, as plans of sessions do.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.device.device import Device
-from thalweg.functions.devices import eager_devices, resources
+from thalweg.functions.devices import eager_devices, forget_lost, generation, resources
 from thalweg.functions.trace import REFERENCE, VALUE, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.analysis.node_effects import reference_roots
@@ -142,7 +144,7 @@ class AcceleratedStep(PlannedStep):
         planned = plan(step, devices.all, placer, COMPILES)
         placement = placer.place([tensor.op for tensor in step.fetches])
         self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
-        self._upload = devices.copy_of
+        self._upload, self._generation = devices.copy_of, generation[0]
         #: For feeds that GPUs take, by number: the device.
         self._takers: dict[int, Device] = {}
         for part in planned.partitions:
@@ -161,19 +163,21 @@ class AcceleratedStep(PlannedStep):
         kept: Collection[int] | None = None,
     ) -> list[Any]:
         given = [*values]
-        for number, device in self._takers.items():
-            if type(given[number]) is np.ndarray and (kept is None or number in kept):
-                given[number] = self._upload(given[number], device)
-        if self.path is not None and self.path.executable.device.is_host:
-            given = host_arrays(given)
-        results = super().run(given, cells, streams)
-        _freeze(results)
-        return results
+        try:
+            for number, device in self._takers.items():
+                if type(given[number]) is np.ndarray and (kept is None or number in kept):
+                    given[number] = self._upload(given[number], device)
+            if self.path is not None and self.path.executable.device.is_host:
+                given = host_arrays(given)
+            return _frozen(super().run(given, cells, streams))
+        except errors.InternalError:
+            forget_lost()  # what comes later is planned without the device
+            raise
 
     def bind(self, arrays: Sequence[Any], kept: Collection[int] | None = None) -> Bound | None:
         if self.path is None:
             return None
-        device, upload = self.path.executable.device, self._upload
+        device = self.path.executable.device
         found = super().bind(host_arrays(arrays) if device.is_host else arrays)
         if found is None:
             return None
@@ -181,25 +185,37 @@ class AcceleratedStep(PlannedStep):
         if device.is_host:
             return lambda context, given, cells: program(context, host_arrays(given), cells), shapes
         places = range(len(arrays)) if kept is None else kept
+        return self._located(program, device, places), shapes
+
+    def _located(
+        self, program: BoundProgram, device: Device, kept: Collection[int]
+    ) -> BoundProgram:
+        """A program of a GPU, given arrays of the host."""
+        upload, made = self._upload, self._generation
 
         def run(context: Any, given: Sequence[Any], cells: Any) -> list[Any] | None:
+            if generation[0] != made:
+                return None  # the device is gone
             located = [*given]
-            for place in places:
-                if type(located[place]) is np.ndarray:
-                    located[place] = upload(located[place], device)
-            results = program(context, located, cells)
-            if results is not None:
-                _freeze(results)
-            return results
+            try:
+                for place in kept:
+                    if type(located[place]) is np.ndarray:
+                        located[place] = upload(located[place], device)
+                results = program(context, located, cells)
+            except errors.InternalError:
+                forget_lost()
+                raise
+            return None if results is None else _frozen(results)
 
-        return run, shapes
+        return run
 
 
-def _freeze(results: Sequence[Any]) -> None:
-    """Nobody writes to what a step gave."""
+def _frozen(results: list[Any]) -> list[Any]:
+    """What a step gave, to which nobody writes."""
     for result in results:
         if type(result) is not np.ndarray and isinstance(result, Buffer):
             result.freeze()
+    return results
 
 
 def planned_step(step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> PlannedStep:
@@ -236,16 +252,9 @@ class RecordedStep:
         path = self.step and self.step.path
         self._inputs = [self.values[number] for number in path.inputs] if path else []
         self._cells = [self.references[number] for number in self.step.cells] if self.step else []
-
-    @property
-    def devices(self) -> list[str] | None:
-        """The devices of what is wanted, "" for variables; None where all is on the CPU."""
         found = None if self.step is None else self.step.devices
-        return (
-            None
-            if found is None
-            else self._with_cells([*found], dict.fromkeys(self.cells.values(), ""))
-        )
+        #: of what is wanted, "" for variables; None in a process without GPUs
+        self.devices = None if found is None else self._with_cells([*found], defaultdict(str))
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""
@@ -353,7 +362,7 @@ class _RecordedTrace:
     def _key(self, nodes: Sequence[Node], fetches: Sequence[Tensor]) -> Any:
         """The structure of a step: ops, attributes, wiring, what comes in."""
         numbers: dict[Tensor, int] = {}
-        parts: list[Any] = []
+        parts: list[Any] = [generation[0]]
         for tensor in self._used:
             numbers[tensor] = len(numbers)
             parts.append(tensor.dtype)

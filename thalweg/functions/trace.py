@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.autodiff.custom import CustomGradient
-from thalweg.functions.devices import eager_devices
+from thalweg.functions.devices import eager_devices, generation
 from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs
@@ -245,6 +245,7 @@ class Trace(SubGraph):
     def __init__(self, eager: Any) -> None:
         super().__init__(eager, "eager code")
         self.eager = eager
+        self.generation = generation[0]
         self.root = TraceNode(None, (), (), NO_LEAF)
 
     def _share(self, outer: Graph) -> None:

@@ -49,7 +49,9 @@ class EagerVariable(Variable):
     def _build(
         self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
     ) -> None:
-        request = requested_device(get_default_graph()) if eager_devices().has_gpus else ""
+        request = ""
+        if eager_devices().has_gpus:
+            request = requested_device(get_default_graph()) or EAGER.device_name
         with graphs.pushed(EAGER), EAGER.name_scope(name or "Variable") as scope:
             made: Any = initial_value() if callable(initial_value) else initial_value
             value = convert_to_tensor(made, dtype)

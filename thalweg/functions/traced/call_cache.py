@@ -78,6 +78,8 @@ class CallCache:
 
     def note(self, args: tuple[Any, ...], arguments: Arguments, concrete: ConcreteFunction) -> None:
         """Cache a call that ran, if others like it are known by their arguments alone."""
+        if device_scopes[0]:
+            return
         expected = [one for one in map(_expected, args) if one is not None]
         tensors = [one for one in expected if one.numpy_dtype is not None]
         if len(expected) != len(args) or len(tensors) != len(arguments.tensors):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from thalweg.functions.devices import eager_devices
+from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import PlannedStep, planned_step
 from thalweg.functions.tensors import EagerTensor, known
@@ -64,15 +64,16 @@ class EagerCall:
         self._references = [t for t in self._captured if t.dtype.is_ref_dtype]
         self._values = [t for t in self._captured if not t.dtype.is_ref_dtype]
         self._variables = [v for v in map(variable_of, self._references) if v is not None]
-        self._steps: dict[str, _Planned] = {}  # by the device that the caller's scopes ask for
+        #: by the device that the caller's scopes ask for, among those that there were
+        self._steps: dict[tuple[int, str], _Planned] = {}
 
     @property
     def _planned(self) -> _Planned | None:
         """The step as it is called now; None where there is nothing to do."""
-        device = EAGER.device_name
-        found = self._steps.get(device)
+        key = generation[0], EAGER.device_name
+        found = self._steps.get(key)
         if found is None and (self._body.outputs or self._body.targets):
-            found = self._steps[device] = self._plan(device)
+            found = self._steps[key] = self._plan(key[1])
         return found
 
     def _plan(self, device: str) -> _Planned:
@@ -83,7 +84,7 @@ class EagerCall:
         feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
         references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
         for tensor, variable in zip(references, self._references, strict=True):
-            tensor.op.device = variable.device if device or eager_devices().has_gpus else ""
+            tensor.op.device = variable.device if eager_devices().has_gpus else ""
         for node in graph.nodes if device else ():
             if not node.device and not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
                 node.device = device
