@@ -66,10 +66,11 @@ class EagerDevices:
         found = self._preferred.feasible(DeviceSpec.from_string(request), kinds)
         return self[(found or self._preferred.feasible(DeviceSpec(), kinds))[0]]
 
-    def copy_of(self, array: Array, device: Device) -> Any:
+    def copy_of(self, array: Array, dtype: Any, device: Device) -> Any:
         """An array of the host that nobody writes to, in the memory of a device: copied once, and
-        kept there as long as the array is held. Small ones stay what they are."""
-        if array.nbytes <= _MAX_STAGED:
+        kept there as long as the array is held. Those that are small or are to be converted stay
+        what they are."""
+        if array.nbytes <= _MAX_STAGED or array.dtype != dtype:
             return array
         key = id(array)
         found = self._copies.get(key)

@@ -71,6 +71,7 @@ class EagerGraph(threading.local, BareGraph):
         self.trace = Trace(self)
         self.lazy_trace = LazyTrace(self.trace)
         self.tapes: list[Any] = []
+        self.device_name = ""  # what the open device scopes ask for
         self._counter = 0
         self._seed: int | None = None
         self._unseeded = Stream(0, 0)
@@ -292,11 +293,6 @@ class EagerGraph(threading.local, BareGraph):
 
     # Devices
 
-    @property
-    def device_name(self) -> str:
-        """What the open scopes ask for."""
-        return requested_device(self)
-
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
         """Ask for a device for what is recorded: without GPUs, everything is in one place."""
         if not eager_devices().has_gpus or callable(device_name_or_function):
@@ -319,6 +315,7 @@ class EagerGraph(threading.local, BareGraph):
     def _scoped(self, scopes: list[Any]) -> None:
         """Have these device scopes open, for the nodes of the hidden graph too."""
         self._devices = self.trace._devices = scopes
+        self.device_name = requested_device(self)
         lazy_trace = self.lazy_trace
         with lazy_trace.lock:
             if not lazy_trace.closed:

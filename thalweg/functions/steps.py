@@ -36,7 +36,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import host_arrays
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import execute, on_device
-from thalweg.runtime.fast_path import BoundProgram, fast_path
+from thalweg.runtime.fast_path import BoundProgram, FastPath, fast_path
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
@@ -145,6 +145,7 @@ class AcceleratedStep(PlannedStep):
         placement = placer.place([tensor.op for tensor in step.fetches])
         self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
         self._upload, self._generation = devices.copy_of, generation[0]
+        self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
         #: For feeds that GPUs take, by number: the device.
         self._takers: dict[int, Device] = {}
         for part in planned.partitions:
@@ -166,13 +167,12 @@ class AcceleratedStep(PlannedStep):
         try:
             for number, device in self._takers.items():
                 if type(given[number]) is np.ndarray and (kept is None or number in kept):
-                    given[number] = self._upload(given[number], device)
+                    given[number] = self._upload(given[number], self._dtypes[number], device)
             if self.path is not None and self.path.executable.device.is_host:
                 given = host_arrays(given)
             return _frozen(super().run(given, cells, streams))
-        except errors.InternalError:
-            forget_lost()  # what comes later is planned without the device
-            raise
+        except errors.OpError as error:
+            raise self._failed(error) from error
 
     def bind(self, arrays: Sequence[Any], kept: Collection[int] | None = None) -> Bound | None:
         if self.path is None:
@@ -192,6 +192,7 @@ class AcceleratedStep(PlannedStep):
     ) -> BoundProgram:
         """A program of a GPU, given arrays of the host."""
         upload, made = self._upload, self._generation
+        dtypes = [self._dtypes[number] for number in cast("FastPath", self.path).inputs]
 
         def run(context: Any, given: Sequence[Any], cells: Any) -> list[Any] | None:
             if generation[0] != made:
@@ -200,14 +201,20 @@ class AcceleratedStep(PlannedStep):
             try:
                 for place in kept:
                     if type(located[place]) is np.ndarray:
-                        located[place] = upload(located[place], device)
+                        located[place] = upload(located[place], dtypes[place], device)
                 results = program(context, located, cells)
-            except errors.InternalError:
-                forget_lost()
-                raise
+            except errors.OpError as error:
+                raise self._failed(error) from error
             return None if results is None else _frozen(results)
 
         return run
+
+    def _failed(self, error: errors.OpError) -> errors.OpError:
+        """An error of a device, at a node of the step. Where it has closed the device, what comes
+        later is planned without that."""
+        if isinstance(error, errors.InternalError):
+            forget_lost()
+        return error if error.op is not None else error.at(self.context.node)
 
 
 def _frozen(results: list[Any]) -> list[Any]:

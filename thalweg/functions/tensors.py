@@ -24,6 +24,7 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import identity
 from thalweg.ops.core.buffer import HOST, Buffer
+from thalweg.ops.core.compilable import is_number
 from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
@@ -221,6 +222,10 @@ class EagerTensor(Tensor):
                 None, None, f"No device matches '{request}': this process has no GPU"
             )
         eager_devices().check(request)
+        if not is_number(self.dtype.base_dtype):
+            raise errors.InvalidArgumentError(
+                None, None, f"A GPU has no values of the dtype {self.dtype.name}"
+            )
         return self if self.device.endswith(request) else self._copied(request)
 
     def _copied(self, device: str) -> Tensor:

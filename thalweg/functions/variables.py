@@ -199,7 +199,10 @@ class EagerVariable(Variable):
         return self
 
     def __deepcopy__(self, memo: Any) -> Variable:
-        copy = Variable(self.numpy(), trainable=self.trainable, name=self._name, dtype=self.dtype)
+        with EAGER.device(self.device):
+            copy = Variable(
+                self.numpy(), trainable=self.trainable, name=self._name, dtype=self.dtype
+            )
         memo[id(self)] = copy
         return copy
 

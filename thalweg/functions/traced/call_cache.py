@@ -46,6 +46,7 @@ class CallKind:
     shapes: list[TensorShape]
     has_effects: bool
     packed: Any  # how results are packed, where they are more than a tensor
+    device: str  # what the scopes around the call ask for
 
 
 class CallCache:
@@ -60,9 +61,12 @@ class CallCache:
 
     def run(self, args: tuple[Any, ...]) -> Any:
         """The result of a call of a cached kind; MISSED for other ones."""
-        if EAGER.tapes or device_scopes[0]:
+        if EAGER.tapes:
             return MISSED
+        device = EAGER.device_name if device_scopes[0] else ""
         for kind in self._kinds:
+            if kind.device != device:
+                continue
             arrays = _arrays(kind, args)
             if arrays is None:
                 continue
@@ -78,8 +82,6 @@ class CallCache:
 
     def note(self, args: tuple[Any, ...], arguments: Arguments, concrete: ConcreteFunction) -> None:
         """Cache a call that ran, if others like it are known by their arguments alone."""
-        if device_scopes[0]:
-            return
         expected = [one for one in map(_expected, args) if one is not None]
         tensors = [one for one in expected if one.numpy_dtype is not None]
         if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
@@ -91,7 +93,8 @@ class CallCache:
         packed = None if concrete.results.is_single else concrete.results.packed
         if found.devices is not None:
             packed = _labelled(packed, found.devices)
-        kind = CallKind(expected, found.run, dtypes, shapes, concrete.has_effects, packed)
+        effects, device = concrete.has_effects, EAGER.device_name
+        kind = CallKind(expected, found.run, dtypes, shapes, effects, packed, device)
         self._kinds = [kind, *self._kinds][:_MAX_KINDS]
 
 
