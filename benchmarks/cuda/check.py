@@ -69,6 +69,28 @@ def products(a: Any, b: Any) -> list[Any]:
     return [y, *tf.gradients(y, [a, b])]
 
 
+def gelu(x: Any, w: Any, v: Any) -> list[Any]:
+    """A product with a GELU, and the gradients of it before another product."""
+    u = tf.matmul(x, w)
+    y = tf.matmul(0.5 * u * (1.0 + tf.tanh(0.8 * (u + 0.04 * u * u * u))), v)
+    return [y, *tf.gradients(y, [x, w, v])]
+
+
+def cross_entropy(x: Any) -> list[Any]:
+    """A softmax cross entropy and its gradient."""
+    labels = np.arange(int(x.shape[0])) * 7 % int(x.shape[1])
+    logits = tf.cast(8 * x, tf.float32)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return [loss, *tf.gradients(loss, [x])]
+
+
+def functions(x: Any) -> list[Any]:
+    """Functions that are instructions of GPUs, or nearly."""
+    near = [tf.tanh(x), tf.exp(x), tf.sqrt(abs(x)), tf.sigmoid(x), x / (1 + x * x)]
+    wide = tf.cast(x, tf.float32)
+    return [*near, tf.exp(20 * wide), tf.exp(-20 * abs(wide)), tf.tanh(wide)]
+
+
 def special(x: Any) -> list[Any]:
     """Conversions out of range, shifts by any count, the next float."""
     wide = x * 1e18
@@ -108,6 +130,9 @@ CASES = {
     "pooling 3x3, all places": Case(pooling(3, 1, "SAME"), [(16, 28, 28, 192)]),
     "pooling 2x2": Case(pooling(2, 2, "VALID"), [(16, 56, 56, 64)]),
     "layer norm": Case(layer_norm, [(4096, 768), (768,)]),
+    "GELU of products": Case(gelu, [(512, 768), (768, 3072), (3072, 768)]),
+    "cross entropy of long rows": Case(cross_entropy, [(256, 50304)], limit=4e-3),
+    "functions": Case(functions, [(1 << 16,)], limit=4e-3),
     "float32 products": Case(products, [(256, 5000), (5000, 300)], "float32", 1e-5),
     "long float32 sums": Case(lambda a, b: [tf.matmul(a, b)], [(8, 1 << 20), (1 << 20, 8)],
                               "float32", 1e-5),

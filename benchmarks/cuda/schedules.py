@@ -42,7 +42,8 @@ def subjects(name: str) -> dict[str, Any]:
 
 def _kind(made: Any) -> Any:
     fed = made.transposed, made.fragments, made.turned, made.rewritten
-    return made.unit, made.m, made.n, made.splits > 1, made.buffers > 0, fed
+    stored = made.buffers > 0, made.residents, made.chunk
+    return made.unit, made.m, made.n, made.splits > 1, *stored, fed
 
 
 def variants(problem: Any, target: Any, most: int) -> list[Any]:

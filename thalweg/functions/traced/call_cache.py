@@ -6,18 +6,20 @@ structure; the program of a call that matches takes their arrays as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from thalweg.functions.eager import EAGER
+from thalweg.functions.eager import EAGER, device_scopes
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.traced.calls import Runner, run_pending_before
+from thalweg.functions.traced.calls import Runner, label, run_pending_before
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.signature import Arguments
 from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape
+from thalweg.ops.core.buffer import Buffer
 
 _MAX_KINDS = 4
 _VALUES = (int, float, str, bool, type(None))
@@ -44,6 +46,7 @@ class CallKind:
     shapes: list[TensorShape]
     has_effects: bool
     packed: Any  # how results are packed, where they are more than a tensor
+    device: str  # what the scopes around the call ask for
 
 
 class CallCache:
@@ -60,7 +63,10 @@ class CallCache:
         """The result of a call of a cached kind; MISSED for other ones."""
         if EAGER.tapes:
             return MISSED
+        device = EAGER.device_name if device_scopes[0] else ""
         for kind in self._kinds:
+            if kind.device != device:
+                continue
             arrays = _arrays(kind, args)
             if arrays is None:
                 continue
@@ -83,17 +89,29 @@ class CallCache:
         found = concrete.program(arguments.tensors)
         if found is None:
             return
-        program, outputs = found
-        dtypes, shapes = [dtype for dtype, _ in outputs], [shape for _, shape in outputs]
+        dtypes, shapes = [dtype for dtype, _ in found.kinds], [shape for _, shape in found.kinds]
         packed = None if concrete.results.is_single else concrete.results.packed
-        kind = CallKind(expected, program, dtypes, shapes, concrete.has_effects, packed)
+        if found.devices is not None:
+            packed = _labelled(packed, found.devices)
+        effects, device = concrete.has_effects, EAGER.device_name
+        kind = CallKind(expected, found.run, dtypes, shapes, effects, packed, device)
         self._kinds = [kind, *self._kinds][:_MAX_KINDS]
+
+
+def _labelled(packed: Any, devices: Sequence[str]) -> Any:
+    """How results are packed that say on which devices they are."""
+
+    def pack(tensors: list[EagerTensor], done: Any) -> Any:
+        label(tensors, devices)
+        return tensors[0] if packed is None else packed(tensors, done)
+
+    return pack
 
 
 def _expected(value: Any) -> Expected | None:
     if isinstance(value, EagerTensor):
-        array = value.value()
-        if type(array) is not np.ndarray:
+        array = value.located()
+        if not isinstance(array, np.ndarray | Buffer):
             return None
         return Expected(value.dtype, array.dtype, array.shape, None)
     if type(value) is np.ndarray:

@@ -77,6 +77,16 @@ class Buffer(ABC):
         """Let `change` write into the elements."""
 
     @abstractmethod
+    def freeze(self) -> None:
+        """Promise that the elements never change again: readers on the host may then share one
+        copy."""
+
+    @property
+    def host_copy(self) -> Array | None:
+        """The copy that readers on the host share, once there is one."""
+        return None
+
+    @abstractmethod
     def first_rows(self, count: int) -> Buffer:
         """The first rows as a buffer of their own, in the same memory. Nobody may write to it."""
 
@@ -135,6 +145,9 @@ class HostBuffer(Buffer):
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the elements."""
         change(self.array)
+
+    def freeze(self) -> None:
+        """Nothing to do: readers share the memory itself."""
 
     def first_rows(self, count: int) -> HostBuffer:
         """The first rows, in the same memory."""

@@ -52,6 +52,8 @@ _FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first
 _COPY_FILL = 3_500  # the same of a launch that transposes an operand
 _COPY_SHARE = 0.75  # of the memory's rate, that it reaches
 _FILL = 1_200  # cycles until the first operands of a tile are there
+_LATENCY = 2_000  # cycles from a stage that is free to the next operands in it
+_NARROW_OUT = 1.1  # of the way out of a tile in chunks of few columns
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
 _WAY_OUT, _READ_OUT = 0.25, 0.7  # cycles for each sum that threads store, and for each load of it
@@ -117,7 +119,11 @@ class Cost:
         own = sizes[0] / across + sizes[1] / min(rows, made.group)
         rate = _OWN_RATE * (_WARP_OWN_SHARE if made.unit == "mma" else 1.0)
         shared = _SHARED_BLOCK if made.residents > 1 else 1.0
-        return shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
+        full = shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
+        if made.unit != "wgmma":
+            return full
+        ahead = made.stages * (1 + made.residents) / 2  # the other block may be storing
+        return max(full, (_LATENCY + full) / ahead)
 
     def _rate(self) -> float:
         """Products a cycle."""
@@ -147,7 +153,8 @@ class Cost:
         computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS) * _FUNCTION_OUT
         size = made.m * made.n
         if made.buffers:
-            return size * (_STAGED_OUT + computed)
+            narrow = _NARROW_OUT if made.chunk else 1.0
+            return size * (_STAGED_OUT + computed) * narrow
         if made.turned:
             return size * (_SCATTERED_OUT + computed)
         return size * (_WAY_OUT + computed + _READ_OUT * len(varying_loads(self.problem)))

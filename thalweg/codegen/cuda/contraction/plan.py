@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from thalweg.codegen.cuda.contraction import mma, wgmma
 from thalweg.codegen.cuda.contraction.cost import Cost
-from thalweg.codegen.cuda.contraction.epilogue import Epilogue, epilogue_of
+from thalweg.codegen.cuda.contraction.epilogue import Epilogue, epilogue_cost, epilogue_of
 from thalweg.codegen.cuda.contraction.problem import (
     BFLOAT16,
     FLOAT8,
@@ -44,7 +44,9 @@ _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared mem
 _SHORT_TERMS = 512
 _MAX_SHARED_COLUMNS = 128  # of a tile whose block shares a multiprocessor: registers
 _MIN_SHARED_ROWS = 128  # the same: with fewer warps, they hide no more of each other's latency
+_MIN_SHARED_COST = 8.0  # of the epilogue: what a short one takes is hidden by one block, too
 _RESIDENTS = 2
+_NARROW_CHUNK = 16  # columns: what they leave of shared memory may be one more stage
 _RESERVED_BYTES = 1 << 10  # of the shared memory of a block
 _GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
 
@@ -193,13 +195,17 @@ def _stored_ways(problem: Problem, made: Schedule) -> Iterator[Schedule]:
     """A tile by wgmma whose sums go out through registers, or through shared memory; where much is
     computed on the way, also by two blocks on a multiprocessor, one of which multiplies then."""
     yield made
-    found = epilogue_of(problem, replace(made, buffers=2))
-    if found is None:
+    if epilogue_of(problem, replace(made, buffers=2)) is None:
         return
-    yield replace(made, buffers=_buffers(problem, found))
+    for chunk in (0, _NARROW_CHUNK):
+        found = epilogue_of(problem, replace(made, buffers=2, chunk=chunk))
+        if found is not None:
+            yield replace(made, buffers=_buffers(problem, found), chunk=chunk)
     fits = made.n <= _MAX_SHARED_COLUMNS and made.m >= _MIN_SHARED_ROWS
-    if found.is_long and fits and made.loaders != _OWN_LOADERS:
-        yield replace(made, buffers=2, residents=_RESIDENTS)
+    is_dear = epilogue_cost(problem) > _MIN_SHARED_COST
+    if is_dear and fits and made.loaders != _OWN_LOADERS:
+        for chunk in (0, _NARROW_CHUNK):
+            yield replace(made, buffers=2, residents=_RESIDENTS, chunk=chunk)
 
 
 def _buffers(problem: Problem, found: Epilogue) -> int:
