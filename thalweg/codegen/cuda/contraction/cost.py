@@ -62,6 +62,7 @@ _SEEN_OUT = 0.5  # of the way out of a tile, where another block of the multipro
 _SHARED_BLOCK = 1.08  # of the time of a block of terms, where a multiprocessor has two blocks
 _FUNCTION_OUT = 0.06  # cycles for each instruction of the epilogue beyond a few
 _FREE_FUNCTIONS = 4.0
+_SCATTERED_OUT = 2.0  # the same where rows are columns: neighbours do not lie side by side
 _STAGED_OUT = 0.08  # the same where the copy engine reads and writes
 
 
@@ -154,6 +155,8 @@ class Cost:
         if made.buffers:
             narrow = _NARROW_OUT if made.chunk else 1.0
             return size * (_STAGED_OUT + computed) * narrow
+        if made.turned:
+            return size * (_SCATTERED_OUT + computed)
         return size * (_WAY_OUT + computed + _READ_OUT * len(varying_loads(self.problem)))
 
     def _part_out(self) -> float:
