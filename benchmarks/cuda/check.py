@@ -88,7 +88,7 @@ def functions(x: Any) -> list[Any]:
     """Functions that are instructions of GPUs, or nearly."""
     near = [tf.tanh(x), tf.exp(x), tf.sqrt(abs(x)), tf.sigmoid(x), x / (1 + x * x)]
     wide = tf.cast(x, tf.float32)
-    return [*near, tf.exp(20 * wide), tf.exp(-20 * abs(wide)), tf.tanh(wide)]
+    return [*near, tf.exp(8 * wide), tf.exp(-20 * abs(wide)), tf.tanh(wide)]
 
 
 def special(x: Any) -> list[Any]:

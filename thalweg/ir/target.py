@@ -58,6 +58,7 @@ class Target:
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
     hoists_invariants: bool = False  # what channels have in common, out of loops over rows
     reads_strided: bool = False  # rows that lie apart as fast as those that follow each other
+    stores_again: bool = True  # what is late is stored once more rather than kept: memory is dear
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
     prefers_relaxed: bool = False  # forms that round otherwise, for fewer passes and divisions

@@ -70,6 +70,7 @@ class CudaTarget(Target):
     fuses_attention: bool = True
     hoists_over_checks: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
+    stores_again: bool = False
     widens_freely: bool = True
     channels_read: int = 8
 
