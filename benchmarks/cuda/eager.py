@@ -17,9 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import numpy as np  # noqa: E402 - found on the path above
+import numpy as np
 
-import thalweg as tf  # noqa: E402
+import thalweg as tf
 
 ROUNDS, RATE = 5, 0.1
 RANDOM = np.random.default_rng(0)

@@ -275,7 +275,7 @@ def test_rows_of_a_loop_come_in_one_download(transfers: Transfers) -> None:
 
 
 def test_arrays_and_device_memory_are_freed_with_their_tensors() -> None:
-    pool: Any = eager_devices()[GPU].shared.memory.pool  # pyright: ignore[reportAttributeAccessIssue] - a GPU
+    pool: Any = eager_devices()[GPU].shared.memory.pool
 
     def use() -> int:
         x = large()
@@ -494,7 +494,7 @@ def test_eager_code_goes_on_without_a_gpu_that_is_lost() -> None:
     x, v = large() + 1, tf.Variable([1.0])
     double = tf.function(lambda value: value * 2)
     double(tf.ones([4])), double(tf.ones([4])), x.device
-    context: Any = eager_devices()[GPU].shared.memory.context  # pyright: ignore[reportAttributeAccessIssue] - a GPU
+    context: Any = eager_devices()[GPU].shared.memory.context
     if not hasattr(context, "break_down"):
         pytest.skip("a real GPU does not break down when asked to")
     context.break_down(700)
