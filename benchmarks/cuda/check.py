@@ -1,6 +1,6 @@
 """What a GPU computes next to the CPU: the kernels that only a real one can prove, in seconds.
 
-    python benchmarks/cuda/check.py
+    python benchmarks/cuda/check.py [word …]    # cases whose names have all of the words
 
 Each line is a case with its largest error, relative to the largest value, and the limit; the shapes
 are such that the cost model takes what the case is about (parts of long sums, windows by the copy
@@ -9,6 +9,7 @@ engine, packed images). `make test-cuda` has everything else.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class Case:
     shapes: Sequence[tuple[int, ...]]
     dtype: str = "bfloat16"
     limit: float = 1e-2
+    tf32: bool = False  # whether tensor cores see 10 bits of float32 numbers
 
 
 def convolution(stride: int, padding: Any) -> Build:
@@ -67,6 +69,28 @@ def products(a: Any, b: Any) -> list[Any]:
     return [y, *tf.gradients(y, [a, b])]
 
 
+def gelu(x: Any, w: Any, v: Any) -> list[Any]:
+    """A product with a GELU, and the gradients of it before another product."""
+    u = tf.matmul(x, w)
+    y = tf.matmul(0.5 * u * (1.0 + tf.tanh(0.8 * (u + 0.04 * u * u * u))), v)
+    return [y, *tf.gradients(y, [x, w, v])]
+
+
+def cross_entropy(x: Any) -> list[Any]:
+    """A softmax cross entropy and its gradient."""
+    labels = np.arange(int(x.shape[0])) * 7 % int(x.shape[1])
+    logits = tf.cast(8 * x, tf.float32)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return [loss, *tf.gradients(loss, [x])]
+
+
+def functions(x: Any) -> list[Any]:
+    """Functions that are instructions of GPUs, or nearly."""
+    near = [tf.tanh(x), tf.exp(x), tf.sqrt(abs(x)), tf.sigmoid(x), x / (1 + x * x)]
+    wide = tf.cast(x, tf.float32)
+    return [*near, tf.exp(20 * wide), tf.exp(-20 * abs(wide)), tf.tanh(wide)]
+
+
 def special(x: Any) -> list[Any]:
     """Conversions out of range, shifts by any count, the next float."""
     wide = x * 1e18
@@ -82,6 +106,11 @@ def layer(stride: int, padding: str, *shapes: tuple[int, ...]) -> Case:
     return Case(convolution(stride, padding), shapes, limit=ROUNDED)
 
 
+def tf32_layer(*shapes: tuple[int, ...]) -> Case:
+    """The same of float32 numbers of which tensor cores see 10 bits."""
+    return Case(convolution(1, "SAME"), shapes, "float32", ROUNDED, tf32=True)
+
+
 CASES = {
     "long sums in parts": Case(products, [(192, 16384), (16384, 256)]),
     "few rows, as layers have": Case(products, [(128, 4096), (4096, 1024)]),
@@ -95,9 +124,16 @@ CASES = {
     "pooling 3x3, all places": Case(pooling(3, 1, "SAME"), [(16, 28, 28, 192)]),
     "pooling 2x2": Case(pooling(2, 2, "VALID"), [(16, 56, 56, 64)]),
     "layer norm": Case(layer_norm, [(4096, 768), (768,)]),
+    "GELU of products": Case(gelu, [(512, 768), (768, 3072), (3072, 768)]),
+    "cross entropy of long rows": Case(cross_entropy, [(256, 50304)], limit=4e-3),
+    "functions": Case(functions, [(1 << 16,)], limit=4e-3),
     "float32 products": Case(products, [(256, 5000), (5000, 300)], "float32", 1e-5),
     "long float32 sums": Case(lambda a, b: [tf.matmul(a, b)], [(8, 1 << 20), (1 << 20, 8)],
                               "float32", 1e-5),
+    "tf32 products": Case(products, [(640, 2048), (2048, 1000)], "float32", 3e-3, tf32=True),
+    "tf32 windows 3x3": tf32_layer((64, 14, 14, 256), (3, 3, 256, 256)),
+    "tf32 windows 5x5": tf32_layer((64, 14, 14, 24), (5, 5, 24, 64)),
+    "tf32 pointwise": tf32_layer((32, 28, 28, 192), (1, 1, 192, 96)),
     "special values": Case(special, [(1 << 16,)], "float32", 1e-7),
     "large feeds and fetches": Case(lambda x: [x * 2], [(128, 224, 224, 3)], "float32", 0.0),
 }  # fmt: skip
@@ -106,6 +142,7 @@ CASES = {
 def run(case: Case, gpus: int) -> list[np.ndarray]:
     """The values of a case, on the GPU or without one."""
     rng = np.random.default_rng(1)
+    tf.config.experimental.enable_tensor_float_32_execution(case.tf32)
     with tf.Graph().as_default():
         inputs = [tf.placeholder(case.dtype, shape) for shape in case.shapes]
         values = [rng.standard_normal(shape, np.float32) for shape in case.shapes]
@@ -129,6 +166,8 @@ def main() -> None:
     """Print all cases."""
     begun = time.perf_counter()
     for name, case in CASES.items():
+        if not all(word in name for word in sys.argv[1:]):
+            continue
         try:
             pairs = list(zip(run(case, 1), run(case, 0), strict=True))
             errors = [error(*pair) for pair in pairs]

@@ -21,7 +21,7 @@ from thalweg.lower.passes.hoist_consumers import hoist_consumers
 from thalweg.lower.passes.hoist_invariants import hoist_invariants
 from thalweg.lower.passes.merge_reductions import merge_reductions
 from thalweg.lower.passes.pretranspose import pretranspose
-from thalweg.lower.passes.rematerialize import rematerialize
+from thalweg.lower.passes.rematerialize import inline_into_rows, rematerialize
 from thalweg.lower.passes.tile_windows import tile_windows
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
 
@@ -53,6 +53,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("in_steps", in_steps(nests, target))
     nests = verified("hoist_invariants", hoist_invariants(nests, target))
     nests = verified("fuse", fuse(nests, target))
+    nests = verified("inline_into_rows", inline_into_rows(nests, pieces, target))
     nests = verified("fuse_rows", fuse_rows(nests, target))
     nests = verified("rematerialize", rematerialize(nests, pieces, target))
     nests = verified("hoist_consumers", hoist_consumers(nests, target))

@@ -10,9 +10,12 @@ import pytest
 from tests.codegen.cuda.emulated import agree, assemble, run
 from tests.codegen.oracle import at, close, numbers, over, place
 from thalweg.codegen.cuda.kernel import emit, launch_shapes
+from thalweg.codegen.cuda.loops.mapping import mapping_of
+from thalweg.codegen.cuda.loops.online import sums_of_powers
 from thalweg.codegen.cuda.target import CudaTarget, emulated
+from thalweg.codegen.loops.simplify import simplest
 from thalweg.ir.dynamic import dynamic, times
-from thalweg.ir.expr import Cast
+from thalweg.ir.expr import Call, Cast, Expr
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
@@ -126,3 +129,44 @@ def test_launches_follow_from_sizes_and_not_from_hints(hint: int) -> None:
         return emit(kernel, target).text, launch_shapes(kernel, target, [5000])
 
     assert made(hint) == made(100_000)
+
+
+def softmax_sums(rows: int, columns: int, dtype: Any) -> Loops:
+    """max x and Σ exp(x - max x) of each row."""
+    x = Argument(0, dtype, rows * columns)
+    i, j, k = (Variable.fresh(extent) for extent in (rows, columns, columns))
+
+    def element(along: Variable) -> Expr:
+        return Cast(at(x, (columns, i), (1, along)), np.float32)
+
+    largest = over("max", (j,), element(j))
+    total = over("sum", (k,), Call("exp", (Call("sub", (element(k), largest)),)))
+    out = [Argument(n, np.dtype(np.float32), rows, True) for n in (1, 2)]
+    stores = [Store(o, (i,), place((1, i)), v) for o, v in zip(out, (largest, total), strict=True)]
+    return Loops((x, *out), (i,), tuple(stores))
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "is_online"),
+    [(40_000, "bfloat16", True), (16_388, "float32", True), (4099, "float32", True),
+     (4096, "float32", False)],
+)  # fmt: skip
+def test_long_rows_are_read_once(columns: int, dtype: str, is_online: bool) -> None:
+    """What powers are less than may be anywhere in a row, or nowhere."""
+    kernel = softmax_sums(9, columns, np.dtype(dtype))
+    x = np.random.default_rng(0).normal(size=(9, columns)).astype(np.float32) * 5
+    x[0, -1], x[1, 0], x[2, 700 % columns] = 90, 90, np.inf
+    x[3], x[4, 3], x[5, : columns // 2], x[6, columns // 2 :] = -np.inf, np.nan, -np.inf, -1e30
+    x[7] += np.linspace(0, 200, columns)
+    target = emulated(1)
+    assert bool(sums_of_powers(mapping_of(simplest(kernel), target, True))) is is_online
+    given = x.astype(dtype)
+    arrays = [given.reshape(-1), *(np.zeros(9, np.float32) for _ in range(2))]
+    for aligned in (True, False):
+        run(kernel, arrays, target=target, aligned=aligned)
+        exact = given.astype(np.float64)
+        largest = exact.max(1)
+        with np.errstate(invalid="ignore"):
+            total = np.exp(exact - largest[:, None]).sum(1)
+        np.testing.assert_array_equal(arrays[1], largest.astype(np.float32))
+        np.testing.assert_allclose(arrays[2], total, rtol=1e-5)

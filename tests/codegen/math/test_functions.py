@@ -90,7 +90,8 @@ def error(got: Any, exact: Any) -> float:
     """The largest error in units of the last place; infinite where it is not even close."""
     rounded = exact.astype(got.dtype)
     finite = np.isfinite(rounded)
-    np.testing.assert_array_equal(got[~finite], rounded[~finite])
+    others = (array[~finite].astype(np.longdouble) for array in (got, rounded))
+    np.testing.assert_array_equal(*others)
     zeros = (rounded == 0) & (got == 0)
     np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(rounded[zeros]))
     unit = np.spacing(np.abs(rounded[finite])).astype(np.longdouble)

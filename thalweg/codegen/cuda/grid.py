@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cuda import emulation, nvptx
+from thalweg.codegen.cuda.approximations import approximations
 from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.builder import I32, I64, POINTER, VOID, Builder, Module, Type, Value
@@ -42,6 +43,7 @@ class GridModule(Module):
         real = not target.is_emulated
         recent = real and target.capability >= _AMPERE
         super().__init__(real, real, recent, recent, saturates=True)
+        self.contracts, self.approximations = True, approximations(target)
         self.target = target
         self.min_blocks = 0  # that a multiprocessor is to have room for; 0: as many as there are
         self._entries: list[tuple[str, Sequence[Type], Builder, int, int]] = []

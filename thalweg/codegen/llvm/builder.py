@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -143,7 +144,12 @@ class Module:
     it multiplies and adds in one instruction; elsewhere LLVM would call a library. `nan_extremes`
     says whether it has a maximum and a minimum that are NaN if either number is, `saturates`
     whether a float that is no integer of a type becomes the nearest one: x86 gives the least.
+    `contracts` lets products and sums that allow it become one instruction; `approximations` are
+    its instructions that come close to a function (`Register.approximated`).
     """
+
+    contracts = False
+    approximations: Mapping[str, Callable[..., Value]] = MappingProxyType({})
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,21 @@ class LlvmRegister(Register):
         if self.builder.module.nan_extremes and self.scalar == "float":
             return self.intrinsic(name, other)
         return None
+
+    @property
+    def approximations(self) -> Collection[str]:
+        return self.builder.module.approximations
+
+    def approximated(self, name: str, *others: LlvmRegister) -> LlvmRegister:
+        return self._made(
+            self.builder.module.approximations[name](
+                self.builder, self.value, *(other.value for other in others)
+            )
+        )
+
+    @property
+    def contracts(self) -> bool:
+        return self.builder.module.contracts
 
     def negated(self) -> LlvmRegister:
         return self._made(self.builder.emit(self.type, f"fneg {self.value}"))

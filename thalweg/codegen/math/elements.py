@@ -229,7 +229,7 @@ class Evaluator:
         if row.emit is None:
             raise Unsupported(f"code of {expr.function}")
         fault = None if self._fault is None else partial(self._report, self._fault, mask)
-        result = row.emit(Site(dtypes, fault), *(LlvmRegister(self.builder, v) for v in values))
+        result = row.written(Site(dtypes, fault), *(LlvmRegister(self.builder, v) for v in values))
         return cast("LlvmRegister", result).value
 
     def _report(self, fault: Fault, mask: Value | None, condition: Register) -> None:

@@ -36,6 +36,9 @@ from thalweg.platform import amounts
 from thalweg.platform.amounts import plural
 
 _MAX_NAMED = 5  # tensors that an error about memory names
+#: Bytes of a call that are kept for the next one from the first on. More is kept once there was a
+#: second: initializers, whose feeds may be as large as the model, run once.
+_MAX_KEPT_AT_ONCE = 1 << 20
 
 
 class DeviceMemory:
@@ -78,6 +81,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         references = [output.reference for output in template.outputs]
         self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
         self._idle: deque[Invocation] = deque()
+        self._is_repeated = False  # it ran, and may be taken to run again and again
         shared.programs.add(self)
 
     def __call__(
@@ -102,7 +106,11 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         except BaseException:
             invocation.close()  # what it was given is not known to be whole
             raise
-        self._idle.append(invocation)
+        if self._is_repeated or invocation.memory_size <= _MAX_KEPT_AT_ONCE:
+            self._idle.append(invocation)
+        else:
+            self._is_repeated = True
+            invocation.close()
         return results
 
     def invocation(self, is_timed: bool = False) -> Invocation:

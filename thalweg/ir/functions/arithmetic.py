@@ -14,11 +14,17 @@ from thalweg.ir.functions.register import Register
 
 
 def instruction(whole: str, floating: str = "", truth: str = "") -> Emit:
-    """An instruction for integers, one for floats and one for booleans (else that of integers)."""
+    """An instruction for integers, one for floats and one for booleans (else that of integers).
+
+    Narrow floats are not rounded between the functions of an expression: of a product that is
+    added to something, there may be just as well one rounding as two.
+    """
 
     def emit(site: Site, x: Register, y: Register) -> Register:
         if site.is_float:
-            return x.binary(floating, y)
+            return x.binary(
+                f"{floating} contract" if site.is_narrow and x.contracts else floating, y
+            )
         return x.binary(truth if truth and site.dtype == BOOL else whole, y)
 
     return emit

@@ -138,9 +138,35 @@ def exponential(x: Register) -> Register:
     long for that, and masks of attention are numbers far below zero.
     """
     known = format_of(x)
+    if known is SINGLE and "normal_exp2" in x.approximations:
+        return _exponential_by_instruction(x)
     is_zero = x < known.least
     inside = _at_most(is_zero.choose(x.like(0.0), x), known.most)
     return is_zero.choose(x.like(0.0), scaled_exponential(inside).joined())
+
+
+#: log2 e as a sum of two numbers, whose products with multiples of a float32 number are exact.
+_LOG2_E_PARTS = (1.4426950216293335, 1.925963033500011e-08)
+_LEAST_NORMAL = 126 * math.log(2)  # the exponent of the smallest normal float32 number, negated
+
+
+def _exponential_by_instruction(x: Register) -> Register:
+    """eˣ of a float32 number, by an instruction for powers of two with fractions for exponents.
+
+    Its error is that of the instruction, some two units in the last place. The whole part of the
+    exponent has limits; the instruction takes what is beyond them.
+    """
+    near = x.intrinsic("maxnum", -_LEAST_NORMAL).intrinsic("minnum", _LEAST_NORMAL)
+    shifted = near.fused(LOG2_E, SINGLE.magic + SINGLE.bias)
+    whole = shifted - (SINGLE.magic + SINGLE.bias)
+    high, low = _LOG2_E_PARTS
+    fraction = x.fused(low, x.fused(high, -whole))
+    return fraction.approximated("normal_exp2") * (shifted.bits() << SINGLE.fraction).floats()
+
+
+def near_exponential(x: Register) -> Register:
+    """eˣ with an error of |x| · 2⁻²⁴, by an instruction for powers of two."""
+    return (x * LOG2_E).approximated("exp2")
 
 
 def _quarter(x: Register) -> Register:

@@ -12,7 +12,7 @@ from typing import Any
 
 from thalweg.ir.functions.dtypes import Dtype, DtypeRule, of_ufunc
 from thalweg.ir.functions.register import Register
-from thalweg.platform.dtype_traits import is_float
+from thalweg.platform.dtype_traits import find_traits, is_float, is_narrow_float
 
 _LONG_COST = 12.0
 
@@ -40,10 +40,38 @@ class Site:
         """Whether elements are floating-point numbers."""
         return is_float(self.dtype)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether elements are floats of fewer than 32 bits, computed as float32."""
+        return is_narrow_float(self.dtype)
+
 
 #: Writes the code of a function: `emit(site, *inputs)`. The registers have the input dtypes of the
 #: site and agree in their number of lanes; the result has the site's output dtype.
 Emit = Callable[..., Register]
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """The code of a function by an instruction of the target, for floats whose rounding hides the
+    error of it: of `mantissa_bits` at most."""
+
+    instruction: str
+    mantissa_bits: int
+    formula: Callable[..., Register] | None = None  # around the instruction, where it is not all
+    cost: float = 1.0
+
+    def written(self, x: Register, *others: Register) -> Register:
+        """Its code."""
+        if self.formula is not None:
+            return self.formula(x, *others)
+        return x.approximated(self.instruction, *others)
+
+    def serves(self, dtype: Dtype) -> bool:
+        """Whether it is exact enough for elements of a dtype."""
+        row = find_traits(dtype)
+        form = None if row is None or not row.is_narrow_float else row.float_format
+        return form is not None and form.mantissa_bits <= self.mantissa_bits
 
 
 @dataclass(frozen=True)
@@ -67,6 +95,19 @@ class Function:
     ulps: float | None = None  # its largest error in units of the last place; None: NumPy's bits
     comparison: Comparison | None = None
     divides: bool = False  # integers by zero are a fault
+    narrow: Approximation | None = None  # its code for narrow floats, where the target has one
+
+    def written(self, site: Site, *inputs: Register) -> Register:
+        """Its code at a site. Those without `emit` have none."""
+        near = self.narrow
+        if near and near.instruction in inputs[0].approximations and near.serves(site.dtype):
+            return near.written(*inputs)
+        assert self.emit is not None
+        return self.emit(site, *inputs)
+
+    def approximate_cost(self, dtype: Dtype) -> float:
+        """Its cost for elements of a dtype on a target with all approximations."""
+        return self.narrow.cost if self.narrow and self.narrow.serves(dtype) else self.cost
 
     @property
     def is_long(self) -> bool:

@@ -9,7 +9,7 @@ otherwise. Plain operators are never contracted: `fused` asks for a multiply-add
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 Operand = Any  # a Register or a Python number
@@ -75,6 +75,23 @@ class Register(ABC):
     @abstractmethod
     def lookup(self, name: str, numbers: Sequence[float], index: Self) -> Self:
         """The element of a constant table at an i64 in one lane, in all lanes of this type."""
+
+    # What some targets have
+
+    @property
+    def approximations(self) -> Collection[str]:
+        """The instructions of the target that come close to a function of float32 numbers."""
+        return ()
+
+    def approximated(self, name: str, *others: Self) -> Self:
+        """One of `approximations`: `tanh`, `sqrt`, `div`, `exp2`, or `normal_exp2`, which is zero
+        where it is less than the smallest normal number."""
+        raise NotImplementedError(name)
+
+    @property
+    def contracts(self) -> bool:
+        """Whether a product and a sum that allow it become one instruction."""
+        return False
 
     # What follows
 

@@ -28,7 +28,7 @@ from thalweg.ir.functions.arithmetic import (
     rounding,
 )
 from thalweg.ir.functions.dtypes import of_common, of_complex, of_component, of_truths
-from thalweg.ir.functions.function import Comparison, Function
+from thalweg.ir.functions.function import Approximation, Comparison, Function
 from thalweg.ir.functions.register import Register
 
 
@@ -38,11 +38,23 @@ def _comparison(name: str, numpy: Any, floating: str, holds: str) -> Function:
     return Function(name, numpy, arithmetic.comparison(name, floating, where), comparison=where)
 
 
+#: Mantissa bits of the formats that approximations are for. A quotient of bfloat16 numbers is never
+#: as near to the middle of two as two units of float32, the error of a `div`; that of `tanh`, 2⁻¹¹,
+#: is an eighth of a unit of bfloat16; those of others are hidden by float16, too.
+_BFLOAT16, _FLOAT16 = 7, 10
+
+
 _ROWS = (
     Function("add", np.add, instruction("add", "fadd", "or")),
     Function("sub", np.subtract, instruction("sub", "fsub", "xor")),
     Function("mul", np.multiply, instruction("mul", "fmul", "and")),
-    Function("div", np.divide, instruction("", "fdiv"), cost=4),
+    Function(
+        "div",
+        np.divide,
+        instruction("", "fdiv"),
+        cost=4,
+        narrow=Approximation("div", _BFLOAT16, cost=2),
+    ),
     Function(
         "floor_div",
         np.floor_divide,
@@ -73,16 +85,37 @@ _ROWS = (
     Function("ceil", np.ceil, rounding("ceil")),
     Function("rint", np.rint, rounding("rint")),
     Function("trunc", np.trunc, rounding("trunc")),
-    Function("sqrt", np.sqrt, formula(Register.square_root), cost=5, ulps=0.51),
+    Function(
+        "sqrt",
+        np.sqrt,
+        formula(Register.square_root),
+        cost=5,
+        ulps=0.51,
+        narrow=Approximation("sqrt", _FLOAT16, cost=2),
+    ),
     # Exponentials and logarithms
     Function("pow", np.power, by_number(power.power, integers.power), cost=40, ulps=1.1),
-    Function("exp", np.exp, formula(exponential.exponential), cost=12, ulps=1.1),
+    Function(
+        "exp",
+        np.exp,
+        formula(exponential.exponential),
+        cost=12,
+        ulps=1.1,
+        narrow=Approximation("exp2", _FLOAT16, exponential.near_exponential, cost=2),
+    ),
     Function("expm1", np.expm1, formula(exponential.exponential_minus_one), cost=20, ulps=2),
     Function("log", np.log, formula(exponential.logarithm), cost=14, ulps=1.1),
     Function("log1p", np.log1p, formula(exponential.logarithm_plus_one), cost=20, ulps=1.6),
     Function("sinh", np.sinh, formula(exponential.hyperbolic_sine), cost=25, ulps=2.5),
     Function("cosh", np.cosh, formula(exponential.hyperbolic_cosine), cost=25, ulps=1.7),
-    Function("tanh", np.tanh, formula(exponential.hyperbolic_tangent), cost=18, ulps=2.6),
+    Function(
+        "tanh",
+        np.tanh,
+        formula(exponential.hyperbolic_tangent),
+        cost=18,
+        ulps=2.6,
+        narrow=Approximation("tanh", _BFLOAT16),
+    ),
     Function("asinh", np.arcsinh, formula(exponential.inverse_hyperbolic_sine), cost=30, ulps=2.1),
     Function(
         "acosh", np.arccosh, formula(exponential.inverse_hyperbolic_cosine), cost=30, ulps=2.1

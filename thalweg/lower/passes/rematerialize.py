@@ -26,6 +26,7 @@ from thalweg.lower.nests.loop_nest import LoopNest, Renaming, is_float, users_of
 from thalweg.lower.nests.reductions import outermost
 from thalweg.platform.dtype_traits import is_narrow_float
 
+_ROW_READERS = 2  # of a row that is reduced and then used: they become one kernel
 _SMALL = 8  # a value so many times smaller than what it rematerializes may be kept live for that
 
 
@@ -35,6 +36,14 @@ def rematerialize(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> 
     if sum(made) < target.far_bytes:
         return list(nests)
     return _Rematerialization(nests, made, pieces, target).run()
+
+
+def inline_into_rows(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
+    """The nests, with temporaries whose rows are reduced computed by the nests that read them:
+    threads that share a row have at hand what they are computed from."""
+    if not target.fuses_rows:
+        return list(nests)
+    return _RowInlining(nests, [0] * len(nests), pieces, target).run()
 
 
 def _temporary_bytes(nest: LoopNest) -> int:
@@ -216,6 +225,36 @@ class _Rematerialization:
                 places[buffer].remove(place)
             for buffer in after - before:
                 insort(places[buffer], place)
+
+
+class _RowInlining(_Rematerialization):
+    """The same for temporaries whose rows are reduced, and then read by the nest that this is for,
+    however soon."""
+
+    def _gap(self, position: int, buffer: Buffer) -> tuple[int, list[int]]:
+        readers = self._readers[buffer]
+        return position, list(readers) if self._are_of_rows(readers, buffer) else []
+
+    def _are_of_rows(self, readers: Sequence[int], buffer: Buffer) -> bool:
+        if not 0 < len(readers) <= _ROW_READERS:
+            return False
+        first, *others = (self._nests[place] for place in readers)
+        return self._reduces_rows(first, buffer) and all(first.written & o.reads for o in others)
+
+    def _reduces_rows(self, nest: LoopNest, buffer: Buffer) -> bool:
+        roots = [write.value for write in nest.writes]
+        lengths = [iterations(p.variables) for p in outermost(roots) if _reads([p], buffer)]
+        return nest.product is None and 0 < max(lengths, default=0) <= self._target.max_row_at_hand
+
+    def _is_kept(self, buffer: Buffer, position: int, last: int, size: int) -> bool:
+        """What is kept longer takes no more memory than what is no longer stored."""
+        is_same = not any(position <= place <= last for place in self._writers[buffer])
+        return is_same and (buffer.bytes <= size or super()._is_kept(buffer, position, last, size))
+
+    def _stored_again(
+        self, value: _Value, last_early: int, late: Sequence[int], changed: dict[int, LoopNest]
+    ) -> dict[int, LoopNest] | None:
+        return None
 
 
 def _counting(offset: Affine, size: int) -> tuple[Variable, ...] | None:

@@ -18,6 +18,7 @@ from thalweg.codegen.cuda.contraction.epilogue import epilogue_cost, varying_loa
 from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Words
+from thalweg.codegen.cuda.contraction.transposition import moved_bytes
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.dynamic import is_static
@@ -30,7 +31,16 @@ _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
 #: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
-_WIDTH_SHARES = {256: 0.98, 224: 0.92, 192: 0.93, 160: 0.88, 128: 0.86, 96: 0.69, 64: 0.55}
+_WIDTH_SHARES = {
+    256: 0.98,
+    224: 0.92,
+    192: 0.93,
+    160: 0.88,
+    128: 0.86,
+    96: 0.69,
+    64: 0.55,
+    32: 0.37,
+}
 _ONE_GROUP_SHARE = 0.75
 _THREADS_SHARE = 0.2  # where threads bring operands in place of the copy engine
 
@@ -39,7 +49,11 @@ _OWN_RATE = 31.0  # the same of bytes that only one of them reads, when all of t
 _WARP_OWN_SHARE = 0.5  # where threads copy them for mma.sync
 _LINE_CYCLES = 2.0  # of the copy engine, for a line of a tile
 _FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first parts, and ended
+_COPY_FILL = 3_500  # the same of a launch that transposes an operand
+_COPY_SHARE = 0.75  # of the memory's rate, that it reaches
 _FILL = 1_200  # cycles until the first operands of a tile are there
+_LATENCY = 2_000  # cycles from a stage that is free to the next operands in it
+_NARROW_OUT = 1.1  # of the way out of a tile in chunks of few columns
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
 _WAY_OUT, _READ_OUT = 0.25, 0.7  # cycles for each sum that threads store, and for each load of it
@@ -83,7 +97,7 @@ class Cost:
                 seen *= (1 + _SEEN_OUT * (rounds - 1)) / rounds
             time = rounds * (depth * block + seen)
         memory = self._memory()
-        return max(time, memory) + _OVERLAP * min(time, memory)
+        return max(time, memory) + _OVERLAP * min(time, memory) + self._transpositions()
 
     def _block(self) -> float:
         """A block of terms of one tile: its products, the lines that the copy engine brings one by
@@ -104,7 +118,11 @@ class Cost:
         own = sizes[0] / across + sizes[1] / min(rows, made.group)
         rate = _OWN_RATE * (_WARP_OWN_SHARE if made.unit == "mma" else 1.0)
         shared = _SHARED_BLOCK if made.residents > 1 else 1.0
-        return shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
+        full = shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
+        if made.unit != "wgmma":
+            return full
+        ahead = made.stages * (1 + made.residents) / 2  # the other block may be storing
+        return max(full, (_LATENCY + full) / ahead)
 
     def _rate(self) -> float:
         """Products a cycle."""
@@ -118,7 +136,15 @@ class Cost:
             share = _WARP_SHARE if capability >= 90 else 0.85
             return rate * share * min(1.0, (made.m * made.n / (128 * 128)) ** 0.5)
         share = _WIDTH_SHARES.get(made.n, 0.6) * (1.0 if made.m >= 128 else _ONE_GROUP_SHARE)
+        share *= self._rewriting_share() if made.rewritten else 1.0
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
+
+    def _rewriting_share(self) -> float:
+        """What is left to tensor cores of shared memory, where columns are written a second time:
+        each operand comes once, rows are read once, and columns by every group of warps."""
+        made = self.made
+        accesses = 2 * made.m + (1 + made.m // 64) * made.n
+        return accesses / (accesses + 2 * made.n)
 
     def _way_out(self) -> float:
         """The stores of a tile; with buffers, memory is read and written meanwhile."""
@@ -126,7 +152,8 @@ class Cost:
         computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS) * _FUNCTION_OUT
         size = made.m * made.n
         if made.buffers:
-            return size * (_STAGED_OUT + computed)
+            narrow = _NARROW_OUT if made.chunk else 1.0
+            return size * (_STAGED_OUT + computed) * narrow
         return size * (_WAY_OUT + computed + _READ_OUT * len(varying_loads(self.problem)))
 
     def _part_out(self) -> float:
@@ -138,6 +165,13 @@ class Cost:
         made, target = self.made, self.target
         moved = 1.5 * parts * made.m * made.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
         return moved + target.launch_time * 1e-9 * target.clock + _FIXUP_FILL
+
+    def _transpositions(self) -> float:
+        """The launches that make copies of operands."""
+        target, moved = self.target, moved_bytes(self.problem)
+        launch = target.launch_time * 1e-9 * target.clock + _COPY_FILL
+        rate = _COPY_SHARE * target.memory_rate / target.clock
+        return len(moved) * launch + sum(moved) / rate
 
     def _memory(self) -> float:
         """All buffers once from or to memory, as far as their sizes are known."""

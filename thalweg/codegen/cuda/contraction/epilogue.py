@@ -35,7 +35,7 @@ _COLUMNS = (64, 32)  # of a chunk: as many as the tile has multiples of, fewer w
 PAIR = 2  # columns side by side that a thread has of a product
 _ITEMSIZES = (2, 4)
 _WIDE_BYTES = 4  # of an element in shared memory: with more, chunks have fewer columns
-_LONG_COST = 16.0
+_LONG_COST = 1700.0  # of all that a thread computes of a tile
 
 Matrix = tuple[Argument, Affine]
 
@@ -134,11 +134,11 @@ def epilogue_of(problem: Problem, made: Schedule) -> Epilogue | None:
     """The epilogue of a tile in shared memory, if the copy engine can move all of it."""
     wide, narrow = _COLUMNS
     is_narrow = made.n % wide > 0 or made.residents > 1 or _moved_bytes(problem) > _WIDE_BYTES
-    columns = narrow if is_narrow else wide
+    columns = made.chunk or (narrow if is_narrow else wide)
     boxes = None if made.n % columns else _boxes_of(problem, columns)
     if boxes is None or (boxes[0] and made.buffers < 2):
         return None
-    is_long = epilogue_cost(problem) > _LONG_COST
+    is_long = epilogue_cost(problem) * made.m * made.n / (32 * made.warps) > _LONG_COST
     return Epilogue(*boxes, columns, made.n // columns, made.buffers, made.warps, is_long)
 
 
@@ -146,7 +146,8 @@ def epilogue_of(problem: Problem, made: Schedule) -> Epilogue | None:
 def epilogue_cost(problem: Problem) -> float:
     """What is computed for an element, in instructions."""
     parts = postorder([store.value for store in problem.kernel.stores])
-    return sum(FUNCTIONS[part.function].cost for part in parts if isinstance(part, Call))
+    calls = [part for part in parts if isinstance(part, Call)]
+    return sum(FUNCTIONS[call.function].approximate_cost(call.loop[0]) for call in calls)
 
 
 def _moved_bytes(problem: Problem) -> int:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from thalweg.codegen.cuda.contraction import mma, wgmma
 from thalweg.codegen.cuda.contraction.cost import Cost
-from thalweg.codegen.cuda.contraction.epilogue import Epilogue, epilogue_of
+from thalweg.codegen.cuda.contraction.epilogue import Epilogue, epilogue_cost, epilogue_of
 from thalweg.codegen.cuda.contraction.problem import (
     BFLOAT16,
     FLOAT8,
@@ -23,6 +23,7 @@ from thalweg.codegen.cuda.contraction.problem import (
     Problem,
 )
 from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.transposition import is_transposable
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 
@@ -30,18 +31,21 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
-_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own
+_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own; any up to here
 _MIN_SPLIT_DEPTH = 4  # blocks of terms of such a part
 _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones are as good
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
+_MAX_TURNED_ROWS = 256  # that are columns then: their results do not lie side by side
 _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
 _MAX_SHARED_COLUMNS = 128  # of a tile whose block shares a multiprocessor: registers
 _MIN_SHARED_ROWS = 128  # the same: with fewer warps, they hide no more of each other's latency
+_MIN_SHARED_COST = 8.0  # of the epilogue: what a short one takes is hidden by one block, too
 _RESIDENTS = 2
+_NARROW_CHUNK = 16  # columns: what they leave of shared memory may be one more stage
 _RESERVED_BYTES = 1 << 10  # of the shared memory of a block
 _GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
 
@@ -54,8 +58,8 @@ _WARPS = (
 )  # fmt: skip
 # (rows, columns) of one by wgmma
 _GROUPS = (
-    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (64, 256),
-    (64, 128), (64, 64),
+    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (128, 32),
+    (64, 256), (64, 128), (64, 64),
 )  # fmt: skip
 
 
@@ -73,7 +77,8 @@ def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Sche
 def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
     found: list[tuple[Schedule, float]] = []
     for tile, padded in _tiles(problem, target):
-        price = partial(Cost, padded, target, is_copied=tile.loaders != _OWN_LOADERS)
+        is_copied = tile.loaders != _OWN_LOADERS or tile.fragments or tile.rewritten
+        price = partial(Cost, padded, target, is_copied=is_copied)
         found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
     return found
 
@@ -92,9 +97,9 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
     if tile.buffers:
         return
     if tile.unit == "wgmma":
-        for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
+        for splits in _splits(depth, tiles, units):
             made = replace(tile, splits=splits)
-            if Work(problem, made).scratch <= _MAX_PARTS:
+            if Work(problem, made).parts_bytes <= _MAX_PARTS:
                 yield made
         return
     wanted = {units, 2 * units}
@@ -105,9 +110,11 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
             yield replace(tile, workers=workers)
 
 
-def _splits(depth: int, most: int) -> list[int]:
-    """Numbers of parts, of which none is empty and each has some blocks of terms."""
-    wanted = range(2, min(most, _MAX_SPLITS, depth // _MIN_SPLIT_DEPTH) + 1)
+def _splits(depth: int, tiles: int, units: int) -> list[int]:
+    """Numbers of parts, of which none is empty and each has some blocks of terms; many only where
+    few tiles would leave multiprocessors idle."""
+    most = min(_MAX_WAVES * units // tiles, depth // _MIN_SPLIT_DEPTH)
+    wanted = {*range(2, min(most, _MAX_SPLITS) + 1), min(most, units // tiles)} - {0, 1}
     return sorted({-(-depth // -(-depth // splits)) for splits in wanted})
 
 
@@ -124,24 +131,53 @@ def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Pro
         for deep in _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem)):
             yield deep, problem
     if target.capability == _GROUPS_CAPABILITY:
-        for m, n in _fitting(problem, _GROUPS):
-            yield from _grouped(problem, target, m, n, terms)
+        for made in _grouped(problem, terms):
+            yield from _fed(problem, target, made)
 
 
-def _grouped(
-    problem: Problem, target: CudaTarget, m: int, n: int, terms: int
+def _grouped(problem: Problem, terms: int) -> Iterator[Schedule]:
+    """Tiles by wgmma; those of all multiprocessors at once are about a square.
+
+    Tensor cores take elements of some sizes only where those lie along the terms. Operands that lie
+    across them are transposed, the second one in shared memory too, or all but the first, of which
+    warps read fragments. So they may of a large second operand: a few rows are its columns then.
+    """
+    tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
+    yield from tiles
+    sides = {"a": problem.a, "b": problem.b}
+    across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
+    if across:
+        yield from (replace(made, transposed=across) for made in tiles)
+    if across == "ab" and problem.a.is_plain:
+        yield from (replace(made, transposed="b", fragments=True) for made in tiles)
+    if "b" in across:
+        yield from (replace(made, fragments=across == "ab", rewritten=True) for made in tiles)
+    if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
+        for m, n in _fitting(problem.turned, _GROUPS):
+            yield replace(_group_tile(m, n, terms), fragments=True, turned=True)
+
+
+def _group_tile(m: int, n: int, terms: int) -> Schedule:
+    return Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
+
+
+def _fed(
+    problem: Problem, target: CudaTarget, made: Schedule
 ) -> Iterator[tuple[Schedule, Problem]]:
-    """A tile by wgmma; the tiles of all multiprocessors at once are about a square."""
-    made = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
+    """A tile by wgmma with the warps that bring operands, and stages of those in shared memory."""
     padded = wgmma.padded(problem, made)
     plan = wgmma.Plan(Work(padded, made))
     is_copied = plan.is_all_copied
+    if (made.transposed or made.fragments or made.rewritten) and not plan.is_usable:
+        return
     own = [side.operand for side in plan.sides if side.copy is None]
     if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
         return
-    if own and n > _MAX_OWN_COLUMNS:
+    if own and made.n > _MAX_OWN_COLUMNS:
         return
-    made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
+    is_group = made.m >= _MIN_SHARED_ROWS and wgmma.needs_registers(made.fragments, made.n)
+    is_alone = is_copied and not made.rewritten and not is_group
+    made = replace(made, loaders=1 if is_alone else _OWN_LOADERS)
     for candidate in _stored_ways(padded, made):
         plan = wgmma.Plan(Work(padded, candidate))
         stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))
@@ -153,13 +189,17 @@ def _stored_ways(problem: Problem, made: Schedule) -> Iterator[Schedule]:
     """A tile by wgmma whose sums go out through registers, or through shared memory; where much is
     computed on the way, also by two blocks on a multiprocessor, one of which multiplies then."""
     yield made
-    found = epilogue_of(problem, replace(made, buffers=2))
-    if found is None:
+    if epilogue_of(problem, replace(made, buffers=2)) is None:
         return
-    yield replace(made, buffers=_buffers(problem, found))
+    for chunk in (0, _NARROW_CHUNK):
+        found = epilogue_of(problem, replace(made, buffers=2, chunk=chunk))
+        if found is not None:
+            yield replace(made, buffers=_buffers(problem, found), chunk=chunk)
     fits = made.n <= _MAX_SHARED_COLUMNS and made.m >= _MIN_SHARED_ROWS
-    if found.is_long and fits and made.loaders != _OWN_LOADERS:
-        yield replace(made, buffers=2, residents=_RESIDENTS)
+    is_dear = epilogue_cost(problem) > _MIN_SHARED_COST
+    if is_dear and fits and made.loaders != _OWN_LOADERS:
+        for chunk in (0, _NARROW_CHUNK):
+            yield replace(made, buffers=2, residents=_RESIDENTS, chunk=chunk)
 
 
 def _buffers(problem: Problem, found: Epilogue) -> int:

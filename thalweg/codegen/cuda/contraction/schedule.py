@@ -21,8 +21,13 @@ class Schedule:
     of them have parts of. With `splits`, the terms of every tile are as many parts, each of which
     is a tile of its own, and a second launch adds up all of them. With `buffers`, what the epilogue
     reads and writes is in shared memory, that many chunks of columns of it at once, and moved by
-    the copy engine; without, threads read and write it themselves. `residents` blocks share a
-    multiprocessor: while one multiplies, another may wait or store.
+    the copy engine; without, threads read and write it themselves. A chunk has `chunk` columns, or
+    as many as are usual. `residents` blocks share a multiprocessor: while one multiplies, another
+    may wait or store. Of the operands `transposed` names ("a", "b", "ab"), copies that lie along
+    the terms are made by launches before. With `fragments`, the first operand lies across the terms
+    in shared memory, and warps read their fragments of it to registers. `turned`, columns are rows
+    and rows are columns: the second operand is the first. With `rewritten`, some of the warps that
+    load write tiles of the second operand, which lie across the terms, a second time along them.
     """
 
     unit: Unit
@@ -38,6 +43,11 @@ class Schedule:
     splits: int = 1
     buffers: int = 0
     residents: int = 1
+    chunk: int = 0
+    transposed: str = ""
+    fragments: bool = False
+    turned: bool = False
+    rewritten: bool = False
 
     @property
     def summary(self) -> str:
@@ -45,8 +55,12 @@ class Schedule:
         parts = [f"{self.unit} {self.m}x{self.n}x{self.k}", f"{self.stages} stages"]
         counts = {"workers": self.workers, "parts": self.splits if self.splits > 1 else 0}
         counts["buffers"] = self.buffers
+        counts["columns a chunk"] = self.chunk
         counts["residents"] = self.residents if self.residents > 1 else 0
-        return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])
+        parts += [f"{count} {name}" for name, count in counts.items() if count]
+        parts += [f"{name} transposed" for name in self.transposed]
+        ways = ("fragments", "turned", "rewritten")
+        return ", ".join([*parts, *(way for way in ways if getattr(self, way))])
 
     @property
     def has_parts(self) -> bool:

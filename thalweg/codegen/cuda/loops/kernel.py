@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
+from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import shared_bytes
 from thalweg.codegen.cuda.loops.emit import EachEmitter, GridEmitter
 from thalweg.codegen.cuda.loops.mapping import Kind, Mapping, block_count, item_count, mapping_of
@@ -38,6 +39,8 @@ def emit_loops(
     split = split_of(mapping)
     if mapping.kind == "column":
         module.min_blocks = COLUMN_BLOCKS
+    elif online.sums_of_powers(mapping):
+        module.min_blocks = online.BLOCKS
     writing = _Writing(module, kernel, guarded, aligned)
     if split is None:
         writing.entry("kernel", mapping)

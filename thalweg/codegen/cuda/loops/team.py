@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import Combination
 from thalweg.codegen.cuda.loops.emit import GridComputation, GridEmitter
 from thalweg.codegen.cuda.loops.mapping import STRAIGHT, UNROLLED, is_shared, terms_of
@@ -147,10 +148,16 @@ class TeamComputation(GridComputation):
     def __init__(self, emitter: TeamEmitter, plan: Plan, builder: Builder, frame: Frame) -> None:
         super().__init__(plan, builder, frame)
         self._emitter, self._map = emitter, emitter.mapping
+        self._powers = online.sums_of_powers(emitter.mapping)
 
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
         if scope is not self._emitter.item or not is_shared(group[0], self._map.form):
             super()._reduce(scope, group)
+            return
+        for most in [expr for expr in group if expr in self._powers]:
+            self._reduce_online(scope, most, self._powers[most])
+        group = [expr for expr in group if not scope.copies[0].knows(expr)]
+        if not group:
             return
         phase = self._emitter.phase
         if phase is None or phase.is_first:
@@ -166,6 +173,39 @@ class TeamComputation(GridComputation):
         for copy, slot in zip(scope.copies, slots, strict=True):
             for expr, state in split_states(group, slot):
                 copy.remember(expr, accumulator_of(expr).result(self._b, state))
+
+    # Maxima with sums of powers
+
+    def _reduce_online(self, scope: Scope, most: Reduce, total: Reduce) -> None:
+        b, width, (lane,) = self._b, self._map.width, most.variables
+        self.ready(scope, [most.body])
+        step = self._map.team * width
+
+        def take(index: Value, state: Sequence[Value], vectors: int) -> list[Value]:
+            starts = [b.binary("add", index, constant(I64, n * step)) for n in range(vectors)]
+            inner = scope.spread(lane, width, starts)
+            self.ready(inner, [most.body])
+            elements = [copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.copies]
+            return online.taken(b, state, elements)
+
+        first = b.binary("mul", self._emitter.member, constant(I64, width))
+        end, state = self._emitter.count(most.variables), online.start()
+        last = b.binary("sub", end, constant(I64, (UNROLLED - 1) * step))
+        stride = constant(I64, UNROLLED * step)
+        with b.loop(first, last, stride, [first, *state]) as loop:
+            after = take(loop.index, loop.carried[1:], UNROLLED)
+            loop.next = [b.binary("add", loop.index, stride), *after]
+        first, *state = loop.results
+        with b.loop(first, end, constant(I64, step), state) as loop:
+            loop.next = take(loop.index, loop.carried, 1)
+        (largest,) = self._emitter.combination.row([most], loop.results[:1])
+        powers = online.finished(b, loop.results, largest)
+        (summed,) = self._emitter.combination.row([total], [powers])
+        for copy in scope.copies:
+            copy.remember(most, largest)
+            copy.remember(total, summed)
+
+    # Shares of a reduction
 
     def _taken_by_team(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
         """The states of this thread, in each copy."""

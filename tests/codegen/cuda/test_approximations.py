@@ -1,0 +1,96 @@
+"""Functions by instructions of GPUs that come close: no more than rounding hides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.emulated import assemble, run
+from tests.codegen.math.test_functions import error
+from thalweg.codegen.cuda.approximations import approximations
+from thalweg.codegen.cuda.compile import to_ptx
+from thalweg.codegen.cuda.kernel import emit
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.ir.expr import Call, Cast, Index, Load, Variable
+from thalweg.ir.functions.table import FUNCTIONS
+from thalweg.ir.index import affine
+from thalweg.ir.kernel import Argument, Loops, Store
+
+BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+NARROW = [row.name for row in FUNCTIONS.values() if row.narrow]
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def kernel_of(function: str, dtype: Any, size: int, inputs: int) -> Loops:
+    """A function of each element of some arrays."""
+    i = Variable(size, "i")
+    at = affine(Index(i))
+    arguments = [Argument(n, dtype, size) for n in range(inputs)]
+    output = Argument(inputs, dtype, size, True)
+    value = Cast(Call(function, tuple(Load(each, at) for each in arguments)), dtype)
+    return Loops((*arguments, output), (i,), (Store(output, (i,), at, value),))
+
+
+def every(dtype: Any) -> np.ndarray:
+    """All numbers of two bytes."""
+    return np.arange(1 << 16).astype(np.uint16).view(dtype)
+
+
+def computed(function: str, *inputs: np.ndarray) -> np.ndarray:
+    found = np.zeros_like(inputs[0])
+    kernel = kernel_of(function, found.dtype, found.size, len(inputs))
+    run(kernel, [*inputs, found], aligned=False)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=str)
+@pytest.mark.parametrize("function", [name for name in NARROW if name != "div"])
+def test_every_number(function: str, dtype: Any) -> None:
+    """What a GPU promises of its instructions moves a result over the middle of two at most."""
+    x = every(dtype)
+    wanted = FUNCTIONS[function].numpy(x.astype(np.float64))
+    assert error(computed(function, x), wanted) < (0.501 if function == "sqrt" else 0.65)
+
+
+def test_quotients_have_every_bit() -> None:
+    rng = np.random.default_rng(0)
+    x, y = (every(BFLOAT16)[rng.permutation(1 << 16)] for _ in range(2))
+    found, wanted = computed("div", x, y), x / y
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+def test_exponentials_of_float32() -> None:
+    draw = np.random.default_rng(1)
+    edges = [0.0, -0.0, np.inf, -np.inf, np.nan, 88.72, 88.8, -87.4, -103.9, -105.0, 1e38, -1e38]
+    x = np.array([*edges, *draw.uniform(-104, 89, 20_000), *draw.normal(size=5_000)], np.float32)
+    assert error(computed("exp", x), np.exp(x.astype(np.longdouble))) < 4
+
+
+@pytest.mark.parametrize("function", NARROW)
+def test_the_instructions_are_used(function: str) -> None:
+    inputs = FUNCTIONS[function].numpy.nin
+    text = assemble(kernel_of(function, BFLOAT16, 64, inputs))
+    names = {"div": "div.full.f32", "sqrt": "sqrt.approx.f32", "exp": "ex2.approx.f32"}
+    assert names.get(function, f"{function}.approx.f32") in text
+
+
+def test_older_gpus_have_fewer() -> None:
+    target = CudaTarget(capability=70)
+    assert "tanh" not in approximations(target)
+    text = emit(kernel_of("tanh", BFLOAT16, 64, 1), target).text
+    assert "tanh" not in to_ptx(text, target)
+
+
+def test_products_and_sums_of_narrow_floats_are_one_instruction() -> None:
+    i = Variable(64, "i")
+    at = affine(Index(i))
+    for dtype, is_one in ((BFLOAT16, True), (np.dtype(np.float32), False)):
+        a, b = (Argument(n, dtype, 64, n == 1) for n in range(2))
+        x = Load(a, at)
+        value = Call("add", (Call("mul", (x, x)), x))
+        made = Loops((a, b), (i,), (Store(b, (i,), at, value),))
+        assert ("fma.rn.f32" in assemble(made)) is is_one

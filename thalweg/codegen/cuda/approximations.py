@@ -1,0 +1,95 @@
+"""The instructions of GPUs that come close to a function of float32 numbers.
+
+Their bounds are those of the PTX manual. An emulated GPU computes the function and then clears the
+bits of the result that the instruction does not promise, so that what must not rely on them fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import cast
+
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.builder import Builder, Value
+from thalweg.codegen.llvm.register import LlvmRegister
+from thalweg.ir.functions.exponential import (
+    SINGLE,
+    Scaled,
+    clamped,
+    grown,
+    hyperbolic_tangent,
+)
+from thalweg.ir.functions.register import Register
+
+Code = Callable[..., Value]
+
+_TURING = 75  # the compute capability that has `tanh.approx`
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    """An instruction: by LLVM's intrinsic, or by one of NVPTX for one number at a time."""
+
+    emulated: Callable[..., Register]
+    lost_bits: int  # at the end of the mantissa
+    intrinsic: str = ""
+    nvptx: str = ""
+    capability: int = 0
+
+
+def _power(x: Register) -> Register:
+    """2ˣ"""
+    near = clamped(x, -200.0, 200.0)
+    whole = near.rounded()
+    fraction = (near - whole) * math.log(2)
+    return Scaled(grown(fraction) + 1.0, whole.convert("fptosi", "i32")).joined()
+
+
+def _normal_power(x: Register) -> Register:
+    return (x < 1.0 - SINGLE.bias).choose(x.like(0.0), _power(x))
+
+
+_INSTRUCTIONS = {
+    # 2⁻¹¹ of the result
+    "tanh": _Instruction(hyperbolic_tangent, 12, "tanh", capability=_TURING),
+    # two units in the last place
+    "exp2": _Instruction(_power, 1, "exp2"),
+    "normal_exp2": _Instruction(_normal_power, 1, nvptx="ex2.approx.ftz.f"),
+    "div": _Instruction(Register.__truediv__, 1, nvptx="div.full"),
+    "sqrt": _Instruction(Register.square_root, 1, "sqrt"),
+}
+
+
+def approximations(target: CudaTarget) -> Mapping[str, Code]:
+    """The code of the approximations of a GPU, by name."""
+    code = _emulated if target.is_emulated else _written
+    return MappingProxyType(
+        {
+            name: partial(code, instruction)
+            for name, instruction in _INSTRUCTIONS.items()
+            if target.capability >= instruction.capability
+        }
+    )
+
+
+def _written(instruction: _Instruction, b: Builder, *values: Value) -> Value:
+    if instruction.intrinsic:
+        return b.intrinsic(instruction.intrinsic, *values, flags="afn")
+    kind, name = values[0].type, f"llvm.nvvm.{instruction.nvptx}"
+    if kind.lanes == 1:
+        return b.call(name, kind, *values)
+    made = Value(kind, "poison")
+    for lane in range(kind.lanes):
+        one = b.call(name, kind.of(1), *(b.extract(value, lane) for value in values))
+        made = b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
+    return made
+
+
+def _emulated(instruction: _Instruction, b: Builder, *values: Value) -> Value:
+    found = instruction.emulated(*(LlvmRegister(b, value) for value in values))
+    kept = (found.bits() & -(1 << instruction.lost_bits)).floats()
+    return cast("LlvmRegister", kept).value

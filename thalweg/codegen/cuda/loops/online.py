@@ -1,0 +1,104 @@
+"""The largest element of a row and the sum of powers of all elements less it, in one pass.
+
+Σ exp(x - max x) needs the largest element first. Where a row is too long to be kept, a thread sums
+powers of what is less than the largest so far, and scales the sum when a larger one comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from operator import add
+
+import numpy as np
+
+from thalweg.codegen.cuda.loops.mapping import STRAIGHT, Mapping
+from thalweg.codegen.llvm.builder import Builder, Value
+from thalweg.codegen.llvm.register import LlvmRegister
+from thalweg.codegen.loops.facts import extent_of
+from thalweg.codegen.math.reductions import Accumulator
+from thalweg.ir.expr import Call, Expr, Reduce, Variable
+from thalweg.ir.functions.exponential import LOG2_E
+from thalweg.ir.functions.reductions import REDUCTIONS
+from thalweg.ir.kernel import KernelRewriter
+
+_FLOAT32 = np.dtype(np.float32)
+BLOCKS = 2  # that a multiprocessor has at once: while some wait for memory, others compute
+_MAX, _SUM = (Accumulator(REDUCTIONS[name], _FLOAT32) for name in ("max", "sum"))
+
+
+def sums_of_powers(mapping: Mapping) -> dict[Reduce, Reduce]:
+    """The maxima of rows that threads cannot keep and of which there is a sum of powers, each with
+    it."""
+    if mapping.kind != "row":
+        return {}
+    found: dict[Reduce, Reduce] = {}
+    for total in mapping.form.every(Reduce):
+        match total:
+            case Reduce("sum", (along,), Call("exp", (Call("sub", (x, Reduce() as most)),))):
+                if _is_maximum(most, along, x) and _is_long(most, mapping):
+                    found[most] = total
+            case _:
+                pass
+    return found
+
+
+def _is_maximum(most: Reduce, along: Variable, x: Expr) -> bool:
+    """Whether a reduction is the largest of some float32 numbers."""
+    if most.combine != "max" or len(most.variables) != 1:
+        return False
+    if not most.dtype == x.dtype == _FLOAT32:
+        return False
+    return _Renamed(along, most.variables[0]).of(x) is most.body
+
+
+def _is_long(most: Reduce, mapping: Mapping) -> bool:
+    (along,) = most.variables
+    count = extent_of(along)
+    kept = STRAIGHT * mapping.team * mapping.width
+    return along is mapping.reduced and (count is None or count > kept)
+
+
+class _Renamed(KernelRewriter):
+    """Expressions over another variable."""
+
+    def __init__(self, old: Variable, new: Variable) -> None:
+        super().__init__()
+        self._old, self._new = old, new
+
+    def renamed(self, variable: Variable) -> Variable:
+        return self._new if variable is self._old else variable
+
+
+def start() -> list[Value]:
+    """The state before any element: the largest one, and the sum of powers."""
+    return [*_MAX.start(1), *_SUM.start(1)]
+
+
+def taken(b: Builder, state: Sequence[Value], elements: Sequence[Value]) -> list[Value]:
+    """The state after more elements, which are in lanes of vectors."""
+    largest, total = (LlvmRegister(b, value) for value in state)
+    (inside,) = _MAX.across(b, [reduce(partial(_larger, b), elements)])
+    after = LlvmRegister(b, _larger(b, largest.value, inside))
+    less = after.equals(-np.inf).choose(after.like(0.0), after)  # no infinities are subtracted
+    powers = reduce(add, [_power(b, LlvmRegister(b, x), less) for x in elements])
+    (added,) = _SUM.across(b, [powers.value])
+    return [after.value, (total * _power(b, largest, less) + LlvmRegister(b, added)).value]
+
+
+def finished(b: Builder, state: Sequence[Value], largest: Value) -> Value:
+    """The sum of powers of this thread's elements, less the largest of all threads."""
+    mine, total = (LlvmRegister(b, value) for value in state)
+    return (total * _power(b, mine, LlvmRegister(b, largest))).value
+
+
+def _power(b: Builder, x: LlvmRegister, less: LlvmRegister) -> LlvmRegister:
+    """exp(x - less) with an error of |x - less| · 2⁻²⁴ of it, which is little beside the power of
+    the largest element: 1."""
+    apart = x - LlvmRegister(b, b.splat(less.value, x.type.lanes))
+    return (apart * LOG2_E).approximated("normal_exp2")
+
+
+def _larger(b: Builder, x: Value, y: Value) -> Value:
+    (found,) = _MAX.merge(b, [x], [y])
+    return found
