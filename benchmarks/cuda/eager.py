@@ -21,7 +21,7 @@ import numpy as np
 
 import thalweg as tf
 
-ROUNDS, RATE = 5, 0.1
+ROUNDS, RATE = 5, 1e-3
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(256, 784)).astype(np.float32)
 Y = RANDOM.normal(size=(256, 10)).astype(np.float32)

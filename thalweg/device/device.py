@@ -92,6 +92,11 @@ class Device(ABC):
     def download(self, buffer: Buffer) -> Array:
         """A copy of a buffer on the host."""
 
+    @abstractmethod
+    def relieve_by(self, release: Callable[[], None]) -> None:
+        """Have `release` called when memory runs out: it drops what is only kept to be used
+        again."""
+
     # Programs
 
     @abstractmethod

@@ -46,6 +46,7 @@ class EagerDevices:
         self._by_name = dict(zip(self.names, self.all, strict=True))
         self._resources = resources.with_others(self.all) if self.has_gpus else [resources]
         self._copies: dict[int, tuple[weakref.ref[Array], Buffer]] = {}
+        self._relieved: set[Device] = set()  # those that drop the copies when memory runs out
 
     def __getitem__(self, name: str) -> Device:
         return self._by_name[name]
@@ -68,14 +69,17 @@ class EagerDevices:
 
     def copy_of(self, array: Array, dtype: Any, device: Device) -> Any:
         """An array of the host that nobody writes to, in the memory of a device: copied once, and
-        kept there as long as the array is held. Those that are small or are to be converted stay
-        what they are."""
+        kept there as long as the array is held and there is memory. Those that are small or are to
+        be converted stay what they are."""
         if array.nbytes <= _MAX_STAGED or array.dtype != dtype:
             return array
         key = id(array)
         found = self._copies.get(key)
         if found is not None and found[0]() is array and found[1].device == device.name:
             return found[1]
+        if device not in self._relieved:
+            self._relieved.add(device)
+            device.relieve_by(self._copies.clear)
         made = device.upload(array)
         made.freeze()
         self._copies[key] = weakref.ref(array, lambda _: self._copies.pop(key, None)), made

@@ -53,9 +53,6 @@ _LONG = 250  # nodes after which work runs where the loop that records it begins
 _MAX_NODES = 20_000  # of a tree, which is then rebuilt
 _MAX_STREAMS = 1_000
 
-#: How many device scopes of eager code are open, in all threads.
-device_scopes = [0]
-
 #: Marks nodes that stand for work which ran: they are differentiated, never run.
 PROXY = "_proxy"
 
@@ -304,12 +301,10 @@ class EagerGraph(threading.local, BareGraph):
         if device is not None:
             eager_devices().check(canonical_name(device))
         outer = self._devices
-        device_scopes[0] += 1
         self._scoped([*outer, device_function(device)])
         try:
             yield
         finally:
-            device_scopes[0] -= 1
             self._scoped(outer)
 
     def _scoped(self, scopes: list[Any]) -> None:

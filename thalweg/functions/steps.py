@@ -136,8 +136,6 @@ class AcceleratedStep(PlannedStep):
     """A plan in a process that has GPUs. What they compute stays in their memory; what they are
     given goes there once."""
 
-    devices: Sequence[str]
-
     def _planned(self, step: Step) -> Plan:
         devices = eager_devices()
         placer = Placer(devices.names, soft=True)

@@ -197,8 +197,9 @@ class EagerTensor(Tensor):
         """The value, of a tensor that nobody holds: what is on a device is copied for the caller
         alone."""
         held = self.held()
-        is_away = type(held) is not np.ndarray and isinstance(held, Buffer)
-        return held.snapshot() if is_away else self.value()
+        if type(held) is not np.ndarray and isinstance(held, Buffer):
+            return held.snapshot()
+        return self.value()
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """The value; there is nothing to feed and no session to run."""
@@ -298,9 +299,9 @@ class EagerTensor(Tensor):
 
     def __getitem__(self, key: Any) -> Tensor:
         array = self._array
-        if type(array) is not np.ndarray and isinstance(array, Buffer):
-            array = array.host_copy
-        if type(array) is np.ndarray and _is_plain(key) and not eager_graph[0].tapes:
+        if type(array) is not np.ndarray:
+            array = array.host_copy if isinstance(array, Buffer) else None
+        if array is not None and _is_plain(key) and not eager_graph[0].tapes:
             try:
                 return known(np.asarray(array[key]))
             except IndexError:

@@ -47,12 +47,15 @@ class DeviceMemory:
     def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
         self.memory, self.name, self.target = memory, name, target
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
+        self.releases: list[Callable[[], None]] = []  # of what others keep
         memory.pool.relieve = self.relieve
 
     def relieve(self) -> None:
-        """Free what calls that are over keep for the next ones."""
+        """Free what calls that are over keep for the next ones, and what others keep."""
         for program in list(self.programs):
             program.release_memory()
+        for release in self.releases:
+            release()
 
 
 class CudaProgram(RegionProgram[Invocation, CudaCall]):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from thalweg.functions.eager import EAGER, device_scopes
+from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import EagerTensor, known
 from thalweg.functions.traced.calls import Runner, label, run_pending_before
 from thalweg.functions.traced.concrete import ConcreteFunction
@@ -61,16 +61,17 @@ class CallCache:
 
     def run(self, args: tuple[Any, ...]) -> Any:
         """The result of a call of a cached kind; MISSED for other ones."""
-        if EAGER.tapes:
+        state = EAGER.__dict__  # of this thread: looked up once
+        if state["tapes"]:
             return MISSED
-        device = EAGER.device_name if device_scopes[0] else ""
+        device = state["device_name"]
         for kind in self._kinds:
             if kind.device != device:
                 continue
             arrays = _arrays(kind, args)
             if arrays is None:
                 continue
-            if not EAGER.lazy_trace.done:
+            if not state["lazy_trace"].done:
                 run_pending_before(kind.has_effects)
             results = kind.program(arrays)
             if results is None:
@@ -110,9 +111,10 @@ def _labelled(packed: Any, devices: Sequence[str]) -> Any:
 
 def _expected(value: Any) -> Expected | None:
     if isinstance(value, EagerTensor):
-        array = value.located()
-        if not isinstance(array, np.ndarray | Buffer):
+        held = value.located()
+        if not isinstance(held, np.ndarray | Buffer):
             return None
+        array = cast("Any", held)
         return Expected(value.dtype, array.dtype, array.shape, None)
     if type(value) is np.ndarray:
         array = cast("np.ndarray[Any, Any]", value)
