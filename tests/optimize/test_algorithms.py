@@ -143,6 +143,25 @@ def test_batch_norm_of_constants_becomes_weights() -> None:
     assert_same([y], {x: values(1, 6, 6, 3)})
 
 
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_batch_norm_that_nothing_else_changes_becomes_weights(layout: str) -> None:
+    shape = (1, 6, 6, 3) if layout == "NHWC" else (1, 3, 6, 6)
+    x, w = placeholder(*shape), tf.constant(values(3, 3, 3, 4))
+    b, scale, offset, mean = (tf.constant(values(4)) for _ in range(4))
+    variance = tf.constant(values(4) ** 2)
+    pads = (
+        [[0, 0], [2, 1], [1, 2], [0, 0]] if layout == "NHWC" else [[0, 0], [0, 0], [2, 1], [1, 2]]
+    )
+    c = tf.nn.conv2d(x, w, [1, 1, 1, 1], pads, data_format=layout)
+    c = tf.nn.bias_add(c, b, data_format=layout)
+    y = tf.nn.fused_batch_norm(
+        c, scale, offset, mean, variance, is_training=False, data_format=layout
+    )[0]
+    kinds = {node.type for node in optimized([y], [x]).nodes}
+    assert kinds.isdisjoint({"Mul", "BiasAdd", "FusedBatchNormV2"})
+    assert_same([y], {x: values(*shape)})
+
+
 def test_transposes_around_elementwise_code_cancel() -> None:
     x = placeholder(1, 4, 4, 3)
     y = tf.transpose(tf.nn.relu(tf.transpose(x, [0, 3, 1, 2]) * 2), [0, 2, 3, 1])
@@ -178,6 +197,22 @@ def test_parts_of_joins_and_stacks_are_found() -> None:
     assert after(fold_parts, step([y, z], feeds=[x])).count("= ConcatV2(") == 1
     assert "Pack" not in after(fold_parts, step([y, z], feeds=[x]))
     assert_same([y, z, tf.stack([x])], {x: values(2)})
+
+
+def test_a_function_of_all_parts_is_computed_of_the_join() -> None:
+    x, z = placeholder(2, 3), placeholder(4, 3)
+    y = tf.concat([tf.exp(x), tf.exp(z)], 0)
+    assert after(fold_parts, step([y], feeds=[x, z])).count("Exp(") == 1
+    others = [tf.concat([tf.exp(x), tf.sin(z)], 0), tf.concat([tf.exp(x), tf.exp(x)], 1)]
+    assert not changes(fold_parts, step(others, feeds=[x, z]))
+    assert_same([y, *others], {x: values(2, 3), z: values(4, 3)})
+
+
+def test_a_tensor_added_again_and_again_is_a_multiple() -> None:
+    x = placeholder(3)
+    y = x + x + x + x
+    assert sorted(node.type for node in optimized([y], [x]).nodes) == ["Const", "Mul"]
+    assert_same([y], {x: values(3)})
 
 
 # Control flow
