@@ -247,6 +247,18 @@ def test_what_stays_the_same_is_computed_before_the_loop() -> None:
     assert_same([y], {w: values(4, 4), x: values(4, 1)})
 
 
+def test_functions_are_hoisted_and_what_is_cheap_is_not() -> None:
+    x, s = placeholder(4, 4), placeholder(1, name="s")
+    y = tf.while_loop(
+        lambda i, a: i < 3,
+        lambda i, a: (i + 1, a + tf.exp(x + 1) + (x * x) + tf.broadcast_to(tf.log(s), [4, 4])),
+        [0, x],
+    )[1]
+    found = {name for name in fired([y], [x, s]) if name.startswith("invariant")}
+    assert found == {"invariant Exp", "invariant Log"}
+    assert_same([y], {x: values(4, 4), s: values(1) ** 2})
+
+
 @pytest.mark.parametrize("build", ["cond", "while"])
 def test_bodies_are_optimised_with_their_gradients(build: str) -> None:
     x, n = placeholder(3), tf.placeholder(tf.int32, [], name="n")
