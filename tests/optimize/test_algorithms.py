@@ -12,6 +12,7 @@ import pytest
 import thalweg as tf
 from tests.optimize.steps import after, changes, step, text
 from tests.optimize.test_pipeline import optimized
+from thalweg.ir.target import Target
 from thalweg.optimize.passes.cancel_transposes import cancel_transposes
 from thalweg.optimize.passes.fold_parts import fold_parts
 from thalweg.optimize.passes.merge_products import merge_products
@@ -119,6 +120,17 @@ def test_products_that_would_gain_nothing_stay(rows: int, columns: tuple[int, in
     x = placeholder(rows, 8)
     ys = [tf.matmul(x, tf.Variable(values(8, size))) for size in columns]
     assert not changes(merge_products, step(ys, feeds=[x]))
+
+
+@pytest.mark.parametrize(("vector_bytes", "merges"), [(16, False), (32, True), (64, True)])
+def test_narrow_is_what_the_vectors_of_the_processor_make_it(
+    vector_bytes: int, merges: bool
+) -> None:
+    x = placeholder(40, 8)
+    ys = [tf.matmul(x, tf.constant(values(8, size))) for size in (4, 4)]
+    given = step(ys, feeds=[x])
+    given.processors = {"": Target(name="given", vector_bytes=vector_bytes)}
+    assert changes(merge_products, given) is merges
 
 
 def test_weights_that_are_not_there_yet_are_not_merged() -> None:
