@@ -16,17 +16,17 @@ GROUNDS: Mapping[str, str] = {
     "primitives": "conditionals and loops are nodes with bodies; a step of imported Switch and "
     "Merge nodes runs as it is",
     "traces": "stacks are lists that pruning drops where nothing reads them",
-    "layout": "the pass asks the device's times, and those of GPUs say that a convolution is generated "
-    "for the layout it is written in",
+    "layout": "the pass asks the device's times, and those of GPUs say that a convolution is "
+    "generated for the layout it is written in",
     "effects": "the op has effects, which no pass touches",
     "ties": "functions saturate: equal results would make another index the first",
     "test": "a test of the tests or of the proto, not of a rewrite",
     "denormals": "kernels keep denormal numbers, folded or not",
     "device": "a placed step is cut with one transfer per value and destination in any case",
-    "rows": "lowering fuses it into two loops, of statistics and of results: there is no fused op to "
-    "map it to",
-    "waited": "a node that others only wait for may fail, and so is waited for; what nobody reads of "
-    "it is not computed",
+    "rows": "lowering fuses it into two loops, of statistics and of results: there is no fused op "
+    "to map it to",
+    "waited": "a node that others only wait for may fail, and so is waited for; what nobody reads "
+    "of it is not computed",
     "wide": "products that fill their vectors gain nothing by being one, and their weights would "
     "be joined in every step (docs/optimizer.md)",
     "taps": "eight ninths of the larger window would be zeros: measured slower (docs/optimizer.md)",
@@ -43,10 +43,13 @@ CONSTANT_FOLDING: Mapping[str, str] = {
     "MulConvPushDownTest_Conv2D_3x1x3Const": "ground same",
     "MulConvPushDownTest_Conv2D_NHWC_VectorLikeConst": "rule factor into the weights of a "
     "convolution",
-    "MulConvPushDownTest_Conv2D_NCHW_VectorLikeConst": "rule factor into the weights of a convolution",
+    "MulConvPushDownTest_Conv2D_NCHW_VectorLikeConst": "rule factor into the weights of a "
+    "convolution",
     "MulConvPushDownTest_Conv2D_3x1Const": "ground same",
-    "MulConvPushDownTest_Conv3D_NDHWC_1x1x3Const": "rule factor into the weights of a convolution of volumes",
-    "MulConvPushDownTest_Conv3D_NCDHW_3x1x1x1Const": "rule factor into the weights of a convolution of volumes",
+    "MulConvPushDownTest_Conv3D_NDHWC_1x1x3Const": "rule factor into the weights of a "
+    "convolution of volumes",
+    "MulConvPushDownTest_Conv3D_NCDHW_3x1x1x1Const": "rule factor into the weights of a "
+    "convolution of volumes",
     "NeutralElement": "pass neutral_elements",
     "NeutralElement_ShortFloats": "pass neutral_elements",
     "StrengthReduce_Reciprocal": "rule divide by a constant",
