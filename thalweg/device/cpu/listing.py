@@ -97,7 +97,7 @@ def listed(
     keeps: bool = False,
 ) -> Listing:
     """The launches of a region with their code, laid out in memory and among threads; `words` is
-    where their argument words begin. One that `keeps` packed factors finds them in the next call."""
+    where their argument words begin. What is packed is found again later if it `keeps`."""
     scratches = [kernel.scratch for kernel in loaded]
     kept = kept_packing(lowered, [each.kernel for each in kernels], loaded) if keeps else {}
     arena = arrange(lowered.launches, scratches, lowered.pieces, target, kept)
