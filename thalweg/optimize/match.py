@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.facts import FILLED, is_filled
-from thalweg.optimize.pattern import Apply, Constant, Expression, Literal, Symbol, nesting
+from thalweg.optimize.pattern import EVERY, Apply, Constant, Expression, Literal, Symbol, nesting
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.rule import Match, Rule
 from thalweg.optimize.step_graph import StepGraph
@@ -53,11 +53,11 @@ class RuleIndex:
                 self.by_root.setdefault(pattern.kind.type_name, []).append(variant)
 
     def apply(self, graph: StepGraph) -> None:
-        """Apply the rules to a step."""
-        types = graph.types
-        roots = {each.root for each in self._rules if each.types <= types}
+        """Apply the rules to a step, again where they made ops that more of them ask for."""
+        roots: set[str] = set()
         known: KnownNumbers = {}
-        if roots:
+        while more := {each.root for each in self._rules if each.types <= graph.types} - roots:
+            roots |= more
             graph.rewrite(lambda node: self._replacement(node, graph, known), roots, self._depth)
 
     def _replacement(
@@ -184,6 +184,9 @@ def _matches(
 
 
 def _binds_attributes(pattern: Apply, node: Node, bound: Bindings) -> bool:
+    every = pattern.attributes.get(EVERY)
+    if every is not None:
+        return bound.setdefault(every.name, node.op.attributes) == node.op.attributes
     for name, value in node.op.__dict__.items():
         wanted = pattern.attributes.get(name, pattern.kind.fields[name])
         if isinstance(wanted, Symbol):

@@ -109,7 +109,8 @@ class Apply(Expression):
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:
-        named = [f"{name}={value}" for name, value in self.attributes.items()]
+        given = self.attributes.items()
+        named = [f"**{value}" if name == EVERY else f"{name}={value}" for name, value in given]
         return f"{self.kind.type_name}({', '.join([*map(str, self.inputs), *named])})"
 
 
@@ -142,6 +143,16 @@ op = _Ops()
 def const(symbol: Expression) -> Constant:
     """Any constant, bound to a symbol."""
     return Constant(cast("Symbol", symbol))
+
+
+#: The name under which a pattern has the symbol of all attributes.
+EVERY = "*"
+
+
+def every(symbol: Any) -> dict[str, Any]:
+    """All attributes of an op, whatever they are, bound to a symbol: `op.Conv2D(x, w, **every(a))`.
+    A replacement passes them on: `op.Conv2D(x, w, **a)`."""
+    return {EVERY: symbol}
 
 
 def _expression(value: Operand) -> Expression:
