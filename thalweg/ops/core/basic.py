@@ -86,8 +86,8 @@ def constant(
     array = make_array(value, None if dtype is None else as_dtype(dtype), shape, verify_shape)
     if shape is None and array.nbytes >= _LARGEST and not get_default_graph().is_eager:
         raise ValueError(
-            f"'Const' Op '{name}' cannot hold {array.dtype}{list(array.shape)}: a graph with a "
-            "constant of 2GB or more cannot be written. Feed the value to a placeholder, or "
+            "Cannot create a tensor proto whose content is larger than 2GB. 'Const' Op "
+            f"'{name}' has {array.dtype}{list(array.shape)}: feed the value to a placeholder, or "
             f"initialize a variable by one (at {user_line()})"
         )
     return _const(array, name)
