@@ -459,7 +459,8 @@ def value_of(header: ValueHeader, memory: Any, start: int = 0) -> Any:
     """A value made of its content: an array is a view of it, strings and bytes are copies."""
     if header.is_view:
         array = np.ndarray(header.shape, _STORAGE[header.code], memory, start)
-        array.flags.writeable = False
+        if not isinstance(memory, bytes):  # of which no array can be written to
+            array.flags.writeable = False
         return array
     content = memoryview(memory)[start : start + header.nbytes]
     return bytes(content) if header.code == BYTES else _unpacked_strings(header, content)

@@ -344,7 +344,12 @@ class Peer(ABC):
 
     def _received_local(self, channel: Channel, frame: bytes) -> None:
         try:
-            self.take(channel, wire.read(frame), ())
+            letter = wire.read(frame)
+            if letter.is_complete and letter.kind >= _FIRST_OF_HANDLERS:  # as nearly always
+                channel.check(letter)
+                self._deliver(letter, letter.values)
+            else:
+                self.take(channel, letter, ())
         except WireError as error:
             self._surroundings.refuse(str(error))
 
