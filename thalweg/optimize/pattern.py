@@ -177,19 +177,20 @@ def parameters(function: SymbolFunction) -> list[str]:
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def orders(pattern: Expression) -> Iterator[Expression]:
+def orders(pattern: Apply) -> Iterator[Apply]:
     """A pattern with the operands of commutative ops in each order."""
-    if not isinstance(pattern, Apply):
-        yield pattern
-        return
     seen: set[str] = set()
-    for inputs in product(*[list(orders(each)) for each in pattern.inputs]):
+    for inputs in product(*map(_orders, pattern.inputs)):
         both = [inputs, inputs[::-1]] if _is_commutative(pattern) else [inputs]
         for each in both:
             made = Apply(pattern.kind, each, pattern.attributes)
             if str(made) not in seen:
                 seen.add(str(made))
                 yield made
+
+
+def _orders(pattern: Expression) -> list[Expression]:
+    return [*orders(pattern)] if isinstance(pattern, Apply) else [pattern]
 
 
 def _is_commutative(pattern: Apply) -> bool:
