@@ -8,6 +8,7 @@ import pytest
 from tests.codegen.cuda.emulated import agree, assemble, at_16_bytes, run
 from tests.codegen.oracle import at, close, numbers
 from thalweg.codegen.cuda.kernel import emit
+from thalweg.codegen.cuda.loops.mapping import mapping_of
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import call, converted
@@ -51,8 +52,8 @@ def test_a_thread_stores_once_along_a_row() -> None:
     size, i = 1 << 20, Variable(1 << 20, "i")
     x, out = Argument(0, np.dtype("int8"), size), Argument(1, np.dtype("float32"), size, True)
     value = converted(at(x, (1, i)), np.dtype("float32"))
-    ptx = assemble(Loops((x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), value),)))
-    assert ptx.count("st.global.v4.b32") == 1
+    kernel = Loops((x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), value),))
+    assert mapping_of(kernel, CudaTarget(), aligned=True).width == 4
 
 
 def test_a_bfloat16_is_rounded_by_an_instruction() -> None:

@@ -1,5 +1,7 @@
 """Which schedules are chosen for contractions on GPUs, and that they can be kept."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.tune import keep_schedule, tuned_schedule
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.dynamic import dynamic
+from thalweg.ir.expr import Call, Load
 from thalweg.platform.disk_cache import Disk
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -56,6 +59,17 @@ def test_few_tiles_of_long_sums_are_split():
     forward, filters, _ = narrow_convolutions(BFLOAT16, 64, 28, 28, 64, 64, 3, 3, pad=(1, 1))
     assert chosen(filters).splits > 1
     assert chosen(forward).loaders == 1
+
+
+def test_a_few_tiles_with_a_long_epilogue_are_split():
+    """As a gradient of a recurrent cell has it: its code runs once, and took longest of all."""
+    kernel = narrow_product(16, 256, 1024, BFLOAT16, tb=True)
+    (store,) = kernel.stores
+    value, before = store.value, Load(store.buffer, store.offset)
+    for _ in range(12):
+        value = Call("add", (Call("mul", (value, before)), before))
+    made = chosen(replace(kernel, stores=(replace(store, value=value),)))
+    assert (made.m, made.n, made.splits > 1) == (64, 64, True)
 
 
 def test_buffers_that_may_begin_anywhere_are_read_by_threads():
