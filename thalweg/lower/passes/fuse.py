@@ -36,7 +36,7 @@ from thalweg.lower.nests.loop_nest import (
 from thalweg.lower.nests.reductions import outermost
 
 _CANDIDATES = 8
-_MIN_ROWS, _MAX_COLUMNS = 1024, 4096  # of sums that take a launch for parts and one for the parts
+_MIN_ROWS, _MAX_COLUMNS = 1024, 1024  # of sums that take a launch for parts and one for the parts
 
 
 def fuse(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:

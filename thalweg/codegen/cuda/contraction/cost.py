@@ -56,7 +56,7 @@ _SHARED_BLOCK = 1.4  # of the time of a block of terms, where a multiprocessor h
 #: where sums go through a loop, or threads store.
 _FUNCTION_OUT, _LOOP_OUT = 0.017, 0.06
 _FREE_FUNCTIONS = 4.0
-_STAGED_OUT = 0.08  # the same where the copy engine reads and writes
+_STAGED_OUT, _STAGED_READ = 0.08, 0.07  # the same where the copy engine reads and writes
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,13 @@ class Cost:
         """The stores of a tile; with buffers, memory is read and written meanwhile."""
         made = self.made
         computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS)
-        size = made.m * made.n
+        size, reads = made.m * made.n, len(varying_loads(self.problem))
         if made.buffers:
             staged = epilogue_of(self.problem, made)
             each = _LOOP_OUT if staged is not None and staged.is_long else _FUNCTION_OUT
-            return size * (_STAGED_OUT + computed * each + bool(made.chunk) * _NARROW_OUT)
-        reads = _READ_OUT * len(varying_loads(self.problem))
-        return size * (_WAY_OUT + computed * _LOOP_OUT + reads)
+            moved = _STAGED_OUT + _STAGED_READ * reads + bool(made.chunk) * _NARROW_OUT
+            return size * (moved + computed * each)
+        return size * (_WAY_OUT + computed * _LOOP_OUT + _READ_OUT * reads)
 
     def _part_out(self) -> float:
         """A tile of sums on its way to scratch memory."""

@@ -32,7 +32,7 @@ from thalweg.ir.kernel import Argument, Store
 _BLOCK = 8  # columns of which four lanes have two each
 _HALF = 8  # rows from one half of a warp's rows to the other
 _PARKED_BYTES = 8  # of a pair of sums
-_CACHED_SHARE = 0.6  # of the second cache, that may be read ahead
+_CACHED_SHARE = 0.3  # of the second cache, that may be read ahead
 _PAIRS_AT_ONCE = 4  # in the loop of a long epilogue: they hide each other's latency
 
 
