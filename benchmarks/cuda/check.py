@@ -1,6 +1,6 @@
 """What a GPU computes next to the CPU: the kernels that only a real one can prove, in seconds.
 
-    python benchmarks/cuda/check.py
+    python benchmarks/cuda/check.py [word …]    # cases whose names have all of the words
 
 Each line is a case with its largest error, relative to the largest value, and the limit; the shapes
 are such that the cost model takes what the case is about (parts of long sums, windows by the copy
@@ -9,6 +9,7 @@ engine, packed images). `make test-cuda` has everything else.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class Case:
     shapes: Sequence[tuple[int, ...]]
     dtype: str = "bfloat16"
     limit: float = 1e-2
+    tf32: bool = False  # whether tensor cores see 10 bits of float32 numbers
 
 
 def convolution(stride: int, padding: Any) -> Build:
@@ -104,6 +106,17 @@ def layer(stride: int, padding: str, *shapes: tuple[int, ...]) -> Case:
     return Case(convolution(stride, padding), shapes, limit=ROUNDED)
 
 
+def smooth(x: Any, w: Any) -> list[Any]:
+    """A convolution and its gradients, which differ by no more than its sums do."""
+    y = tf.nn.conv2d(x, w, [1, 1, 1, 1], "SAME")
+    return [y, *tf.gradients(y * y, [w, x])]
+
+
+def tf32_layer(*shapes: tuple[int, ...]) -> Case:
+    """A convolution of float32 numbers of which tensor cores see 10 bits."""
+    return Case(smooth, shapes, "float32", 3e-3, tf32=True)
+
+
 CASES = {
     "long sums in parts": Case(products, [(192, 16384), (16384, 256)]),
     "few rows, as layers have": Case(products, [(128, 4096), (4096, 1024)]),
@@ -123,6 +136,10 @@ CASES = {
     "float32 products": Case(products, [(256, 5000), (5000, 300)], "float32", 1e-5),
     "long float32 sums": Case(lambda a, b: [tf.matmul(a, b)], [(8, 1 << 20), (1 << 20, 8)],
                               "float32", 1e-5),
+    "tf32 products": Case(products, [(640, 2048), (2048, 1000)], "float32", 3e-3, tf32=True),
+    "tf32 windows 3x3": tf32_layer((64, 14, 14, 256), (3, 3, 256, 256)),
+    "tf32 windows 5x5": tf32_layer((64, 14, 14, 24), (5, 5, 24, 64)),
+    "tf32 pointwise": tf32_layer((32, 28, 28, 192), (1, 1, 192, 96)),
     "special values": Case(special, [(1 << 16,)], "float32", 1e-7),
     "large feeds and fetches": Case(lambda x: [x * 2], [(128, 224, 224, 3)], "float32", 0.0),
 }  # fmt: skip
@@ -131,6 +148,7 @@ CASES = {
 def run(case: Case, gpus: int) -> list[np.ndarray]:
     """The values of a case, on the GPU or without one."""
     rng = np.random.default_rng(1)
+    tf.config.experimental.enable_tensor_float_32_execution(case.tf32)
     with tf.Graph().as_default():
         inputs = [tf.placeholder(case.dtype, shape) for shape in case.shapes]
         values = [rng.standard_normal(shape, np.float32) for shape in case.shapes]
@@ -156,6 +174,8 @@ def main() -> None:
     """Print all cases."""
     begun = time.perf_counter()
     for name, case in CASES.items():
+        if not all(word in name for word in sys.argv[1:]):
+            continue
         try:
             pairs = list(zip(run(case, 1), run(case, 0), strict=True))
             errors = [error(*pair) for pair in pairs]

@@ -6,8 +6,10 @@
 
 Each row is measured in a process of its own with empty caches on disk, its systems in turn. `first`
 is the time of the first call, which compiles; with `--warm` another process then finds what the
-first one left on disk. The ratio is the best peer's time by ours, beside the bar; memory is the
-most that was in use at once.
+first one left on disk. With `--prepare 6` the rows compile first, six at a time, and are measured
+one after the other with what that left on disk: on a GPU that is lent by the minute, peers that
+compile for a minute a row do not keep it waiting. The ratio is the best peer's time by ours, beside
+the bar; memory is the most that was in use at once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -161,6 +164,30 @@ def report(name: str, given: argparse.Namespace) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         found, others = run_row(name, folder, given)
         warm, _ = run_row(name, folder, given, "--first") if given.warm else ({}, [])
+    return lines_of(name, found, warm, others)
+
+
+def report_prepared(given: argparse.Namespace) -> None:
+    """Print all rows: first calls of several at once, then the steps of one after the other."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.prepare) as threads:
+        first = {
+            name: threads.submit(run_row, name, f"{folder}/{name}", given, "--first")
+            for name in given.only
+        }
+        prepared = {name: ran.result() for name, ran in first.items()}
+        for name, (cold, others) in prepared.items():
+            found, more = run_row(name, f"{folder}/{name}", given)
+            warm = {
+                system: {"first": one["first"]} for system, one in found.items() if "first" in one
+            }
+            for system, one in cold.items():
+                if "first" in one:
+                    found.setdefault(system, dict(one))["first"] = one["first"]
+            print("\n".join(lines_of(name, found, warm, others + more)), flush=True)
+
+
+def lines_of(name: str, found: Any, warm: Any, others: list[str]) -> list[str]:
+    """A row, from what its processes found by system, and what else they printed."""
     lines = [_shown(system, one, warm.get(system, {})) for system, one in found.items()]
     lines += others
     timed = {system: one["time"] for system, one in found.items() if "time" in one}
@@ -201,10 +228,14 @@ def main() -> None:
     options.add_argument("--tiny", action="store_true", help="sizes for an emulated GPU")
     options.add_argument("--warm", action="store_true", help="first calls with warm caches, too")
     options.add_argument("--first", action="store_true", help="first calls alone")
+    options.add_argument("--prepare", type=int, default=0, help="rows that compile at once, before")
     options.add_argument("--measure", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.measure is not None:
         measure(given.measure, given)
+        return
+    if given.prepare:
+        report_prepared(given)
         return
     for name in given.only:
         print("\n".join(report(name, given)), flush=True)

@@ -40,15 +40,18 @@ def subjects(name: str) -> dict[str, Any]:
     return found
 
 
+def _kind(made: Any) -> Any:
+    fed = made.transposed, made.fragments, made.turned, made.rewritten
+    stored = made.buffers > 0, made.residents, made.chunk
+    return made.unit, made.m, made.n, made.splits > 1, *stored, fed
+
+
 def variants(problem: Any, target: Any, most: int) -> list[Any]:
     """The likely schedules, those with other tiles first, and the best one without buffers."""
     from thalweg.codegen.cuda.contraction.plan import schedules
 
     ranked = schedules(problem, target, 200)
-    distinct = {
-        (s.unit, s.m, s.n, s.splits > 1, s.buffers > 0, s.residents, s.chunk): s
-        for s in reversed(ranked)
-    }
+    distinct = {_kind(s): s for s in reversed(ranked)}
     likely = sorted(distinct.values(), key=ranked.index)[:most]
     plain = next((s for s in ranked if s.buffers == 0 and s.unit == "wgmma"), None)
     shared = next((s for s in ranked if s.residents > 1), None)

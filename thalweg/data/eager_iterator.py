@@ -11,12 +11,13 @@ from thalweg.data.flow import Pipeline
 from thalweg.data.functions import Function, tensors_of
 from thalweg.data.iterator import Described
 from thalweg.data.iterator_state import Never, SessionIterator
+from thalweg.functions.devices import resources
 from thalweg.functions.eager import EAGER
-from thalweg.functions.steps import resources
 from thalweg.functions.tensors import known
 from thalweg.graph.likes import Structure
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import scalar
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.public import public
 
@@ -77,4 +78,7 @@ def _reads_variables(pipeline: Pipeline) -> bool:
 def _tensor(value: Any, dtype: Any) -> Tensor:
     if isinstance(value, Pipeline):
         return known(value, dtype, scalar())
+    if isinstance(value, Buffer):
+        value.freeze()
+        return known(value, dtype)
     return known(as_array(value), dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from thalweg.device.tuning import Tuned
@@ -42,6 +42,12 @@ class CompiledKernel(ABC):
     @abstractmethod
     def users(self) -> int:
         """On how many threads it runs."""
+
+    @property
+    def code_sizes(self) -> Mapping[str, int]:
+        """The bytes of its code by what it is written in, for devices whose programs load kernels
+        one by one."""
+        return {}
 
     @property
     @abstractmethod

@@ -62,6 +62,7 @@ class Device(ABC):
     is_host: bool = True  # its memory is the host's: buffers are arrays
     description: str = ""  # of the hardware, where it has a name
     capability: int = 0  # of a GPU: its compute capability times ten
+    is_lost: bool = False  # an error has closed it
 
     def __init__(self, name: str, target: Target) -> None:
         self.name = name  # in full: "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -90,6 +91,11 @@ class Device(ABC):
     @abstractmethod
     def download(self, buffer: Buffer) -> Array:
         """A copy of a buffer on the host."""
+
+    @abstractmethod
+    def relieve_by(self, release: Callable[[], None]) -> None:
+        """Have `release` called when memory runs out: it drops what is only kept to be used
+        again."""
 
     # Programs
 

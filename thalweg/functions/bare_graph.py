@@ -1,7 +1,7 @@
 """A graph that holds no nodes: what graphs do, and eager code need not.
 
-Scopes only prefix names, which need not be unique; everything is in one place and in the order of
-the program; of collections, what the library keeps for itself and the global step remain.
+Scopes only prefix names, which need not be unique; everything is in the order of the program; of
+collections, what the library keeps for itself and the global step remain.
 """
 
 from __future__ import annotations
@@ -38,14 +38,6 @@ class BareGraph(Graph):
 
     def control_dependencies(self, control_inputs: Any) -> AbstractContextManager[None]:
         """Effects come in the order of the program anyway."""
-        return nullcontext()
-
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """Everything is in one place."""
-        return nullcontext()
-
-    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
-        """Everything is in one place."""
         return nullcontext()
 
     def add_to_collection(self, name: Hashable, value: UserObject) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from typing import Any, ClassVar, cast
 
@@ -23,16 +23,17 @@ from numpy.typing import NDArray
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.bare_graph import BareGraph
+from thalweg.functions.devices import eager_devices, generation, resources
 from thalweg.functions.kinds import OutputKind, kinds
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
-from thalweg.functions.steps import resources
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
 from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulting
 from thalweg.graph import build
 from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.device import canonical_name, device_function
 from thalweg.graph.graph import Graph, get_default_graph, graphs
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, as_node
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.subgraph import root
@@ -67,6 +68,7 @@ class EagerGraph(threading.local, BareGraph):
         self.trace = Trace(self)
         self.lazy_trace = LazyTrace(self.trace)
         self.tapes: list[Any] = []
+        self.device_name = ""  # what the open device scopes ask for
         self._counter = 0
         self._seed: int | None = None
         self._unseeded = Stream(0, 0)
@@ -261,7 +263,7 @@ class EagerGraph(threading.local, BareGraph):
 
     def record_special(self, kind: int, op: Op, arguments: Sequence[Any], name: str | None) -> Any:
         if kind == OutputKind.CONSTANT:
-            return literal(cast("Const", op).value, cast("Const", op).dtype)
+            return self._constant(cast("Const", op))
         if kind == OutputKind.RANDOM:
             return self._record_random(cast("Random", op), arguments, name)
         if kind == OutputKind.PYTHON:
@@ -279,6 +281,47 @@ class EagerGraph(threading.local, BareGraph):
         self.lazy_trace.finish()
         return made
 
+    def _constant(self, op: Const) -> EagerTensor:
+        made = literal(op.value, op.dtype)
+        devices = eager_devices()
+        if devices.has_gpus:
+            made._device = devices.home(self.device_name, made.dtype, made._shape).name
+        return made
+
+    # Devices
+
+    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
+        """Ask for a device for what is recorded: without GPUs, everything is in one place."""
+        if not eager_devices().has_gpus or callable(device_name_or_function):
+            return nullcontext()
+        return self._on_device(device_name_or_function)
+
+    @contextmanager
+    def _on_device(self, device: Any) -> Generator[None]:
+        if device is not None:
+            eager_devices().check(canonical_name(device))
+        outer = self._devices
+        self._scoped([*outer, device_function(device)])
+        try:
+            yield
+        finally:
+            self._scoped(outer)
+
+    def _scoped(self, scopes: list[Any]) -> None:
+        """Have these device scopes open, for the nodes of the hidden graph too."""
+        self._devices = self.trace._devices = scopes
+        self.device_name = requested_device(self)
+        lazy_trace = self.lazy_trace
+        with lazy_trace.lock:
+            if not lazy_trace.closed:
+                lazy_trace.mark(self.device_name)
+
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+        """Ask for the device of a node, where it has one."""
+        if op is None or not eager_devices().has_gpus:
+            return nullcontext()
+        return self.device(as_node(op).device)
+
     # What comes from the span that is recorded
 
     def begin(self) -> LazyTrace:
@@ -287,9 +330,12 @@ class EagerGraph(threading.local, BareGraph):
         if before.closed:
             before.finish()
         trace = self.trace
-        if len(trace.nodes) > _MAX_NODES:
+        if len(trace.nodes) > _MAX_NODES or trace.generation != generation[0]:
             trace = self.trace = Trace(self)
+            trace._devices = self._devices
         self.lazy_trace = lazy_trace = LazyTrace(trace)
+        if self._devices:
+            lazy_trace.mark(self.device_name)
         for tape in self.tapes:
             tape.follow(lazy_trace)
         return lazy_trace
@@ -425,6 +471,24 @@ class EagerGraph(threading.local, BareGraph):
         finally:
             functions.forget(op.token)
         return [known(np.asarray(r), d) for r, d in zip(results, op.Tout, strict=True)]
+
+
+class _Request:
+    """In the place of a node, to ask device scopes."""
+
+    device = ""
+
+
+def requested_device(graph: Any) -> str:
+    """What the open device scopes of a graph ask for, and nodes to be beside."""
+    request = _Request()
+    for choose in reversed(graph._devices):
+        if choose is None:
+            break
+        request.device = choose(request)
+    for peer in graph._colocation:
+        request.device = peer.device
+    return request.device
 
 
 def _node_name(name: str | None) -> str | None:

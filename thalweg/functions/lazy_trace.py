@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from thalweg import errors
+from thalweg.functions.devices import eager_devices
 from thalweg.functions.steps import RecordedStep, record_step
 from thalweg.functions.tensors import EagerTensor, Failure, Literal
 from thalweg.functions.trace import (
     LITERAL,
     REFERENCE,
+    SCOPE,
     VALUE,
     Guard,
     Leaf,
@@ -37,6 +39,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import Const
+from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
 from thalweg.platform.caches import Bounded
 
 _MAX_VALUES = 3  # of a constant at one place, before it is data and no part of the program
@@ -134,7 +138,7 @@ class LazyTrace:
             kind = tensor._kind = _kind(tensor, held)
         child = trace_node.children.get(kind)
         if child is None:
-            child = self._new_leaf(tensor, kind)
+            child = self._new_leaf(tensor, held, kind)
         if child.leaf == REFERENCE:
             self.cells.append(held)
         else:
@@ -154,13 +158,22 @@ class LazyTrace:
         child = trace_node.children[key] = TraceNode(trace_node, (node,), node.outputs, LITERAL)
         return child
 
-    def _new_leaf(self, tensor: EagerTensor, kind: int) -> TraceNode:
+    def _new_leaf(self, tensor: EagerTensor, held: Any, kind: int) -> TraceNode:
         if tensor.dtype.is_ref_dtype:
-            template, leaf = self.trace.reference(tensor.dtype, tensor.shape), REFERENCE
+            template = self.trace.reference(tensor.dtype, tensor.shape, _device_of(held))
+            leaf = REFERENCE
         else:
             template, leaf = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
         child = self.end.children[kind] = TraceNode(self.end, (template.op,), (template,), leaf)
         return child
+
+    def mark(self, device: str) -> None:
+        """Note that what comes next asks for a device: it leads elsewhere in the tree."""
+        key = ("device", device)
+        child = self.end.children.get(key)
+        if child is None:
+            child = self.end.children[key] = TraceNode(self.end, (), (), SCOPE)
+        self.end = child
 
     def enter_as(self, template: Tensor, value: Any, key: Any) -> None:
         """Have a value stand for a node's output that was computed in an earlier span."""
@@ -290,6 +303,10 @@ class LazyTrace:
             raise self._located(error, step) from error
         for tensor, result in zip(live, results, strict=False):
             tensor.resolve(result if type(result) is np.ndarray else _as_array(result))
+        devices = step.devices
+        if devices is not None:
+            for tensor, device in zip(live, devices, strict=False):
+                tensor._device = device
         if spans:
             _share_out(spans, results[len(live) :])
 
@@ -353,9 +370,19 @@ _numbers = itertools.count()
 
 
 def _kind(tensor: EagerTensor, held: Any) -> int:
-    """A number for what leaves must have in common: dtype and shape."""
-    shape = held.shape if type(held) is np.ndarray else tensor.shape
-    return _kinds.setdefault((tensor.dtype, shape), next(_numbers))
+    """A number for what leaves must have in common: dtype and shape, and of variables the
+    device."""
+    if type(held) is np.ndarray or isinstance(held, Buffer):
+        key: Any = tensor.dtype, held.shape
+    else:
+        key = tensor.dtype, tensor.shape, _device_of(held)
+    return _kinds.setdefault(key, next(_numbers))
+
+
+def _device_of(held: Any) -> str:
+    """The device that a variable is bound to; "" where there is one alone."""
+    buffer = held.buffer if isinstance(held, VariableCell) else None
+    return "" if buffer is None or not eager_devices().has_gpus else buffer.device
 
 
 def _without_effects(trace_node: TraceNode) -> TraceNode:

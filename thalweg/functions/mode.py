@@ -6,12 +6,14 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 
 from thalweg import protos
+from thalweg.functions.devices import use_devices
 from thalweg.functions.eager import EAGER, EagerGraph
 from thalweg.functions.lazy_trace import fast_path_disabled
 from thalweg.graph import graph as graph_module
 from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.subgraph import root
 from thalweg.public import public
+from thalweg.runtime.config import session_options
 
 
 @public("enable_eager_execution")
@@ -20,11 +22,20 @@ def enable_eager_execution(
     device_policy: int | None = None,
     execution_mode: int | None = None,
 ) -> None:
-    """Run ops as they are written, in all threads from now on: call it first in a program."""
+    """Run ops as they are written, in all threads from now on: call it first in a program.
+
+    Args:
+        config: a `tf.ConfigProto`: how many GPUs to use, which of them, and how much of their
+            memory. All that are there if None.
+        device_policy: for compatibility: values go where ops need them.
+        execution_mode: for compatibility.
+    """
     if graph_module.default_graph[0] is _eager:
         return
     if graph_module.has_default_nodes():
         raise ValueError("tf.enable_eager_execution must be called at program startup.")
+    if config is not None:
+        use_devices(session_options(config))
     graph_module.default_graph[:] = [_eager]
     graph_module.global_graph[:] = [EAGER]
 

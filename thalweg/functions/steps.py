@@ -8,13 +8,16 @@ which compiles for the shapes that come, as plans of sessions do.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from thalweg.device.local import local_devices
+from thalweg import errors
+from thalweg.device.device import Device
+from thalweg.functions.devices import eager_devices, forget_lost, generation, resources
 from thalweg.functions.trace import REFERENCE, VALUE, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.analysis.node_effects import reference_roots
@@ -26,87 +29,204 @@ from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import needed
 from thalweg.lower.fingerprint import Unnamed, flow_text
 from thalweg.ops.core.basic import Const, Placeholder
+from thalweg.ops.core.buffer import Buffer
+from thalweg.place.placer import Placer
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import host_arrays
 from thalweg.runtime.engine import COMPILES
-from thalweg.runtime.executor import execute
-from thalweg.runtime.fast_path import BoundProgram, fast_path
+from thalweg.runtime.executor import execute, on_device
+from thalweg.runtime.fast_path import BoundProgram, FastPath, fast_path
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
 
 _MAX_PLANS = 256  # plans that are kept for all threads; the oldest ones go first
 
-#: What outlives lazy traces and is no variable: queues, tables, the counts of printed lines.
-resources = Resources()
+Bound = tuple[BoundProgram, "list[tuple[int, ...]]"]
 
 
-class Drawing(Resources):
-    """The process's resources, with the random streams of one run."""
+class StepResources(Resources):
+    """The process's resources on one device, with what one run was given: variables, by the nodes
+    that stand for them, and random streams."""
 
-    def __init__(self, streams: Mapping[Node, Any]) -> None:
-        vars(self).update(vars(resources))  # the objects are the same
-        self._streams = streams
+    def __init__(self, shared: Resources, given: Mapping[Node, Any]) -> None:
+        vars(self).update(vars(shared))  # the objects are the same
+        self._shared, self._given = shared, given
+        self.allocate = shared.allocate
 
     def state(self, node: Any, make: Callable[[], Any]) -> Any:
-        """A node's own object: for a random op, the stream that its call was given."""
-        found = self._streams.get(node)
+        """A node's own object: that which the run was given, where it is one."""
+        found = self._given.get(node)
         return super().state(node, make) if found is None else found
+
+    def on(self, device: str) -> Resources:
+        """The same run on another device."""
+        other = self._shared.on(device)
+        return self if other is self._shared else StepResources(other, self._given)
 
 
 class PlannedStep:
     """A plan that takes values and variables from outside."""
 
+    #: The devices of what is fetched, in a process that has other ones than a CPU.
+    devices: Sequence[str] | None = None
+
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        devices = local_devices({})
-        planned = plan(step, devices, compiled=COMPILES)
-        given = {tensor.op for tensor in references}
-        slots = {i.node: i.output for i in planned.instructions if i.node in given}
-        rest = tuple(i for i in planned.instructions if i.node not in given)
-        self._references = [number for number, t in enumerate(references) if t.op in slots]
-        taken = tuple(slots[references[number].op] for number in self._references)
-        self._plan: Plan = replace(planned, instructions=rest, feeds=planned.feeds + taken)
-        self._repeats = len(set(planned.fetches)) < len(planned.fetches)
-        self._randoms = randoms
+        self._plan = self._planned(step)
+        self._fetches: Sequence[Any] = self._plan.fetches or step.fetches
+        self._given = [*(tensor.op for tensor in references), *randoms]
         self.context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
-        path = fast_path(self._plan, step.feeds)
+        path = fast_path(self._plan, step.feeds, downloads=False)
         self.path = path if path and set(references).issuperset(path.references) else None
         #: Which of the variables the fast path takes.
         self.cells = [references.index(t) for t in self.path.references] if self.path else []
 
-    def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
-        """The fetched values."""
-        path, context = self.path, self.context
-        if streams:
-            drawing = Drawing(dict(zip(self._randoms, streams, strict=True)))
-            context = Context(context.node, drawing, Cancellation())
+    def _planned(self, step: Step) -> Plan:
+        return plan(step, eager_devices().all, compiled=COMPILES)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether one value is fetched twice."""
+        return len(set(self._fetches)) < len(self._fetches)
+
+    def run(
+        self,
+        values: Sequence[Any],
+        cells: Sequence[Any],
+        streams: Sequence[Any],
+        kept: Collection[int] | None = None,
+    ) -> list[Any]:
+        """The fetched values. Of the values that come in, nobody writes to those of eager tensors:
+        all, or those that are `kept`, by number."""
         results = None
-        if path is not None:
-            arrays = [values[number] for number in path.inputs]
-            results = path.run(context, arrays, [cells[number] for number in self.cells])
+        if self.path is not None:
+            context = self._context(cells, streams) if streams else self.context
+            arrays = [values[number] for number in self.path.inputs]
+            variables = [cells[number] for number in self.cells]
+            results = self.path.run(context, arrays, variables)
         if results is None:
-            feeds = [*values, *[cells[number] for number in self._references]]
-            results = execute(self._plan, feeds, context.resources, Cancellation())
+            context = self._context(cells, streams)
+            found = context.resources, context.cancellation
+            results = execute(self._plan, values, *found, on_device)
         return self._with_arrays(results)
+
+    def _context(self, cells: Sequence[Any], streams: Sequence[Any]) -> Context:
+        """A run with these variables and random streams."""
+        given = dict(zip(self._given, [*cells, *streams], strict=True))
+        return Context(self.context.node, StepResources(resources, given), Cancellation())
 
     def _with_arrays(self, results: Sequence[Any]) -> list[Any]:
         """Scalars as arrays. Tapes tell values apart by identity: of a slot there is one array."""
         of_slot = {
             slot: np.asarray(cast("Any", result)) if isinstance(result, np.generic) else result
-            for slot, result in zip(self._plan.fetches, results, strict=True)
+            for slot, result in zip(self._fetches, results, strict=True)
         }
-        return [of_slot[slot] for slot in self._plan.fetches]
+        return [of_slot[slot] for slot in self._fetches]
 
-    def bind(self, arrays: Sequence[Any]) -> BoundProgram | None:
-        """`run` for arrays of these shapes alone."""
-        bound = None if self.path is None or self._repeats else self.path.bind(arrays)
-        if bound is None:
+    def bind(self, arrays: Sequence[Any], kept: Collection[int] | None = None) -> Bound | None:
+        """`run` for arrays of these shapes alone, which the fast path takes, and the shapes of what
+        it gives."""
+        return None if self.path is None else self.path.bind(arrays)
+
+
+class AcceleratedStep(PlannedStep):
+    """A plan in a process that has GPUs. What they compute stays in their memory; what they are
+    given goes there once."""
+
+    def _planned(self, step: Step) -> Plan:
+        devices = eager_devices()
+        placer = Placer(devices.names, soft=True)
+        planned = plan(step, devices.all, placer, COMPILES)
+        placement = placer.place([tensor.op for tensor in step.fetches])
+        self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
+        self._upload, self._generation = devices.copy_of, generation[0]
+        self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
+        #: For feeds that GPUs take, by number: the device.
+        self._takers: dict[int, Device] = {}
+        for part in planned.partitions:
+            if not part.device.is_host:
+                taken = [place for place, _ in part.partition.feeds]
+                self._takers.update(dict.fromkeys(taken, part.device))
+        if planned.device and not devices[planned.device].is_host:
+            self._takers = dict.fromkeys(range(len(step.feeds)), devices[planned.device])
+        return planned
+
+    def run(
+        self,
+        values: Sequence[Any],
+        cells: Sequence[Any],
+        streams: Sequence[Any],
+        kept: Collection[int] | None = None,
+    ) -> list[Any]:
+        given = [*values]
+        try:
+            for number, device in self._takers.items():
+                if type(given[number]) is np.ndarray and (kept is None or number in kept):
+                    given[number] = self._upload(given[number], self._dtypes[number], device)
+            if self.path is not None and self.path.executable.device.is_host:
+                given = host_arrays(given)
+            return _frozen(super().run(given, cells, streams))
+        except errors.OpError as error:
+            raise self._failed(error) from error
+
+    def bind(self, arrays: Sequence[Any], kept: Collection[int] | None = None) -> Bound | None:
+        if self.path is None:
             return None
-        run, shapes = bound
-        scalars = [place for place, shape in enumerate(shapes) if not shape]
-        return _with_arrays_at(scalars, run) if scalars else run
+        device = self.path.executable.device
+        found = super().bind(host_arrays(arrays) if device.is_host else arrays)
+        if found is None:
+            return None
+        program, shapes = found
+        if device.is_host:
+            return lambda context, given, cells: program(context, host_arrays(given), cells), shapes
+        places = range(len(arrays)) if kept is None else kept
+        return self._located(program, device, places), shapes
+
+    def _located(
+        self, program: BoundProgram, device: Device, kept: Collection[int]
+    ) -> BoundProgram:
+        """A program of a GPU, given arrays of the host."""
+        upload, made = self._upload, self._generation
+        dtypes = [self._dtypes[number] for number in cast("FastPath", self.path).inputs]
+
+        def run(context: Any, given: Sequence[Any], cells: Any) -> list[Any] | None:
+            if generation[0] != made:
+                return None  # the device is gone
+            located = [*given]
+            try:
+                for place in kept:
+                    if type(located[place]) is np.ndarray:
+                        located[place] = upload(located[place], dtypes[place], device)
+                results = program(context, located, cells)
+            except errors.OpError as error:
+                raise self._failed(error) from error
+            return None if results is None else _frozen(results)
+
+        return run
+
+    def _failed(self, error: errors.OpError) -> errors.OpError:
+        """An error of a device, at a node of the step. Where it has closed the device, what comes
+        later is planned without that."""
+        if isinstance(error, errors.InternalError):
+            forget_lost()
+        return error if error.op is not None else error.at(self.context.node)
+
+
+def _frozen(results: list[Any]) -> list[Any]:
+    """What a step gave, to which nobody writes."""
+    for result in results:
+        if type(result) is not np.ndarray and isinstance(result, Buffer):
+            result.freeze()
+    return results
+
+
+def planned_step(step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> PlannedStep:
+    """A step, planned for the devices that are there."""
+    kind = AcceleratedStep if eager_devices().has_gpus else PlannedStep
+    return kind(step, references, randoms)
 
 
 def _with_arrays_at(scalars: Sequence[int], run: BoundProgram) -> BoundProgram:
@@ -137,6 +257,9 @@ class RecordedStep:
         path = self.step and self.step.path
         self._inputs = [self.values[number] for number in path.inputs] if path else []
         self._cells = [self.references[number] for number in self.step.cells] if self.step else []
+        found = None if self.step is None else self.step.devices
+        #: of what is wanted, "" for variables; None in a process without GPUs
+        self.devices = None if found is None else self._with_cells([*found], defaultdict(str))
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""
@@ -153,11 +276,19 @@ class RecordedStep:
             [cells[number] for number in self.references],
             [streams[number] for number in self.randoms] if self.randoms else (),
         )
-        if not self.randoms and not self.cells:
-            self._program = self.step.bind([values[number] for number in self._inputs])
+        if not self.randoms and not self.cells and not self.step.repeats:
+            self._program = self._bound([values[number] for number in self._inputs])
         return self._with_cells(found, cells)
 
-    def _with_cells(self, found: list[Any], cells: Sequence[Any]) -> list[Any]:
+    def _bound(self, arrays: Sequence[Any]) -> BoundProgram | None:
+        bound = None if self.step is None else self.step.bind(arrays)
+        if bound is None:
+            return None
+        run, shapes = bound
+        scalars = [place for place, shape in enumerate(shapes) if not shape]
+        return _with_arrays_at(scalars, run) if scalars else run
+
+    def _with_cells(self, found: list[Any], cells: Any) -> list[Any]:
         if not self.cells:
             return found
         rest, wanted = iter(found), len(found) + len(self.cells)
@@ -236,13 +367,13 @@ class _RecordedTrace:
     def _key(self, nodes: Sequence[Node], fetches: Sequence[Tensor]) -> Any:
         """The structure of a step: ops, attributes, wiring, what comes in."""
         numbers: dict[Tensor, int] = {}
-        parts: list[Any] = []
+        parts: list[Any] = [generation[0]]
         for tensor in self._used:
             numbers[tensor] = len(numbers)
             parts.append(tensor.dtype)
         for tensor in self._cells:
             numbers[tensor] = len(numbers)
-            parts.append((tensor.dtype, tensor.shape))
+            parts.append((tensor.dtype, tensor.shape, tensor.op.device))
         for tensor, value in self._fixed.items():
             numbers[tensor] = len(numbers)
             parts.append((tensor.dtype, value.shape, value.tobytes()))
@@ -250,7 +381,8 @@ class _RecordedTrace:
             texts, flow = flow_text(nodes, numbers)
         except Unnamed:
             return object()  # nothing is known to be the same
-        return *parts, *texts, flow.tobytes(), tuple(numbers[tensor] for tensor in fetches)
+        asked = tuple(node.device for node in nodes)
+        return *parts, *texts, asked, flow.tobytes(), tuple(numbers[tensor] for tensor in fetches)
 
     def _copied(
         self, nodes: Sequence[Node], fetches: Sequence[Tensor], targets: Sequence[Node]
@@ -273,11 +405,12 @@ class _RecordedTrace:
             tuple(again.tensors[tensor] for tensor in self._used),
         )
         cells = [again.tensors[tensor] for tensor in self._cells]
-        return PlannedStep(step, cells, again.mapped(self._randoms)), again.mapped(nodes)
+        return planned_step(step, cells, again.mapped(self._randoms)), again.mapped(nodes)
 
 
 def _stand_in(again: Rewriter, tensor: Tensor, op: Op, shape: TensorShape) -> None:
     made = again.graph.add(op, (), [tensor.dtype], [shape], "value")
+    made.device = tensor.op.device if tensor.dtype.is_ref_dtype else ""
     again.tensors[tensor] = made.outputs[0]
 
 

@@ -16,10 +16,15 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg import errors
+from thalweg.functions.devices import eager_devices
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape
+from thalweg.ops.core.basic import identity
+from thalweg.ops.core.buffer import HOST, Buffer
+from thalweg.ops.core.compilable import is_number
 from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
@@ -77,9 +82,10 @@ _TEMPORARY = _temporary()
 class EagerTensor(Tensor):
     """A tensor that has a value."""
 
-    __slots__ = ("_array", "_kind", "_lazy_trace", "_literal", "_position")
+    __slots__ = ("_array", "_device", "_kind", "_lazy_trace", "_literal", "_position")
 
     _array: Any  # the value, a variable's cell, a Failure, or None while it is pending
+    _device: str  # where it was computed: not set in a process without GPUs
     _kind: int | None  # a number for its dtype and shape, once it has one
     _literal: Literal | None  # for a small constant
     _position: int  # its number in the lazy trace
@@ -103,14 +109,20 @@ class EagerTensor(Tensor):
     @property
     def device(self) -> str:
         """Where the value is."""
-        return "/job:localhost/replica:0/task:0/device:CPU:0"
+        if not eager_devices().has_gpus:
+            return HOST
+        held = self.held()
+        if isinstance(held, VariableCell):
+            held = held.buffer
+        return held.device if isinstance(held, Buffer) else getattr(self, "_device", "") or HOST
 
     @property
     def shape(self) -> TensorShape:
         """The shape: known in full, if need be by computing the value."""
         sizes = self._shape.sizes
         if sizes is None or None in sizes:
-            self.value()
+            value_reads[0] += 1
+            self.held()
         return self._shape
 
     def get_shape(self) -> TensorShape:
@@ -139,11 +151,12 @@ class EagerTensor(Tensor):
         self._array = array
         self._lazy_trace = None
         sizes = self._shape.sizes
-        if (sizes is None or None in sizes) and isinstance(array, np.ndarray):
-            self._shape = TensorShape.of(cast("Array", array).shape)
+        if (sizes is None or None in sizes) and isinstance(array, np.ndarray | Buffer):
+            self._shape = TensorShape.of(cast("Any", array).shape)
 
     def held(self) -> Any:
-        """What this tensor holds, computed if need be: an array, a variable's cell, a handle."""
+        """What this tensor holds, computed if need be: an array, a buffer of a device, a variable's
+        cell, a handle."""
         if self._array is None:
             self._lazy_trace.finish()
         array = self._array
@@ -155,15 +168,22 @@ class EagerTensor(Tensor):
         """The value as the library has it: an array nobody may write to."""
         value_reads[0] += 1
         held = self.held()
-        if type(held) is not VariableCell:
+        if type(held) is np.ndarray:
             return held
+        if type(held) is not VariableCell:
+            return held.lease() if isinstance(held, Buffer) else held
         if self._lazy_trace is not None:
             self._lazy_trace.finish()  # whatever was recorded may change the variable
         return held.read()
 
+    def located(self) -> Any:
+        """The value where it is: an array, or a buffer of a device."""
+        held = self.held()
+        return self.value() if type(held) is VariableCell else held
+
     def numpy(self) -> MaybeNone:
         """The value as a NumPy array of its own, or a NumPy scalar."""
-        value = self.value()
+        value = self.value() if getrefcount(self) > _TEMPORARY else self._last_value()
         if not isinstance(value, np.ndarray):
             return value
         array = cast("Array", value)
@@ -172,6 +192,14 @@ class EagerTensor(Tensor):
         # Where nobody but this tensor holds the array, and nobody the tensor when the call returns:
         is_last = getrefcount(self) <= _TEMPORARY and getrefcount(array) <= 4
         return array if is_last and array.flags.owndata and array.flags.writeable else array.copy()
+
+    def _last_value(self) -> Any:
+        """The value, of a tensor that nobody holds: what is on a device is copied for the caller
+        alone."""
+        held = self.held()
+        if type(held) is not np.ndarray and isinstance(held, Buffer):
+            return held.snapshot()
+        return self.value()
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """The value; there is nothing to feed and no session to run."""
@@ -183,9 +211,28 @@ class EagerTensor(Tensor):
         """The only element, as a Python object."""
         return self.value().item()
 
-    def cpu(self) -> EagerTensor:
-        """Itself: values are on the CPU."""
-        return self
+    def cpu(self) -> Tensor:
+        """The value on the CPU: itself, if it is there."""
+        return self if self.device == HOST else self._copied(HOST)
+
+    def gpu(self, gpu_index: int = 0) -> Tensor:
+        """The value on a GPU: itself, if it is there. An error where there is no such GPU."""
+        request = f"/device:GPU:{gpu_index}"
+        if not eager_devices().has_gpus:
+            raise errors.InvalidArgumentError(
+                None, None, f"No device matches '{request}': this process has no GPU"
+            )
+        eager_devices().check(request)
+        if not is_number(self.dtype.base_dtype):
+            raise errors.InvalidArgumentError(
+                None, None, f"A GPU has no values of the dtype {self.dtype.name}"
+            )
+        return self if self.device.endswith(request) else self._copied(request)
+
+    def _copied(self, device: str) -> Tensor:
+        graph = eager_graph[0]
+        with graph.as_default(), graph.device(device):
+            return identity(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         value: Array = np.asarray(self.value())
@@ -252,7 +299,9 @@ class EagerTensor(Tensor):
 
     def __getitem__(self, key: Any) -> Tensor:
         array = self._array
-        if type(array) is np.ndarray and _is_plain(key) and not eager_graph[0].tapes:
+        if type(array) is not np.ndarray:
+            array = array.host_copy if isinstance(array, Buffer) else None
+        if array is not None and _is_plain(key) and not eager_graph[0].tapes:
             try:
                 return known(np.asarray(array[key]))
             except IndexError:

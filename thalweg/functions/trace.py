@@ -7,30 +7,34 @@ and dtypes and, where it read values, the plan of the step.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.autodiff.custom import CustomGradient
+from thalweg.functions.devices import eager_devices, generation
 from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs
-from thalweg.graph.node import Node, Tensor, flatten_nodes
+from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.signature import parse
 from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.core.basic import NoOp
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.random import Random
 
 Array = NDArray[Any]
 
-NO_LEAF, VALUE, REFERENCE, LITERAL = 0, 1, 2, 3
+NO_LEAF, VALUE, REFERENCE, LITERAL, SCOPE = 0, 1, 2, 3, 4
 
 _MAX_CONSULTED = 64  # elements of a value that shapes may depend on
 
@@ -126,7 +130,14 @@ class Guard:
 
     def key(self, values: Sequence[Any]) -> tuple[bytes, ...]:
         """What the leaves hold."""
-        return tuple(values[leaf].tobytes() for leaf in self.leaves)
+        return tuple(host_array(values[leaf]).tobytes() for leaf in self.leaves)
+
+
+def host_array(value: Any) -> Any:
+    """A value on the host: one on a device is copied, once."""
+    if type(value) is np.ndarray or not isinstance(value, Buffer):
+        return value
+    return value.lease()
 
 
 def has_effect(node: Node) -> bool:
@@ -186,14 +197,14 @@ class Leaf(Source, abstract=True):
     def known_value(self) -> Array | None:
         """The value, where it is one that shapes may depend on."""
         value = self.trace.value(self)
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray | Buffer):
             return None
-        array = cast("Array", value)
-        if array.dtype.kind not in "iub" or array.size > _MAX_CONSULTED:
+        array = cast("Any", value)
+        if array.dtype.kind not in "iub" or math.prod(array.shape) > _MAX_CONSULTED:
             return None
         if consults.found is not None:
             consults.found.add(self.number)
-        return array
+        return host_array(array)
 
 
 class Held(Source, abstract=True):
@@ -210,7 +221,8 @@ class Held(Source, abstract=True):
 
     def known_value(self) -> Any:
         """The value."""
-        return cast("Any", self.value) if isinstance(self.value, np.ndarray) else None
+        value = host_array(self.value)
+        return cast("Any", value) if isinstance(value, np.ndarray) else None
 
     def kernel(self, context: Any) -> Any:
         return self.value
@@ -222,6 +234,10 @@ class Reference(Source, abstract=True):
     type_name = "EagerReference"
     parsed = parse("-> ref: &dtype")
 
+    def kernel(self, context: Any) -> Any:
+        """The variable that the run was given."""
+        return context.state(partial(super().kernel, context))
+
 
 class Trace(SubGraph):
     """The hidden graph of a thread, and the tree over its nodes."""
@@ -229,6 +245,7 @@ class Trace(SubGraph):
     def __init__(self, eager: Any) -> None:
         super().__init__(eager, "eager code")
         self.eager = eager
+        self.generation = generation[0]
         self.root = TraceNode(None, (), (), NO_LEAF)
 
     def _share(self, outer: Graph) -> None:
@@ -254,12 +271,21 @@ class Trace(SubGraph):
         return list(dict.fromkeys(flatten_nodes(found)))
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """Everything is in one place."""
-        return nullcontext()
+        """Ask for the device of a node, where it has one."""
+        if op is None or not eager_devices().has_gpus:
+            return nullcontext()
+        return self.device(as_node(op).device)
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
-        """Everything is in one place."""
-        return nullcontext()
+        """Ask for a device for new nodes: without GPUs, everything is in one place."""
+        if not eager_devices().has_gpus:
+            return nullcontext()
+        return super().device(device_name_or_function)
+
+    def _place(self, node: Node) -> None:
+        """Reads of variables are where these are, whatever scopes ask for."""
+        if not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
+            super()._place(node)
 
     def gradient_override(self, type_name: str) -> str | None:
         """The registered gradient that new nodes of this type use instead of the op's own."""
@@ -281,10 +307,12 @@ class Trace(SubGraph):
         op = Leaf(dtype=dtype, given_shape=shape, number=number, trace=self)
         return self.add(op, (), [dtype], [shape], "value").outputs[0]
 
-    def reference(self, dtype: DType, shape: TensorShape) -> Tensor:
-        """A node for a variable from outside."""
+    def reference(self, dtype: DType, shape: TensorShape, device: str) -> Tensor:
+        """A node for a variable from outside, which is on a device."""
         op = Reference(dtype=dtype.base_dtype, given_shape=shape)
-        return self.add(op, (), [dtype.as_ref], [shape], "variable").outputs[0]
+        made = self.add(op, (), [dtype.as_ref], [shape], "variable").outputs[0]
+        made.op.device = device
+        return made
 
 
 def steps(path: Sequence[TraceNode]) -> Iterator[TraceNode]:

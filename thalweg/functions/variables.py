@@ -14,9 +14,11 @@ from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
-from thalweg.functions.eager import EAGER, recorded
+from thalweg.functions.devices import eager_devices
+from thalweg.functions.eager import EAGER, recorded, requested_device
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, known
+from thalweg.functions.trace import host_array
 from thalweg.graph.convert import convert_to_tensor, stand_ins
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph, graphs
@@ -24,13 +26,14 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import root
 from thalweg.ops.core import basic
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state import state
 from thalweg.public import public, publish_value
 from thalweg.variables import variable as graph_variables
 from thalweg.variables.scope import STORE_KEY, get_variable_scope, variable_scope
 from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
-from thalweg.variables.variable import Variable
+from thalweg.variables.variable import ResourceVariable, Variable
 
 Array = NDArray[Any]
 
@@ -38,7 +41,7 @@ Array = NDArray[Any]
 _READ = basic.Identity()
 
 
-class EagerVariable(Variable):
+class EagerVariable(ResourceVariable):
     """State that eager code reads and changes."""
 
     _reference: EagerTensor
@@ -46,23 +49,31 @@ class EagerVariable(Variable):
     def _build(
         self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
     ) -> None:
+        request = ""
+        if eager_devices().has_gpus:
+            request = requested_device(get_default_graph()) or EAGER.device_name
         with graphs.pushed(EAGER), EAGER.name_scope(name or "Variable") as scope:
             made: Any = initial_value() if callable(initial_value) else initial_value
             value = convert_to_tensor(made, dtype)
             if not isinstance(value, EagerTensor):
                 raise ValueError(f"{value!r} has no value that a variable of eager code can have.")
             self._name = scope.rstrip("/")
-            self._hold(value.value(), value.dtype.base_dtype, validate, shape)
+            self._hold(value.located(), value.dtype.base_dtype, validate, shape, request)
 
-    def _hold(self, value: Array, dtype: DType, validate: bool, shape: Any) -> None:
+    def _hold(self, value: Any, dtype: DType, validate: bool, shape: Any, request: str) -> None:
         given = TensorShape.of(value.shape) if validate else unknown_shape()
         known_shape = given if shape is None else TensorShape(shape)
-        cell = VariableCell(self._name, dtype, known_shape, is_resource=True)
-        cell.assign(value)
+        device = eager_devices().home(request, dtype, known_shape)
+        cell = VariableCell(self._name, dtype, known_shape, True, device.allocate)
+        if isinstance(value, Buffer) and value.device == device.name:
+            cell.buffer = value.copy()
+        else:
+            cell.assign(host_array(value))
         self._reference = self._variable = known(cell, dtype.as_ref, known_shape)
         op = state.VariableV2(dtype=dtype, given_shape=known_shape, shared_name=self._name)
         holder = self._variable.op  # for the line of the user's code
-        self._node = Node(EAGER, op, self._name, (), (), "", {}, *holder.made_at, 0)
+        asked = device.name if eager_devices().has_gpus else ""
+        self._node = Node(EAGER, op, self._name, (), (), asked, {}, *holder.made_at, 0)
         self._node.outputs = (self._variable,)
         self._initial_value = None
 
@@ -188,7 +199,10 @@ class EagerVariable(Variable):
         return self
 
     def __deepcopy__(self, memo: Any) -> Variable:
-        copy = Variable(self.numpy(), trainable=self.trainable, name=self._name, dtype=self.dtype)
+        with EAGER.device(self.device):
+            copy = Variable(
+                self.numpy(), trainable=self.trainable, name=self._name, dtype=self.dtype
+            )
         memo[id(self)] = copy
         return copy
 
@@ -258,7 +272,8 @@ def _unpickled(value: Any, name: str, trainable: bool) -> Variable:
 
 def _variable_class(kind: type[Variable]) -> type[Variable]:
     """What `tf.Variable(...)` makes now."""
-    return EagerVariable if kind is Variable and root(get_default_graph()) is EAGER else kind
+    is_eager = kind in (Variable, ResourceVariable) and root(get_default_graph()) is EAGER
+    return EagerVariable if is_eager else kind
 
 
 stand_ins[EagerVariable] = EagerVariable.value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -122,6 +122,11 @@ class PlannedKernel:
     def users(self) -> int:
         """On how many threads it runs."""
         return self.code.users
+
+    @property
+    def code_sizes(self) -> Mapping[str, int]:
+        """The bytes of its code by what it is written in, where its device says."""
+        return self.code.code_sizes
 
     @property
     def llvm(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from thalweg.inspect.kernel_info import PlannedKernel
-from thalweg.inspect.plan_text import KERNEL_HEAD, kernel_row, region_facts, total_work
+from thalweg.inspect.plan_text import kernel_head, kernel_row, region_facts, total_work
 from thalweg.inspect.plan_walk import PlannedRegion
 
 #: The module `html` would bring half a megabyte of tables into every process.
@@ -50,7 +50,7 @@ def _kernels(kernels: Sequence[PlannedKernel], first: int) -> str:
     if not kernels:
         return ""
     most = max(_work(kernel) for kernel in kernels) or 1.0
-    heads = "".join(f"<th>{head}</th>" for head in (*KERNEL_HEAD, "work"))
+    heads = "".join(f"<th>{head}</th>" for head in (*kernel_head(kernels), "work"))
     shown = enumerate(kernels[:_MAX_KERNELS], first)
     rows = "".join(_row(number, kernel, most) for number, kernel in shown)
     left = len(kernels) - _MAX_KERNELS

@@ -23,7 +23,7 @@ from thalweg.runtime.plan import Plan
 
 _WIDEST = 56
 _MAX_SHAPES = 6
-KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "barriers")
+_KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "barriers")
 Shapes = Mapping[Tensor, tuple[int, ...]]
 
 
@@ -197,7 +197,7 @@ def kernel_lines(kernels: Sequence[PlannedKernel], first: int, most: int | None)
         heaviest = sorted(numbered, key=lambda item: item[1].flops + item[1].bytes, reverse=True)
         shown = sorted(heaviest[:most], key=lambda item: item[0])
     rows = [kernel_row(number, kernel) for number, kernel in shown]
-    lines = ["", *table(KERNEL_HEAD, rows, left=(1, 2, 3))]
+    lines = ["", *table(kernel_head(kernels), rows, left=(1, 2, 3))]
     rest = [kernel for _, kernel in numbered if (_, kernel) not in shown]
     if rest:
         lines.append(f"  … and {plural(len(rest), 'kernel')} with less work")
@@ -210,8 +210,13 @@ def total_work(kernels: Sequence[PlannedKernel]) -> str:
     return f"in all {amount(total)} flops, {size(moved)} read and written"
 
 
+def kernel_head(kernels: Sequence[PlannedKernel]) -> tuple[str, ...]:
+    """The heads of the columns for the kernels of a region, which are all on one device."""
+    return (*_KERNEL_HEAD, *(kernels[0].code_sizes if kernels else ()))
+
+
 def kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
-    """The cells of a kernel under `KERNEL_HEAD`."""
+    """The cells of a kernel under `kernel_head`."""
     return (
         str(number),
         clipped(kernel.name),
@@ -221,6 +226,7 @@ def kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
         size(kernel.bytes),
         str(kernel.users),
         str(kernel.barriers or ""),
+        *(size(count) if count else "" for count in kernel.code_sizes.values()),
     )
 
 

@@ -11,6 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True)
+class LayoutTimes:
+    """What channels first cost, and what it costs to move images to channels last, in nanoseconds
+    of float32: of two cores with vectors of 512 bits. Only their ratios matter."""
+
+    move: float = 0.25  # to transpose an element
+    window: float = 0.004  # of channels first, for each flop of a convolution with windows
+    dense: float = 0.0005  # the same of 1x1
+    adjoint: float = 0.0024  # the same of its adjoint in the image, where windows move by one
+    pool: float = 0.07  # of channels first, for each element
+    pool_grad: float = 0.4
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A processor, as lowering sees it."""
@@ -94,6 +107,9 @@ class Target:
     hoists_over_checks: bool = False
     min_rematerialized_bytes: int = 1 << 16
     max_strided_phases: int = 64  # nests that a strided write is split into
+
+    # None: code is as fast in the layout that is written, as far as is known
+    layout_times: LayoutTimes | None = LayoutTimes()
 
     @property
     def key(self) -> str:

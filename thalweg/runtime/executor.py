@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg import errors
-from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
@@ -25,25 +25,52 @@ from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
 
+#: What a fetched slot holds -> the value that the caller gets
+Fetch = Callable[[Any], Any]
+
+
+def fresh(item: Any) -> Any:
+    """A fetched value the caller may keep and write to. State and feeds are read-only views."""
+    value = item.snapshot() if isinstance(item, VariableCell) else item
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        if not array.flags.writeable or array.base is not None:
+            array = array.copy()
+        return array if array.ndim else array[()]
+    return value.snapshot()[()] if isinstance(value, Buffer) else value
+
+
+def on_device(item: Any) -> Any:
+    """A fetched value where it was computed: what is in the memory of a device stays there, and
+    never changes. Else it is fresh."""
+    if not isinstance(item, Buffer) or isinstance(item, HostBuffer):
+        return fresh(item)
+    item.freeze()
+    return item
+
 
 def execute(
-    plan: Plan, feeds: Sequence[Any], resources: Resources, cancellation: Cancellation
+    plan: Plan,
+    feeds: Sequence[Any],
+    resources: Resources,
+    cancellation: Cancellation,
+    fetch: Fetch = fresh,
 ) -> list[Any]:
-    """Run a plan and return the fetched values, fresh: nothing in them is shared with state."""
+    """Run a plan and return the fetched values: nothing in them is shared with state."""
     with np.errstate(all="ignore"):
         if plan.partitions:
-            return _run_partitions(plan.partitions, feeds, resources, cancellation)
+            return _run_partitions(plan.partitions, feeds, resources, cancellation, fetch)
         own = resources.on(plan.device)
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, own, cancellation)
-            return _fetched(plan, plan.dataflow.run(feeds, context))
+            return _fetched(plan, plan.dataflow.run(feeds, context), fetch)
         slots: list[Any] = [None] * plan.slot_count
         for slot, value in zip(plan.feeds, feeds, strict=True):
             slots[slot] = value
         run(plan.instructions, slots, own, cancellation)
         if not plan.may_block:  # else what was taken from a queue would be lost
             cancellation.check()  # native code does not check: a step that ended late is late
-        return [_fetch(slots[slot], slot, plan) for slot in plan.fetches]
+        return [_fetch(slots[slot], slot, plan, fetch) for slot in plan.fetches]
 
 
 def _run_partitions(
@@ -51,10 +78,11 @@ def _run_partitions(
     feeds: Sequence[Any],
     resources: Resources,
     cancellation: Cancellation,
+    fetch: Fetch,
 ) -> list[Any]:
     """The fetched values of a step on several devices."""
     fed = dict(enumerate(feeds))
-    found = run_partitions(partitions, fed, resources, cancellation, Rendezvous())
+    found = run_partitions(partitions, fed, resources, cancellation, Rendezvous(), fetch)
     return [found[place] for place in range(len(found))]
 
 
@@ -64,6 +92,7 @@ def run_partitions(
     resources: Resources,
     cancellation: Cancellation,
     rendezvous: Rendezvous,
+    fetch: Fetch = fresh,
 ) -> dict[int, Any]:
     """Run the partitions of a step that are in this process. Feeds and fetched values go by their
     places among those of the step; other processes may run other partitions."""
@@ -73,7 +102,7 @@ def run_partitions(
         results = run_all(graphs, cancellation)
     finally:
         undo()
-    return _by_place(partitions, results)
+    return _by_place(partitions, results, fetch)
 
 
 class StartablePartitions:
@@ -144,12 +173,12 @@ def _graphs(
 
 
 def _by_place(
-    partitions: Sequence[PartitionPlan], results: Sequence[Sequence[Any]]
+    partitions: Sequence[PartitionPlan], results: Sequence[Sequence[Any]], fetch: Fetch = fresh
 ) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for part, values in zip(partitions, results, strict=True):
         places = [place for place, _ in part.partition.fetches]
-        found.update(zip(places, _fetched(part.plan, values), strict=True))
+        found.update(zip(places, _fetched(part.plan, values, fetch), strict=True))
     return found
 
 
@@ -158,27 +187,17 @@ def _abort(rendezvous: Rendezvous, cancellation: Cancellation) -> None:
         rendezvous.abort(cancellation.error)
 
 
-def _fetched(plan: Plan, values: Sequence[Any]) -> list[Any]:
-    return [_fetch(value, slot, plan) for value, slot in zip(values, plan.fetches, strict=True)]
+def _fetched(plan: Plan, values: Sequence[Any], fetch: Fetch) -> list[Any]:
+    pairs = zip(values, plan.fetches, strict=True)
+    return [_fetch(value, slot, plan, fetch) for value, slot in pairs]
 
 
-def _fetch(item: Any, slot: int, plan: Plan) -> Any:
+def _fetch(item: Any, slot: int, plan: Plan, fetch: Fetch) -> Any:
     """What a fetched slot holds; a variable that cannot be read fails at its own node."""
     try:
-        return fresh(item)
+        return fetch(item)
     except errors.OpError as error:
         (node,) = (
             i.node for i in plan.instructions if i.output <= slot < i.output + i.output_count
         )
         raise_at(error, node)
-
-
-def fresh(item: Any) -> Any:
-    """A fetched value the caller may keep and write to. State and feeds are read-only views."""
-    value = item.snapshot() if isinstance(item, VariableCell) else item
-    if isinstance(value, np.ndarray):
-        array = cast("np.ndarray[Any, Any]", value)
-        if not array.flags.writeable or array.base is not None:
-            array = array.copy()
-        return array if array.ndim else array[()]
-    return value.snapshot()[()] if isinstance(value, Buffer) else value

@@ -114,8 +114,9 @@ def _downloaded(results: Sequence[Any]) -> list[Any]:
     ]
 
 
-def fast_path(plan: Plan, feeds: Sequence[Tensor]) -> FastPath | None:
-    """The fast path of a plan: None unless it is one region over variables and these feeds."""
+def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> FastPath | None:
+    """The fast path of a plan: None unless it is one region over variables and these feeds. It
+    downloads what the region computed in the memory of a device, or gives that as it is."""
     found = [(i, i.call) for i in plan.instructions if isinstance(i.call, Executable)]
     if len(found) != 1 or plan.may_block:
         return None
@@ -129,7 +130,7 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor]) -> FastPath | None:
     takes_feeds = is_fed and not any(node.inputs for node in variables)
     if not takes_feeds:
         return None
-    kind = FastPath if executable.device.is_host else DeviceFastPath
+    kind = DeviceFastPath if downloads and not executable.device.is_host else FastPath
     return kind(instruction, executable, plan, feeds)
 
 

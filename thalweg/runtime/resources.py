@@ -73,12 +73,18 @@ class Resources:
     ) -> list[Resources]:
         """The resources of some devices, each of which knows the others."""
         made: list[Resources] = [cls(each) for each in objects or [Objects() for _ in devices]]
-        by_name = {device.name: each for device, each in zip(devices, made, strict=True)}
-        for each, device in zip(made, devices, strict=True):
-            each.allocate = device.allocate
-            if len(made) > 1:
-                each._devices = WeakValueDictionary(by_name)
+        _introduce(made, devices)
         return made
+
+    def with_others(self, devices: Sequence[Device]) -> list[Resources]:
+        """These, which are the first device's, and new ones of the others, as `of_devices`."""
+        made = [self, *[Resources() for _ in devices[1:]]]
+        _introduce(made, devices)
+        return made
+
+    def know(self, devices: Mapping[str, Resources]) -> None:
+        """Find what other devices of the session own."""
+        self._devices = devices
 
     def on(self, device: str) -> Resources:
         """What another device of the session owns."""
@@ -113,3 +119,12 @@ class Resources:
         doomed = set(containers)
         for each in self._devices.values() or (self,):
             each.objects.clear(doomed)
+
+
+def _introduce(every: Sequence[Resources], devices: Sequence[Device]) -> None:
+    """Have the resources of devices know how each allocates, and one another."""
+    by_name = {device.name: each for device, each in zip(devices, every, strict=True)}
+    for each, device in zip(every, devices, strict=True):
+        each.allocate = device.allocate
+        if len(every) > 1:
+            each.know(WeakValueDictionary(by_name))

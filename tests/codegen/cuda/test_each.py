@@ -12,7 +12,7 @@ from tests.codegen.oracle import at, close, numbers
 from thalweg.codegen.cuda.kernel import emit
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.ir.dynamic import dynamic
-from thalweg.ir.expr import Load, call
+from thalweg.ir.expr import Load, call, converted
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
@@ -46,6 +46,15 @@ def test_wide_accesses_are_instructions() -> None:
     ptx = assemble(doubled(1 << 20))
     assert "ld.global.nc.v4.b32" in ptx
     assert "st.global.v4.b32" in ptx
+
+
+def test_a_thread_stores_once_along_a_row() -> None:
+    """Two stores, each of half a sector, take twice as long, whatever narrow numbers are read."""
+    size, i = 1 << 20, Variable(1 << 20, "i")
+    x, out = Argument(0, np.dtype("int8"), size), Argument(1, np.dtype("float32"), size, True)
+    value = converted(at(x, (1, i)), np.dtype("float32"))
+    ptx = assemble(Loops((x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), value),)))
+    assert ptx.count("st.global.v4.b32") == 1
 
 
 def test_a_bfloat16_is_rounded_by_an_instruction() -> None:

@@ -7,7 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from thalweg.codegen.cuda.compile import AssemblyError, ptxas, to_cubin, to_host, to_ptx
+from thalweg.codegen.cuda.compile import (
+    AssemblyError,
+    instruction_bytes,
+    ptxas,
+    to_cubin,
+    to_host,
+    to_ptx,
+)
 from thalweg.codegen.cuda.grid import Grid, GridModule
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.codegen.llvm.builder import (
@@ -139,6 +146,9 @@ def test_ptx_is_assembled(capability: int) -> None:
     cubin = to_cubin(to_ptx(block_sums(target, I64).text, target), target)
     assert cubin is not None
     assert cubin[:4] == b"\x7fELF"
+    instructions, rest = divmod(instruction_bytes(cubin), 16)  # of 16 bytes each
+    assert 10 < instructions < 1000 and not rest
+    assert instruction_bytes(b"// PTX for the driver") == 0
 
 
 @assembled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -251,6 +252,8 @@ def test_a_plan_lists_kernels_and_a_profile_times_them() -> None:
         plan = session.plan(y, {x: np.ones((30, 40))})
         assert plan.kernels and all(kernel.users >= 32 for kernel in plan.kernels)
         assert all("define" in kernel.llvm and kernel.asm for kernel in plan.kernels)
+        assert all(set(kernel.code_sizes) == {"ptx", "sass"} for kernel in plan.kernels)
+        assert re.search(r"threads +barriers +ptx +sass\n", str(plan))
         profile = plan.profile(2)
         assert len(profile.rows) == len(plan.kernels)
         assert all(row.best > 0 for row in profile.rows)
@@ -494,3 +497,22 @@ def test_products_by_the_copy_engine_follow_their_addresses_and_sizes(
             listed = session.plan([product, again], feeds).kernels
             used += [len(each.code.call.kernel.tensor_maps) for each in listed]
     assert any(used)
+
+
+def test_memory_of_a_step_that_ran_once_is_free_again() -> None:
+    size = 1 << 20
+    given = tf.placeholder(tf.float32, [size])
+    weights = tf.Variable(tf.cast(given, tf.float16))
+    doubled = tf.assign(weights, weights + weights)
+    with tf.Session() as session:
+        pool = gpu_of(session).shared.memory.pool
+        session.run(weights.initializer, {given: np.ones(size, np.float32)})
+        assert pool.used < 3 * size  # the variable alone, not what was fed
+        small = session.make_callable(tf.reduce_sum(tf.constant(np.ones(40, np.float32))))
+        small()
+        kept = pool.used
+        small()
+        assert pool.used == kept  # a small step has its memory from the first call on
+        for _ in range(2):
+            session.run(doubled.op)
+        np.testing.assert_array_equal(session.run(weights), np.full(size, 4, np.float16))

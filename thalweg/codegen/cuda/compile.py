@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 import threading
@@ -41,6 +42,7 @@ from thalweg.platform.caches import memoized
 #: LLVM takes `abs.s16` to leave the least number as it is. An H200 gives another one.
 _ABS16 = re.compile(r"abs\.s16\s+(%rs\d+), (%rs\d+);")
 _EXACT_ABS16 = r"{ .reg .b16 %less; neg.s16 %less, \2; max.s16 \1, \2, %less; }"
+_ELF64 = b"\x7fELF\x02"  # how a cubin begins
 _TIME_LIMIT = 120  # seconds: `ptxas` has taken minutes for kernels that were too large
 
 
@@ -95,6 +97,18 @@ def to_cubin(ptx: str, target: CudaTarget) -> bytes | None:
         if ran.returncode:
             raise AssemblyError(ran.stderr.strip() or ran.stdout.strip())
         return made.read_bytes()
+
+
+def instruction_bytes(cubin: bytes) -> int:
+    """How many bytes of a cubin are instructions: its sections `.text.*`. 0 for other files."""
+    if cubin[:5] != _ELF64:
+        return 0
+    (first,) = struct.unpack_from("<Q", cubin, 40)
+    stride, count, names = struct.unpack_from("<HHH", cubin, 58)
+    # Of a header: the place of the name in the table of names; the section's offset and size.
+    headers = [struct.unpack_from("<I20xQQ", cubin, first + n * stride) for n in range(count)]
+    text = headers[names][1]
+    return sum(size for name, _, size in headers if cubin.startswith(b".text.", text + name))
 
 
 @cache

@@ -74,6 +74,9 @@ class CpuDevice(Device):
         """A copy of a buffer."""
         return buffer.snapshot()
 
+    def relieve_by(self, release: Callable[[], None]) -> None:
+        """Nothing: the memory is the machine's."""
+
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """A lowered region as a program on this device's threads."""
         return make_program(lowered, kernels, self.pool, self.target, self.threads)
@@ -101,7 +104,7 @@ class CpuDevice(Device):
     ) -> Listing:
         """What a program was made of."""
         found = [loaded[call.kernel] for call in template.calls]
-        return listed(lowered, kernels, found, self.target)
+        return listed(lowered, kernels, found, self.target, keeps=True)
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> CpuControl:
         """A conditional or a loop as native programs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import Self
@@ -46,6 +46,12 @@ class GpuKernel(CompiledKernel):
     def users(self) -> int:
         """The threads of its largest grid."""
         return max(prod(shape.grid) * prod(shape.block) for shape in self.call.shapes)
+
+    @property
+    def code_sizes(self) -> Mapping[str, int]:
+        """Of the PTX and of the machine code that was made of it; 0 of an emulated GPU, and of the
+        latter where the driver makes it."""
+        return {"ptx": self.call.kernel.ptx_size, "sass": self.call.kernel.sass_size}
 
     @property
     def llvm(self) -> str:

@@ -136,6 +136,10 @@ class CudaDevice(Device):
         """A copy of a buffer on the host."""
         return buffer.snapshot()
 
+    def relieve_by(self, release: Callable[[], None]) -> None:
+        """Have `release` called when memory runs out."""
+        self.shared.releases.append(release)
+
     # Programs
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> CudaProgram:

@@ -141,6 +141,11 @@ class Invocation:
         self.outputs = [None if place < 0 else self._result(*one) for place, *one in results]
 
     @property
+    def memory_size(self) -> int:
+        """The bytes of the device's memory that it has."""
+        return self._block.size
+
+    @property
     def _stream_bytes(self) -> int:
         return STREAM_BYTES * len(self._template.streams)
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from thalweg.codegen.cache import note, shared_disk
-from thalweg.codegen.cuda.compile import to_cubin, to_ptx
+from thalweg.codegen.cuda.compile import instruction_bytes, to_cubin, to_ptx
 from thalweg.codegen.cuda.contraction.tune import tuned_schedule
 from thalweg.codegen.cuda.kernel import emit
 from thalweg.codegen.cuda.launch import CudaKernel
@@ -40,10 +40,11 @@ class Image:
     entries: tuple[str, ...]
     scratch: int
     tensor_maps: tuple[TensorMapSpec, ...]
+    ptx_size: int = 0  # bytes of the text that the code was made of
 
     def to_bytes(self) -> bytes:
         """As it is kept on disk: a line about it, and the code."""
-        about = {"entries": self.entries, "scratch": self.scratch}
+        about = {"entries": self.entries, "scratch": self.scratch, "ptx": self.ptx_size}
         maps = [each.to_json() for each in self.tensor_maps]
         return json.dumps({**about, "maps": maps}).encode() + b"\n" + self.code
 
@@ -53,7 +54,8 @@ class Image:
         head, _, code = content.partition(b"\n")
         about: Any = json.loads(head)
         maps = tuple(TensorMapSpec.from_json(each) for each in about["maps"])
-        return cls(code, tuple(about["entries"]), int(about["scratch"]), maps)
+        sizes = int(about["scratch"]), maps, int(about["ptx"])
+        return cls(code, tuple(about["entries"]), *sizes)
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class LoadedKernel:
     scratch: int
     tensor_maps: tuple[TensorMapSpec, ...]
     size: int  # bytes of code
+    ptx_size: int
+    sass_size: int  # 0 where the driver makes the machine code
 
 
 @dataclass(frozen=True)
@@ -143,16 +147,19 @@ class Kernels:
             made = emit(request.kernel, self.target, request.guarded, request.aligned)
         except Exception as error:
             raise request.explain(error) from error
-        return Image(code_of(made, self.target), made.entries, made.scratch, made.tensor_maps)
+        code, ptx_size = code_of(made, self.target)
+        return Image(code, made.entries, made.scratch, made.tensor_maps, ptx_size)
 
     def _loaded(self, image: Image) -> LoadedKernel:
         functions = self._context().load(image.code, image.entries)
-        return LoadedKernel(functions, image.scratch, image.tensor_maps, len(image.code))
+        code = image.code
+        sizes = len(code), image.ptx_size, instruction_bytes(code) if image.ptx_size else 0
+        return LoadedKernel(functions, image.scratch, image.tensor_maps, *sizes)
 
 
-def code_of(kernel: CudaKernel, target: CudaTarget) -> bytes:
-    """What the driver of a target loads."""
+def code_of(kernel: CudaKernel, target: CudaTarget) -> tuple[bytes, int]:
+    """What the driver of a target loads, and how many bytes of PTX it was made of."""
     if target.is_emulated:
-        return object_code(kernel.text, named("native"))
+        return object_code(kernel.text, named("native")), 0
     ptx = to_ptx(kernel.text, target)
-    return to_cubin(ptx, target) or ptx.encode() + b"\0"
+    return to_cubin(ptx, target) or ptx.encode() + b"\0", len(ptx)

@@ -217,9 +217,10 @@ class Memory:
 
 
 class DeviceBuffer(Buffer):
-    """An array in the memory of a GPU. The host sees copies of it, so nobody ever leases it."""
+    """An array in the memory of a GPU. The host sees copies of it, so nobody ever leases it: one
+    for each reader, or one for all of them once the buffer is frozen."""
 
-    __slots__ = ("_block", "_memory")
+    __slots__ = ("__weakref__", "_block", "_host", "_is_frozen", "_memory")
 
     def __init__(
         self,
@@ -230,6 +231,8 @@ class DeviceBuffer(Buffer):
         device: str,
     ) -> None:
         self._memory, self._block = memory, block
+        self._host: Array | None = None
+        self._is_frozen = False
         super().__init__(block.address, shape, dtype, device)
 
     def __del__(self) -> None:
@@ -244,9 +247,22 @@ class DeviceBuffer(Buffer):
         """The number of its axes."""
         return len(self.shape)
 
+    def freeze(self) -> None:
+        """Promise that the elements never change again."""
+        self._is_frozen = True
+
+    @property
+    def host_copy(self) -> Array | None:
+        """The copy that readers on the host share, once there is one."""
+        return self._host
+
     def lease(self) -> Array:
         """A copy of the elements on the host, read-only."""
-        return read_only(self.snapshot())
+        if not self._is_frozen:
+            return read_only(self.snapshot())
+        if self._host is None:
+            self._host = read_only(self.snapshot())
+        return self._host
 
     def snapshot(self) -> Array:
         """A copy of the elements on the host."""

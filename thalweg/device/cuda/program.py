@@ -36,6 +36,9 @@ from thalweg.platform import amounts
 from thalweg.platform.amounts import plural
 
 _MAX_NAMED = 5  # tensors that an error about memory names
+#: Bytes of a call that are kept for the next one from the first on. More is kept once there was a
+#: second: initializers, whose feeds may be as large as the model, run once.
+_MAX_KEPT_AT_ONCE = 1 << 20
 
 
 class DeviceMemory:
@@ -44,12 +47,15 @@ class DeviceMemory:
     def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
         self.memory, self.name, self.target = memory, name, target
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
+        self.releases: list[Callable[[], None]] = []  # of what others keep
         memory.pool.relieve = self.relieve
 
     def relieve(self) -> None:
-        """Free what calls that are over keep for the next ones."""
+        """Free what calls that are over keep for the next ones, and what others keep."""
         for program in list(self.programs):
             program.release_memory()
+        for release in self.releases:
+            release()
 
 
 class CudaProgram(RegionProgram[Invocation, CudaCall]):
@@ -78,6 +84,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         references = [output.reference for output in template.outputs]
         self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
         self._idle: deque[Invocation] = deque()
+        self._is_repeated = False  # it ran, and may be taken to run again and again
         shared.programs.add(self)
 
     def __call__(
@@ -102,7 +109,11 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         except BaseException:
             invocation.close()  # what it was given is not known to be whole
             raise
-        self._idle.append(invocation)
+        if self._is_repeated or invocation.memory_size <= _MAX_KEPT_AT_ONCE:
+            self._idle.append(invocation)
+        else:
+            self._is_repeated = True
+            invocation.close()
         return results
 
     def invocation(self, is_timed: bool = False) -> Invocation:

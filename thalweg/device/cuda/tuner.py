@@ -104,7 +104,7 @@ class ScheduleBench:
         subject = self._subject
         given = subject.kernel, subject.target, False, subject.is_aligned, made
         emitted = emit_contraction(*given)
-        return emitted, code_of(emitted, subject.target)
+        return emitted, code_of(emitted, subject.target)[0]
 
     def seconds(self, made: Schedule, compiled: tuple[CudaKernel, bytes] | None = None) -> float:
         """The best mean time of some launches, one after the other."""

@@ -6,6 +6,7 @@ structure; the program of a call that matches takes their arrays as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -13,11 +14,12 @@ import numpy as np
 
 from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.traced.calls import Runner, run_pending_before
+from thalweg.functions.traced.calls import Runner, label, run_pending_before
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.signature import Arguments
 from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape
+from thalweg.ops.core.buffer import Buffer
 
 _MAX_KINDS = 4
 _VALUES = (int, float, str, bool, type(None))
@@ -44,6 +46,7 @@ class CallKind:
     shapes: list[TensorShape]
     has_effects: bool
     packed: Any  # how results are packed, where they are more than a tensor
+    device: str  # what the scopes around the call ask for
 
 
 class CallCache:
@@ -58,13 +61,17 @@ class CallCache:
 
     def run(self, args: tuple[Any, ...]) -> Any:
         """The result of a call of a cached kind; MISSED for other ones."""
-        if EAGER.tapes:
+        state = EAGER.__dict__  # of this thread: looked up once
+        if state["tapes"]:
             return MISSED
+        device = state["device_name"]
         for kind in self._kinds:
+            if kind.device != device:
+                continue
             arrays = _arrays(kind, args)
             if arrays is None:
                 continue
-            if not EAGER.lazy_trace.done:
+            if not state["lazy_trace"].done:
                 run_pending_before(kind.has_effects)
             results = kind.program(arrays)
             if results is None:
@@ -83,18 +90,31 @@ class CallCache:
         found = concrete.program(arguments.tensors)
         if found is None:
             return
-        program, outputs = found
-        dtypes, shapes = [dtype for dtype, _ in outputs], [shape for _, shape in outputs]
+        dtypes, shapes = [dtype for dtype, _ in found.kinds], [shape for _, shape in found.kinds]
         packed = None if concrete.results.is_single else concrete.results.packed
-        kind = CallKind(expected, program, dtypes, shapes, concrete.has_effects, packed)
+        if found.devices is not None:
+            packed = _labelled(packed, found.devices)
+        effects, device = concrete.has_effects, EAGER.device_name
+        kind = CallKind(expected, found.run, dtypes, shapes, effects, packed, device)
         self._kinds = [kind, *self._kinds][:_MAX_KINDS]
+
+
+def _labelled(packed: Any, devices: Sequence[str]) -> Any:
+    """How results are packed that say on which devices they are."""
+
+    def pack(tensors: list[EagerTensor], done: Any) -> Any:
+        label(tensors, devices)
+        return tensors[0] if packed is None else packed(tensors, done)
+
+    return pack
 
 
 def _expected(value: Any) -> Expected | None:
     if isinstance(value, EagerTensor):
-        array = value.value()
-        if type(array) is not np.ndarray:
+        held = value.located()
+        if not isinstance(held, np.ndarray | Buffer):
             return None
+        array = cast("Any", held)
         return Expected(value.dtype, array.dtype, array.shape, None)
     if type(value) is np.ndarray:
         array = cast("np.ndarray[Any, Any]", value)

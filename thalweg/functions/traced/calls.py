@@ -7,12 +7,13 @@ argument is still to be computed, the function's nodes are recorded with the cod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
-from thalweg.functions.steps import PlannedStep
+from thalweg.functions.steps import PlannedStep, planned_step
 from thalweg.functions.tensors import EagerTensor, known
 from thalweg.functions.trace import Reference
 from thalweg.graph.convert import convert_to_tensor
@@ -23,6 +24,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import Body, inline
 from thalweg.ops.core.basic import Placeholder
+from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.random import Random
 from thalweg.runtime.fast_path import BoundProgram
 from thalweg.runtime.fetches import feed_value
@@ -32,6 +34,20 @@ from thalweg.variables.variable import variable_of
 #: (arrays, in the order of the arguments) -> the results, or None where that must be found out
 Runner = Callable[[list[Any]], list[Any] | None]
 Kinds = list[tuple[DType, TensorShape]]  # of what a program gives
+
+
+class Program(NamedTuple):
+    """What runs calls of one kind: what it gives, and on which devices, where not all is on the
+    CPU."""
+
+    run: Runner
+    kinds: Kinds
+    devices: Sequence[str] | None
+
+
+class _Planned(NamedTuple):
+    step: PlannedStep
+    randoms: list[Node]
 
 
 class EagerCall:
@@ -48,18 +64,33 @@ class EagerCall:
         self._references = [t for t in self._captured if t.dtype.is_ref_dtype]
         self._values = [t for t in self._captured if not t.dtype.is_ref_dtype]
         self._variables = [v for v in map(variable_of, self._references) if v is not None]
-        self._randoms: list[Node] = []
-        self._step = self._planned() if body.outputs or body.targets else None
+        #: by the device that the caller's scopes ask for, among those that there were
+        self._steps: dict[tuple[int, str], _Planned] = {}
 
-    def _planned(self) -> PlannedStep:
+    @property
+    def _planned(self) -> _Planned | None:
+        """The step as it is called now; None where there is nothing to do."""
+        key = generation[0], EAGER.device_name
+        found = self._steps.get(key)
+        if found is None and (self._body.outputs or self._body.targets):
+            found = self._steps[key] = self._plan(key[1])
+        return found
+
+    def _plan(self, device: str) -> _Planned:
         graph = Graph()
         with graph.as_default():
             inputs = [_input(graph, tensor) for tensor in self._body.arguments]
             outputs, targets = inline(self._body, inputs)
         feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
         references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
-        self._randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
-        return PlannedStep(Step(tuple(outputs), tuple(targets), feeds), references, self._randoms)
+        for tensor, variable in zip(references, self._references, strict=True):
+            tensor.op.device = variable.device if eager_devices().has_gpus else ""
+        for node in graph.nodes if device else ():
+            if not node.device and not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
+                node.device = device
+        randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
+        step = Step(tuple(outputs), tuple(targets), feeds)
+        return _Planned(planned_step(step, references, randoms), randoms)
 
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """The result for these arguments: tensors, arrays or numbers."""
@@ -67,44 +98,46 @@ class EagerCall:
             return self._packed(self._recorded(tensors), None)
         arrays = self._arrays(tensors)
         run_pending_before(self.has_effects)
-        return self._packed(self.wrapped(self._run(arrays)), None)
+        planned = self._planned
+        if planned is None:
+            return self._packed([], None)
+        streams = [_stream(node) for node in planned.randoms]
+        kept = _kept(tensors, len(arrays))
+        results = planned.step.run(arrays, self._cells(), streams, kept)
+        return self._packed(self._wrapped(results, planned.step), None)
 
     def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
         given = zip(self._body.arguments, tensors, strict=False)
         arrays = [_array(argument, value) for argument, value in given]
         return [*arrays, *[tensor.held() for tensor in self._values]]
 
-    def _run(self, arrays: Sequence[Any]) -> list[Any]:
-        if self._step is None:
-            return []
-        streams = [_stream(node) for node in self._randoms]
-        return self._step.run(arrays, self._cells(), streams)
-
     def _cells(self) -> list[Any]:
         return [tensor.held() for tensor in self._references]
 
-    def wrapped(self, results: Sequence[Any]) -> list[EagerTensor]:
+    def _wrapped(self, results: Sequence[Any], step: PlannedStep) -> list[EagerTensor]:
         """Results as tensors."""
-        return [_tensor(r, dtype) for r, dtype in zip(results, self.dtypes, strict=True)]
+        made = [_tensor(r, dtype) for r, dtype in zip(results, self.dtypes, strict=True)]
+        label(made, step.devices)
+        return made
 
-    def program(self, tensors: Sequence[Any]) -> tuple[Runner, Kinds] | None:
+    def program(self, tensors: Sequence[Any]) -> Program | None:
         """Native code for arguments like these, which ran before, and what it gives."""
-        if self._step is None or self._randoms or any(map(_is_pending, tensors)):
+        planned = self._planned
+        if planned is None or planned.randoms or any(map(_is_pending, tensors)):
             return None
-        arrays = self._arrays(tensors)
-        path = self._step.path
+        arrays, path = self._arrays(tensors), planned.step.path
         if path is None or path.cells or path.inputs != list(range(len(arrays))):
             return None
-        bound = path.bind(arrays)
+        bound = planned.step.bind(arrays, _kept(tensors, len(arrays)))
         if bound is None:
             return None
         run, shapes = bound
         kinds = list(zip(self.dtypes, map(TensorShape.of, shapes), strict=True))
-        return self._runner(run, arrays[len(tensors) :]), kinds
+        runner = self._runner(planned.step, run, arrays[len(tensors) :])
+        return Program(runner, kinds, planned.step.devices)
 
-    def _runner(self, run: BoundProgram, captured: list[Any]) -> Runner:
+    def _runner(self, step: PlannedStep, run: BoundProgram, captured: list[Any]) -> Runner:
         """A program as a function of the arguments alone."""
-        step: PlannedStep = self._step  # pyright: ignore[reportAssignmentType] - it has a program
         cells, context = self._cells(), step.context
         variables = [cells[number] for number in step.cells]
         if captured:
@@ -126,6 +159,19 @@ class EagerCall:
             for tape in EAGER.tapes:
                 tape.accessed(variable)
         return EAGER.macro((self, positions), lambda: inline(self._body, templates)[0])
+
+
+def label(tensors: Sequence[EagerTensor], devices: Sequence[str] | None) -> None:
+    """Note where tensors were computed."""
+    for tensor, device in zip(tensors, devices or (), strict=False):
+        tensor._device = device  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+
+
+def _kept(tensors: Sequence[Any], count: int) -> list[int]:
+    """Which of the values of a call nobody writes to: of tensors and of what was captured. Arrays
+    are the caller's."""
+    given = [place for place, value in enumerate(tensors) if isinstance(value, EagerTensor)]
+    return [*given, *range(len(tensors), count)]
 
 
 def run_pending_before(has_effects: bool) -> None:
@@ -152,7 +198,7 @@ def _is_pending(value: Any) -> bool:
 def _array(argument: Tensor, value: Any) -> Any:
     """The array of an argument."""
     if isinstance(value, EagerTensor):
-        return value.value()
+        return value.located()
     dtype: DType = argument.dtype.base_dtype
     wanted = None if dtype is string else np.dtype(dtype.as_numpy_dtype)
     if type(value) is not np.ndarray or cast("Any", value).dtype != wanted:
@@ -161,7 +207,7 @@ def _array(argument: Tensor, value: Any) -> Any:
 
 
 def _tensor(result: Any, dtype: DType) -> EagerTensor:
-    if isinstance(result, np.ndarray):
+    if isinstance(result, np.ndarray | Buffer):
         return known(cast("Any", result), dtype)
     if isinstance(result, np.generic | bytes | str):
         return known(np.array(result, dtype.as_numpy_dtype), dtype)

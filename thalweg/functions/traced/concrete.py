@@ -15,7 +15,7 @@ import numpy as np
 from thalweg.control.structure import components, rebuilt
 from thalweg.control.traces import here
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.calls import EagerCall, Kinds, Runner
+from thalweg.functions.traced.calls import EagerCall, Program
 from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -183,7 +183,7 @@ class ConcreteFunction:
             eager = self._eager = EagerCall(self.body, self.captured_inputs, self.results.packed)
         return eager(tensors)
 
-    def program(self, tensors: Sequence[Any]) -> tuple[Runner, Kinds] | None:
+    def program(self, tensors: Sequence[Any]) -> Program | None:
         """What runs calls like one that just ran in eager code, if native code does."""
         return None if self._eager is None else self._eager.program(tensors)
 

@@ -51,6 +51,8 @@ class FunctionGraph(SubGraph):
         graph's own: where it is inlined, names stand in a scope of the call."""
         super()._share(outer)
         self._names, self._scope = Names(), ""
+        if outer.is_eager:  # scopes around a call hold for the call
+            self._devices = []
         shared = {key for key in outer.collections if isinstance(key, tuple)} | _SHARED
         self._collections = {key: outer.get_collection(key) for key in outer.collections}
         self._collections |= {key: outer.get_collection_ref(key) for key in shared}

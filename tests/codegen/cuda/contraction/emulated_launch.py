@@ -11,6 +11,7 @@ from thalweg.codegen.cuda.target import emulated
 
 TARGET = emulated()
 _GUARD = 0x7F
+_TF32_MASK = -(1 << 13)
 
 
 def aligned(array, beyond=0):
@@ -48,10 +49,22 @@ def _encoded(spec, table):
     return aligned(np.frombuffer(spec.emulated(table), np.uint8))
 
 
-def check(kernel, schedule=None, seed=0, words=(), tolerance=None, target=TARGET, is_aligned=True):
-    """Run a contraction and hold it to the oracle; gives what was emitted."""
+def check(
+    kernel,
+    schedule=None,
+    seed=0,
+    words=(),
+    tolerance=None,
+    target=TARGET,
+    is_aligned=True,
+    is_tf32=False,
+):
+    """Run a contraction and hold it to the oracle; gives what was emitted. `is_tf32` is whether
+    tensor cores see all of the float32 numbers that it is given."""
     rng = np.random.default_rng(seed)
     given = random_arrays(kernel, rng)
+    if is_tf32:
+        given = [(array.view(np.int32) & _TF32_MASK).view(np.float32) for array in given]
     expected = [array.copy() for array in given]
     with np.errstate(all="ignore"):
         Oracle(kernel, expected).run()

@@ -1,13 +1,14 @@
 """Contractions as PTX: it has the instructions it is to have, and `ptxas` takes it, where it is."""
 
 import re
+import subprocess
 from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.codegen.contraction.contractions import matmul
+from tests.codegen.contraction.contractions import Conv, matmul
 from tests.codegen.cuda.contraction.products import narrow_convolutions, narrow_product, updated
 from thalweg.codegen.cuda.compile import ptxas, to_cubin, to_ptx
 from thalweg.codegen.cuda.contraction.kernel import emit_contraction
@@ -16,6 +17,9 @@ from thalweg.codegen.cuda.target import CudaTarget
 
 BFLOAT16, FLOAT8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
 COPIED = Schedule("wgmma", 128, 128, 64, 8, 1, stages=4, loaders=1)
+FRAGMENTS = Schedule(
+    "wgmma", 128, 256, 32, 8, 1, stages=3, loaders=4, transposed="b", fragments=True
+)
 WINDOWS = narrow_convolutions(BFLOAT16, 8, 14, 14, 64, 128, 3, 3, pad=(1, 1))
 NARROW_WINDOWS = narrow_convolutions(BFLOAT16, 8, 14, 14, 16, 128, 5, 5, pad=(2, 2))
 
@@ -47,6 +51,22 @@ CASES = {
     "wgmma tf32": (
         matmul(512, 512, 512, tb=True),
         Schedule("wgmma", 128, 128, 32, 8, 1, stages=4, loaders=1),
+        90,
+    ),
+    "transposed": (
+        matmul(512, 512, 512),
+        Schedule("wgmma", 128, 256, 32, 8, 1, stages=4, loaders=1, transposed="b"),
+        90,
+    ),
+    "fragments": (updated(matmul(512, 512, 512, ta=True)), replace(FRAGMENTS, buffers=2), 90),
+    "fragments of windows": (
+        Conv(8, 14, 14, 64, 256, 3, 3, pad=(1, 1)).filter_gradient(),
+        replace(FRAGMENTS, stages=4, splits=4),
+        90,
+    ),
+    "rewritten": (
+        Conv(8, 14, 14, 64, 256, 3, 3, pad=(1, 1)).filter_gradient(),
+        replace(FRAGMENTS, stages=4, splits=4, transposed="", rewritten=True),
         90,
     ),
     "wgmma fp8": (
@@ -84,6 +104,25 @@ def test_assembles(name):
         assert to_cubin(ptx, target)
 
 
+@pytest.mark.skipif(ptxas() is None, reason="no ptxas")
+@pytest.mark.parametrize(
+    "name", ["wgmma epilogue", "fragments", "fragments of windows", "rewritten"]
+)
+def test_sums_stay_in_registers_while_they_are_added_to(name, tmp_path):
+    """`ptxas` waits for each product where registers are short, and says so."""
+    ptx, target = ptx_of(name)
+    source = tmp_path / "kernel.ptx"
+    source.write_text(ptx)
+    ran = subprocess.run(
+        [ptxas(), "-v", f"-arch={target.cpu}", "-o", tmp_path / "kernel.cubin", source],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "serialized" not in ran.stderr
+    assert set(re.findall(r"(\d+) bytes spill", ran.stderr)) == {"0"}
+
+
 @pytest.mark.parametrize(
     "name, instruction",
     [
@@ -98,6 +137,9 @@ def test_assembles(name):
         ("wgmma fp8", "m64n128k32.f32.e4m3.e4m3"),
         ("wgmma epilogue", "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"),
         ("wgmma epilogue", "cp.async.bulk.wait_group.read 1"),
+        ("transposed", "m64n256k8.f32.tf32.tf32"),
+        ("fragments", "setmaxnreg.inc.sync.aligned.u32"),
+        ("fragments of windows", "im2col"),
         ("forward", "im2col"),
         ("filter gradient", "im2col"),
         ("input gradient", "im2col"),

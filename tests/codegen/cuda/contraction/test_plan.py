@@ -1,5 +1,7 @@
 """Which schedules are chosen for contractions on GPUs, and that they can be kept."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,10 +23,13 @@ from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.tune import keep_schedule, tuned_schedule
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.dynamic import dynamic
+from thalweg.ir.expr import Call, Load
+from thalweg.ir.kernel import Argument
 from thalweg.platform.disk_cache import Disk
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 H200, A100, L40 = CudaTarget(), CudaTarget(capability=80), CudaTarget(capability=89)
+TF32 = CudaTarget(allow_tf32=True)
 
 
 def chosen(kernel, target=H200, aligned=True):
@@ -61,12 +66,33 @@ def test_buffers_that_may_begin_anywhere_are_read_by_threads():
     assert chosen(narrow_product(1024, 1024, 1024, BFLOAT16), aligned=False).loaders != 1
 
 
-@pytest.mark.parametrize("target", [H200, A100, L40])
+def test_operands_across_the_terms_in_tf32():
+    """A filter is transposed before; for its gradient what comes from above, and windows are read
+    as fragments. So is a matrix that a few rows are multiplied by."""
+    conv = Conv(64, 28, 28, 256, 512, 3, 3, pad=(1, 1))
+    gradient = updated(conv.filter_gradient())
+    forward, filters, images = (
+        chosen(kernel, TF32) for kernel in (conv.forward(), gradient, conv.input_gradient())
+    )
+    assert (forward.transposed, forward.fragments) == ("b", False)
+    assert (filters.transposed, filters.fragments) == ("b", True)
+    assert images.transposed == ""
+    assert chosen(matmul(128, 4096, 9216), TF32).turned
+    assert chosen(conv.forward(), TF32, aligned=False).transposed == ""
+    assert chosen(matmul(512, 512, 512, batch=(4,)), TF32).transposed == ""
+    narrow = Conv(64, 112, 112, 64, 64, 3, 3, pad=(1, 1))  # where a copy would take too long
+    assert chosen(updated(narrow.filter_gradient()), TF32).rewritten
+    worth = [made for made in schedules(problem_of(gradient), TF32, 300) if made.unit == "wgmma"]
+    assert {(made.transposed, made.rewritten) for made in worth} == {("b", False), ("", True)}
+
+
+@pytest.mark.parametrize("target", [H200, A100, L40, TF32])
 def test_all_candidates_fit_the_target(target):
     kernels = [
         narrow_product(1000, 1000, 1000, BFLOAT16),
         narrow_product(333, 77, 129, np.float16),
         matmul(300, 200, 100),
+        Conv(8, 14, 14, 48, 64, 3, 3, pad=(1, 1)).filter_gradient(),
         *narrow_convolutions(BFLOAT16, 8, 14, 14, 48, 64, 3, 3, pad=(1, 1)),
     ]
     for kernel in kernels:
@@ -130,3 +156,20 @@ def test_the_cost_model_chooses_what_was_measured_to_be_best(name):
     kernel = narrow_product(*shape, BFLOAT16, ta=form == "tn", out=BFLOAT16)
     made = chosen(updated(kernel) if form == "tn" else kernel)
     assert (made.unit, made.m, made.n, made.splits > 1) == best
+
+
+def test_few_tiles_that_read_much_on_their_way_out_are_split():
+    """As the gradient of a recurrent cell does: 9 matrices for 16 by 256 sums of 1024 terms."""
+    kernel = narrow_product(16, 256, 1024, BFLOAT16, out=BFLOAT16)
+    (store,) = kernel.stores
+    others = [Argument(3 + n, np.dtype(BFLOAT16), store.buffer.size) for n in range(9)]
+    value = store.value
+    for other in others:
+        there = Load(other, store.offset)
+        value = Call("add", (Call("mul", (value, there)), there))
+    made = replace(
+        kernel,
+        arguments=(*kernel.arguments, *others),
+        stores=(replace(store, value=value),),
+    )
+    assert chosen(made).splits > 1

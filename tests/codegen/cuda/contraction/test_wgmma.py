@@ -8,7 +8,12 @@ import pytest
 
 from tests.codegen.contraction.contractions import Conv, Oracle, matmul, random_arrays
 from tests.codegen.cuda.contraction.emulated_launch import aligned, check, launch
-from tests.codegen.cuda.contraction.products import narrow, narrow_convolutions, narrow_product
+from tests.codegen.cuda.contraction.products import (
+    narrow,
+    narrow_convolutions,
+    narrow_product,
+    updated,
+)
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.index import number
@@ -44,6 +49,7 @@ def test_one_operand_by_the_copy_engine():
     [
         Schedule("wgmma", 128, 256, 64, 8, 1, stages=4, loaders=1),
         Schedule("wgmma", 64, 128, 64, 4, 1, stages=2, loaders=1),
+        Schedule("wgmma", 128, 32, 64, 8, 1, stages=2, loaders=1, buffers=2),
         Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1, workers=5),
         Schedule("wgmma", 128, 64, 64, 8, 1, stages=4, loaders=1, splits=3),
         Schedule("wgmma", 64, 64, 64, 4, 1, stages=2, loaders=1, splits=2),
@@ -66,6 +72,77 @@ def test_other_narrow_floats(dtype, ta):
 def test_tf32(tb):
     made = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=4)
     check(matmul(70, 68, 72, tb=tb), made, tolerance=3e-2)
+
+
+TF32 = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=1)
+FRAGMENTS = replace(TF32, transposed="b", fragments=True)
+TURNED = replace(TF32, fragments=True, turned=True)
+REWRITTEN = replace(TF32, loaders=4, rewritten=True)
+
+
+@pytest.mark.parametrize("ta, tb, transposed", [(0, 0, "b"), (1, 0, "ab"), (1, 1, "a")])
+@pytest.mark.parametrize("shape", [(70, 67, 73), (132, 68, 36)])
+def test_transposed_operands(shape, ta, tb, transposed):
+    """Copies along the terms are made of any matrix; the copy engine reads those."""
+    m, n, k = shape
+    shape = (m, n, k if ta and not tb else 4 * k)  # what is not copied has whole accesses
+    kernel = matmul(*shape, ta=ta, tb=tb)
+    made = check(kernel, replace(TF32, transposed=transposed), is_tf32=True)
+    assert made.entries == (*(f"transpose_{name}" for name in transposed), "multiply")
+    assert len(made.tensor_maps) == 2
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        FRAGMENTS,
+        replace(FRAGMENTS, splits=3),
+        replace(FRAGMENTS, m=128, n=256, warps=8, loaders=4),
+        replace(FRAGMENTS, m=128, warps=8, buffers=2, stages=2),
+        replace(REWRITTEN, fragments=True),
+        replace(REWRITTEN, fragments=True, m=128, n=256, warps=8, splits=2),
+        replace(REWRITTEN, fragments=True, m=128, n=96, warps=8, stages=3),
+        replace(REWRITTEN, fragments=True, n=32),
+        replace(REWRITTEN, fragments=True, m=192, n=128, warps=12, splits=2),
+    ],
+)
+@pytest.mark.parametrize("shape", [(64, 64, 32), (140, 76, 133), (12, 264, 17)])
+def test_fragments_of_rows(made, shape):
+    check(updated(matmul(*shape, ta=True)), made, is_tf32=True)
+
+
+@pytest.mark.parametrize("made", [TURNED, replace(TURNED, m=128, n=32, warps=8, splits=2)])
+@pytest.mark.parametrize("shape", [(70, 200, 100), (3, 68, 36)])
+def test_rows_that_are_columns(made, shape):
+    """A few rows by a matrix whose columns are read as fragments."""
+    check(updated(matmul(*shape)), made, is_tf32=True)
+
+
+@pytest.mark.parametrize(
+    "sizes, more",
+    [
+        ((1, 6, 7, 64, 56, 3, 3), {"pad": (1, 1)}),
+        ((1, 7, 6, 48, 64, 3, 2), {"pad": (0, 0)}),
+        ((2, 5, 5, 16, 24, 3, 3), {"pad": (1, 1)}),
+        ((1, 6, 7, 8, 72, 5, 5), {"pad": (2, 2)}),
+        ((1, 7, 6, 32, 64, 3, 3), {"pad": (2, 1), "dilation": 2}),
+        ((2, 7, 9, 32, 40, 3, 3), {"pad": (1, 1), "stride": 2}),
+        ((2, 5, 5, 40, 60, 1, 1), {}),
+    ],
+)
+def test_windows_in_tf32(sizes, more):
+    """Of a convolution the filter is transposed, in memory or shared memory; of its gradient what
+    comes from above, and windows are rows that are read as fragments."""
+    conv = Conv(*sizes, **more)
+    cases = [
+        (conv.forward(), replace(TF32, transposed="b")),
+        (conv.filter_gradient(), FRAGMENTS),
+        (conv.filter_gradient(), replace(FRAGMENTS, m=128, warps=8, splits=2)),
+        (conv.forward(), REWRITTEN),
+        (conv.filter_gradient(), replace(REWRITTEN, fragments=True, m=128, warps=8, splits=2)),
+    ]
+    for kernel, made in cases:
+        assert len(check(kernel, made, is_tf32=True).tensor_maps) == 2
 
 
 def test_batches():

@@ -80,6 +80,19 @@ class AsyncInstructions:
         if not self._emulated:
             inline(self.frame.b, VOID, "fence.proxy.async.shared::cta;", "~{memory}")
 
+    # Registers
+
+    def take_registers(self, count: int) -> None:
+        """Have so many registers, which all warps of this group ask for, from now on: as soon as
+        others have left them."""
+        if not self._emulated:
+            inline(self.frame.b, VOID, f"setmaxnreg.inc.sync.aligned.u32 {count};", "~{memory}")
+
+    def leave_registers(self, count: int) -> None:
+        """Have only so many registers from now on."""
+        if not self._emulated:
+            inline(self.frame.b, VOID, f"setmaxnreg.dec.sync.aligned.u32 {count};", "~{memory}")
+
     # Copies
 
     def prefetch(self, tensor_map: Value) -> None:

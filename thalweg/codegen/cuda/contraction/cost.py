@@ -22,6 +22,7 @@ from thalweg.codegen.cuda.contraction.epilogue import (
 from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Words
+from thalweg.codegen.cuda.contraction.transposition import moved_bytes
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.dynamic import is_static
@@ -34,7 +35,16 @@ _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
 #: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
-_WIDTH_SHARES = {256: 0.98, 224: 0.92, 192: 0.93, 160: 0.88, 128: 0.86, 96: 0.69, 64: 0.55}
+_WIDTH_SHARES = {
+    256: 0.98,
+    224: 0.92,
+    192: 0.93,
+    160: 0.88,
+    128: 0.86,
+    96: 0.69,
+    64: 0.55,
+    32: 0.37,
+}
 _ONE_GROUP_SHARE = 0.75
 _THREADS_SHARE = 0.2  # where threads bring operands in place of the copy engine
 
@@ -43,6 +53,8 @@ _OWN_RATE = 31.0  # the same of bytes that only one of them reads, when all of t
 _WARP_OWN_SHARE = 0.5  # where threads copy them for mma.sync
 _LINE_CYCLES = 2.0  # of the copy engine, for a line of a tile
 _FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first parts, and ended
+_COPY_FILL = 3_500  # the same of a launch that transposes an operand
+_COPY_SHARE = 0.75  # of the memory's rate, that it reaches
 _FILL = 1_200  # cycles until the first operands of a tile are there
 _LATENCY = 2_400  # cycles from a stage that is free to the next operands in it
 _NARROW_OUT = 0.12  # cycles more for each sum in chunks of few columns
@@ -56,6 +68,7 @@ _SHARED_BLOCK = 1.4  # of the time of a block of terms, where a multiprocessor h
 #: where sums go through a loop, or threads store.
 _FUNCTION_OUT, _LOOP_OUT = 0.017, 0.06
 _FREE_FUNCTIONS = 4.0
+_SCATTERED_OUT = 2.0  # the same where rows are columns: neighbours do not lie side by side
 _STAGED_OUT, _STAGED_READ = 0.08, 0.07  # the same where the copy engine reads and writes
 
 
@@ -91,7 +104,7 @@ class Cost:
                 seen *= (1 + _SEEN_OUT * (rounds - 1)) / rounds
             time = rounds * (depth * block + seen)
         memory = self._memory()
-        return max(time, memory) + _OVERLAP * min(time, memory)
+        return max(time, memory) + _OVERLAP * min(time, memory) + self._transpositions()
 
     def _block(self) -> float:
         """A block of terms of one tile: its products, the lines that the copy engine brings one by
@@ -130,7 +143,15 @@ class Cost:
             share = _WARP_SHARE if capability >= 90 else 0.85
             return rate * share * min(1.0, (made.m * made.n / (128 * 128)) ** 0.5)
         share = _WIDTH_SHARES.get(made.n, 0.6) * (1.0 if made.m >= 128 else _ONE_GROUP_SHARE)
+        share *= self._rewriting_share() if made.rewritten else 1.0
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
+
+    def _rewriting_share(self) -> float:
+        """What is left to tensor cores of shared memory, where columns are written a second time:
+        each operand comes once, rows are read once, and columns by every group of warps."""
+        made = self.made
+        accesses = 2 * made.m + (1 + made.m // 64) * made.n
+        return accesses / (accesses + 2 * made.n)
 
     def _way_out(self) -> float:
         """The stores of a tile; with buffers, memory is read and written meanwhile."""
@@ -142,6 +163,8 @@ class Cost:
             each = _LOOP_OUT if staged is not None and staged.is_long else _FUNCTION_OUT
             moved = _STAGED_OUT + _STAGED_READ * reads + bool(made.chunk) * _NARROW_OUT
             return size * (moved + computed * each)
+        if made.turned:
+            return size * (_SCATTERED_OUT + computed * _LOOP_OUT)
         return size * (_WAY_OUT + computed * _LOOP_OUT + _READ_OUT * reads)
 
     def _part_out(self) -> float:
@@ -153,6 +176,13 @@ class Cost:
         made, target = self.made, self.target
         moved = 1.5 * parts * made.m * made.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
         return moved + target.launch_time * 1e-9 * target.clock + _FIXUP_FILL
+
+    def _transpositions(self) -> float:
+        """The launches that make copies of operands."""
+        target, moved = self.target, moved_bytes(self.problem)
+        launch = target.launch_time * 1e-9 * target.clock + _COPY_FILL
+        rate = _COPY_SHARE * target.memory_rate / target.clock
+        return len(moved) * launch + sum(moved) / rate
 
     def _memory(self) -> float:
         """All buffers once from or to memory, as far as their sizes are known."""

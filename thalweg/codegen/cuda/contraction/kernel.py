@@ -1,7 +1,8 @@
 """Contractions as CUDA kernels: their text, and the grids of their launches.
 
 What comes in is a `Contraction` and the target; what goes out is the text of the entry that
-multiplies, and of one that adds up what several blocks summed of one tile.
+multiplies, of those that transpose operands before, and of one that adds up what several blocks
+summed of one tile.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable, Sequence
 from thalweg.codegen.cuda.contraction import cores, mma, wgmma
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.plan import schedule_of
-from thalweg.codegen.cuda.contraction.problem import problem_of
+from thalweg.codegen.cuda.contraction.problem import Operand, problem_of
 from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.transposition import Transposition, transposition_shape
 from thalweg.codegen.cuda.contraction.tune import tuned_schedule
 from thalweg.codegen.cuda.contraction.work import FIXUP_THREADS, Work
 from thalweg.codegen.cuda.grid import GridModule
@@ -22,7 +24,7 @@ from thalweg.codegen.llvm.builder import I64, constant
 from thalweg.ir.kernel import Contraction
 from thalweg.platform.caches import memoized
 
-_MULTIPLY, _FIXUP = "multiply", "add_parts"
+_TRANSPOSE, _MULTIPLY, _FIXUP = "transpose_", "multiply", "add_parts"
 
 
 def emit_contraction(
@@ -40,14 +42,19 @@ def emit_contraction(
     """
     work = _work(kernel, target, aligned, schedule)
     module = GridModule(target)
+    plan = wgmma.Plan(work) if work.schedule.unit == "wgmma" else None
     if work.schedule.unit == "cores":
         module.min_blocks = cores.resident_blocks(work)
-    elif work.schedule.residents > 1:
-        module.min_blocks = work.schedule.residents
-    maps = wgmma.Plan(work).tensor_maps if work.schedule.unit == "wgmma" else ()
+    elif work.schedule.residents > 1 or (plan is not None and plan.shares_registers):
+        module.min_blocks = work.schedule.residents  # for which registers are counted
+    maps = plan.tensor_maps if plan is not None else ()
+    for name, operand in _copies(work).items():
+        turning = GridFrame(module, name, work.problem.kernel, Transposition.threads, len(maps))
+        made = Transposition(turning, operand, work.schedule.fragments)
+        _write(turning, guarded, made.emit)
     frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
     _write(frame, guarded, lambda: _multiply(work, frame))
-    entries = [_MULTIPLY]
+    entries = [*_copies(work), _MULTIPLY]
     if work.schedule.has_parts:
         entries.append(_FIXUP)
         fixup = GridFrame(module, _FIXUP, work.problem.kernel, FIXUP_THREADS, len(maps))
@@ -71,10 +78,17 @@ def contraction_shapes(
     if made.unit == "wgmma":
         blocks = min(blocks, target.multiprocessors * made.residents)
     multiply = LaunchShape((made.workers or blocks, 1, 1), (made.threads, 1, 1), shared)
+    copies = [transposition_shape(operand, target) for operand in _copies(work).values()]
     if not made.has_parts:
-        return (multiply,)
+        return *copies, multiply
     fixup = tiles if made.workers else work.fixup_blocks(tiles, target.multiprocessors)
-    return multiply, LaunchShape((fixup, 1, 1), (FIXUP_THREADS, 1, 1))
+    return *copies, multiply, LaunchShape((fixup, 1, 1), (FIXUP_THREADS, 1, 1))
+
+
+def _copies(work: Work) -> dict[str, Operand]:
+    """The operands that launches before transpose, by the names of those entries."""
+    sides = {"a": work.problem.a, "b": work.problem.b}
+    return {f"{_TRANSPOSE}{name}": sides[name] for name in work.schedule.transposed}
 
 
 def _work(

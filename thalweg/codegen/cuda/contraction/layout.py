@@ -60,6 +60,17 @@ class SharedTile:
             return _swizzled_words(frame, line, byte)
         return swizzled(frame, line, byte)
 
+    def boxed_offset(self, frame: GridFrame, mn: Value, k: Value) -> Value:
+        """Where the copy engine puts an element, whatever the length of lines (i32)."""
+        b, size = frame.b, self.itemsize
+        line, along = (mn, k) if self.axis == "k" else (k, mn)
+        lines = self.mn if self.axis == "k" else self.k
+        panel, rest = frame.over32(along, self.panel), frame.modulo32(along, self.panel)
+        line = frame.plus32(frame.times32(panel, lines), line)
+        place = frame.plus32(frame.times32(line, self.line_bytes), frame.times32(rest, size))
+        bits = b.binary("and", frame.over32(place, LINE), frame.i32(self.line_bytes // PIECE - 1))
+        return b.binary("xor", place, frame.times32(bits, PIECE))
+
 
 def swizzled(frame: GridFrame, line: Value, byte: Value) -> Value:
     """The place of a byte of a line: its piece is permuted by the line's number."""

@@ -6,7 +6,7 @@ those worth measuring.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -23,6 +23,7 @@ from thalweg.codegen.cuda.contraction.problem import (
     Problem,
 )
 from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.transposition import is_transposable
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 
@@ -30,12 +31,14 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
-_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own
+_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own; of few tiles more
+_SHARES = (1, 0.8, 0.65, 0.5, 0.35, 0.25)
 _MIN_SPLIT_DEPTH = 4  # blocks of terms of such a part
 _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones are as good
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
 _MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
 _OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
+_MAX_TURNED_ROWS = 256  # that are columns then: their results do not lie side by side
 _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
@@ -56,9 +59,11 @@ _WARPS = (
 )  # fmt: skip
 # (rows, columns) of one by wgmma
 _GROUPS = (
-    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (64, 256),
-    (64, 128), (64, 64),
+    (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (128, 32),
+    (64, 256), (64, 128), (64, 64),
 )  # fmt: skip
+
+_HIGH = 192, 128  # rows and columns of one by three groups of warps
 
 
 def schedule_of(problem: Problem, target: CudaTarget) -> Schedule:
@@ -75,7 +80,8 @@ def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Sche
 def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
     found: list[tuple[Schedule, float]] = []
     for tile, padded in _tiles(problem, target):
-        price = partial(Cost, padded, target, is_copied=tile.loaders != _OWN_LOADERS)
+        is_copied = tile.loaders != _OWN_LOADERS or tile.fragments or tile.rewritten
+        price = partial(Cost, padded, target, is_copied=is_copied)
         found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
     return found
 
@@ -94,9 +100,9 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
     if tile.buffers:
         return
     if tile.unit == "wgmma":
-        for splits in _splits(depth, most=_MAX_WAVES * units // tiles):
+        for splits in _splits(depth, tiles, units):
             made = replace(tile, splits=splits)
-            if Work(problem, made).scratch <= _MAX_PARTS:
+            if Work(problem, made).parts_bytes <= _MAX_PARTS:
                 yield made
         return
     wanted = {units, 2 * units}
@@ -107,10 +113,13 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
             yield replace(tile, workers=workers)
 
 
-def _splits(depth: int, most: int) -> list[int]:
-    """Numbers of parts, of which none is empty and each has some blocks of terms."""
-    wanted = range(2, min(most, _MAX_SPLITS, depth // _MIN_SPLIT_DEPTH) + 1)
-    return sorted({-(-depth // -(-depth // splits)) for splits in wanted})
+def _splits(depth: int, tiles: int, units: int) -> list[int]:
+    """Numbers of parts, of which none is empty and each has some blocks of terms: as many as
+    multiprocessors have one, two or three of, and fewer by some shares."""
+    whole = [waves * units // tiles for waves in range(1, _MAX_WAVES + 1)]
+    most = min(max(whole[0], _MAX_SPLITS), whole[-1], depth // _MIN_SPLIT_DEPTH)
+    wanted = {*range(2, 5), *(int(count * share) for count in whole for share in _SHARES)}
+    return sorted({-(-depth // -(-depth // n)) for n in wanted if 2 <= n <= most})
 
 
 def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:
@@ -126,24 +135,55 @@ def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Pro
         for deep in _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem)):
             yield deep, problem
     if target.capability == _GROUPS_CAPABILITY:
-        for m, n in _fitting(problem, _GROUPS):
-            yield from _grouped(problem, target, m, n, terms)
+        tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
+        found = [pair for made in _along(problem, tiles) for pair in _fed(problem, target, made)]
+        yield from found or (pair for made in tiles for pair in _fed(problem, target, made))
 
 
-def _grouped(
-    problem: Problem, target: CudaTarget, m: int, n: int, terms: int
+def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
+    """Tiles by wgmma of operands that do not lie along the terms, and are of a dtype that tensor
+    cores take only there.
+
+    The second operand is transposed before or in shared memory, and of the first, warps read
+    fragments; so they may of a large second operand: a few rows are its columns then.
+    """
+    sides = {"a": problem.a, "b": problem.b}
+    across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
+    fragments = across == "ab" and problem.a.is_plain
+    for made in tiles if across else ():
+        yield replace(made, transposed="b" if fragments else across, fragments=fragments)
+        if fragments or across == "b":
+            yield replace(made, fragments=fragments, rewritten=True)
+    if fragments and problem.shape[1] > _HIGH[0]:  # columns are written once for more rows
+        yield replace(_group_tile(*_HIGH, tiles[0].k), fragments=True, rewritten=True)
+    if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
+        for m, n in _fitting(problem.turned, _GROUPS):
+            made = _group_tile(m, n, tiles[0].k)
+            yield replace(made, fragments=True, turned=True)
+
+
+def _group_tile(m: int, n: int, terms: int) -> Schedule:
+    """A tile by wgmma; those of all multiprocessors at once are about a square."""
+    return Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
+
+
+def _fed(
+    problem: Problem, target: CudaTarget, made: Schedule
 ) -> Iterator[tuple[Schedule, Problem]]:
-    """A tile by wgmma; the tiles of all multiprocessors at once are about a square."""
-    made = Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
+    """A tile by wgmma with the warps that bring operands, and stages of those in shared memory."""
     padded = wgmma.padded(problem, made)
     plan = wgmma.Plan(Work(padded, made))
     is_copied = plan.is_all_copied
+    if (made.transposed or made.fragments or made.rewritten) and not plan.is_usable:
+        return
     own = [side.operand for side in plan.sides if side.copy is None]
     if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
         return
-    if own and n > _MAX_OWN_COLUMNS:
+    if own and made.n > _MAX_OWN_COLUMNS:
         return
-    made = replace(made, loaders=1 if is_copied else _OWN_LOADERS)
+    is_group = made.m >= _MIN_SHARED_ROWS and wgmma.needs_registers(made.fragments, made.n)
+    is_alone = is_copied and not made.rewritten and not is_group
+    made = replace(made, loaders=1 if is_alone else _OWN_LOADERS)
     for candidate in _stored_ways(padded, made):
         plan = wgmma.Plan(Work(padded, candidate))
         stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))

@@ -45,7 +45,8 @@ class Operand:
 
     Elements lie side by side along the last variable of one of them, `axis`; of these, `vector`
     lie in one aligned access, whatever the values of the other variables, and the bounds hold for
-    all or none of them. In shared memory it has lines of `line_bytes`.
+    all or none of them. In shared memory it has lines of `line_bytes`. One with a `source` is a
+    copy of that in scratch memory, which a launch before makes.
     """
 
     access: Access
@@ -54,6 +55,7 @@ class Operand:
     axis: Axis
     vector: int
     line_bytes: int = 128
+    source: Operand | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -84,6 +86,18 @@ class Problem:
     a: Operand
     b: Operand
     is_aligned: bool  # all buffers begin at multiples of 16 bytes
+
+    @property
+    def turned(self) -> Problem:
+        """The same with rows for columns and columns for rows."""
+        return replace(
+            self,
+            kernel=swapped(self.kernel),
+            rows=self.columns,
+            columns=self.rows,
+            a=self.b,
+            b=self.a,
+        )
 
     @property
     def first_word(self) -> int:

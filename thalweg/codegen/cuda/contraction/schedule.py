@@ -23,7 +23,11 @@ class Schedule:
     reads and writes is in shared memory, that many chunks of columns of it at once, and moved by
     the copy engine; without, threads read and write it themselves. A chunk has `chunk` columns, or
     as many as are usual. `residents` blocks share a multiprocessor: while one multiplies, another
-    may wait or store.
+    may wait or store. Of the operands `transposed` names ("a", "b", "ab"), copies that lie along
+    the terms are made by launches before. With `fragments`, the first operand lies across the terms
+    in shared memory, and warps read their fragments of it to registers. `turned`, columns are rows
+    and rows are columns: the second operand is the first. With `rewritten`, some of the warps that
+    load write tiles of the second operand, which lie across the terms, a second time along them.
     """
 
     unit: Unit
@@ -40,6 +44,10 @@ class Schedule:
     buffers: int = 0
     residents: int = 1
     chunk: int = 0
+    transposed: str = ""
+    fragments: bool = False
+    turned: bool = False
+    rewritten: bool = False
 
     @property
     def summary(self) -> str:
@@ -49,7 +57,10 @@ class Schedule:
         counts["buffers"] = self.buffers
         counts["columns a chunk"] = self.chunk
         counts["residents"] = self.residents if self.residents > 1 else 0
-        return ", ".join([*parts, *(f"{count} {name}" for name, count in counts.items() if count)])
+        parts += [f"{count} {name}" for name, count in counts.items() if count]
+        parts += [f"{name} transposed" for name in self.transposed]
+        ways = ("fragments", "turned", "rewritten")
+        return ", ".join([*parts, *(way for way in ways if getattr(self, way))])
 
     @property
     def has_parts(self) -> bool:

@@ -2,8 +2,9 @@
 
 The loop over blocks of terms is one piece of PTX: nothing may touch the sums while products are
 under way. It waits for the barrier of a stage, begins its products, and frees the stage before when
-its own are the only ones left. On an emulated grid the same loop is a function, with an emulated
-instruction that finds elements by the same descriptors.
+its own are the only ones left. Rows that lie across the terms, which tensor cores take of 2-byte
+elements only, are read to registers first. On an emulated grid the same loop is a function, with an
+emulated instruction that finds elements by the same descriptors.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ from thalweg.codegen.cuda.contraction.helpers import (
     unpacked,
 )
 from thalweg.codegen.cuda.contraction.layout import SharedTile
+from thalweg.codegen.cuda.contraction.stages import Stages
 from thalweg.codegen.cuda.contraction.warp_instructions import MMA_NAMES, STEP_BYTES, elements
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.llvm.builder import (
     FLOAT,
     I32,
     I64,
+    POINTER,
     VOID,
     Builder,
     Value,
     constant,
 )
 
+GROUP = 128  # threads
 ROWS = 64  # that a group of warps multiplies at once
 _SWIZZLES = {128: 1 << 62, 64: 2 << 62, 32: 3 << 62}  # of a descriptor, by the bytes of a line
 _LEADING, _STRIDE, _ADDRESS_BITS = 16, 32, 14
@@ -88,10 +92,11 @@ class Pipeline:
     a: SharedTile
     b: SharedTile
     b_offset: int  # of the second tile in a stage
-    stage: int
-    stages: int
-    barriers: int  # the full ones, then the empty ones
+    stages: Stages
     dtype: np.dtype[Any]
+    fragments: bool = False  # of the first tile are read to registers
+    is_ordered: bool = False  # terms are those of `transposition.ORDER`
+    rewritten: bool = False  # the second tile, after it is there
 
     @property
     def columns(self) -> int:
@@ -101,7 +106,7 @@ class Pipeline:
     @property
     def sums(self) -> int:
         """How many sums a thread has."""
-        return ROWS * self.columns // 128
+        return ROWS * self.columns // GROUP
 
     @property
     def steps(self) -> int:
@@ -110,17 +115,16 @@ class Pipeline:
 
 
 def multiply_blocks(
-    frame: GridFrame, pipeline: Pipeline, first: Value, count: Value, group: Value, lane: Value
+    frame: GridFrame, pipeline: Pipeline, first: Value, count: Value, warp: Value, lane: Value
 ) -> list[Value]:
     """The sums of `count` blocks of terms, the first of which is number `first` of all that went
     through the pipeline (i32). With g = lane / 4, t = lane % 4: of every 8 columns, sums 0 and 1
     are columns 2t and 2t + 1 of row 16 · warp + g, sums 2 and 3 those of row g + 8."""
     b, kind = frame.b, struct(FLOAT, pipeline.sums)
-    distance = frame.times32(group, Descriptor(pipeline.a).rows)
     elected = b.convert("zext", b.compare("eq", lane, frame.i32(0)), "i32")
-    turn = frame.over32(first, pipeline.stages)
-    parity = b.binary("and", turn, frame.i32(1))
-    given = [frame.modulo32(first, pipeline.stages), parity, count, distance, elected]
+    stages = pipeline.stages
+    given = [frame.modulo32(first, stages.count), stages.parity(frame, first), count, elected]
+    given += _rows_of(frame, pipeline, warp, lane)
     if frame.target.is_emulated:
         helpers = Helpers(frame)
         name = f"emulated.blocks.{pipeline.columns}"
@@ -128,26 +132,76 @@ def multiply_blocks(
         found = helpers.call(name, kind, arguments, lambda f: _write_blocks(f, pipeline))
     else:
         base = shared_address(b, frame.memory)
-        found = _inline_blocks(b, pipeline, [base, *given])
+        write = _inline_fragments if pipeline.fragments else _inline_blocks
+        found = write(b, pipeline, [base, *given])
     return unpacked(b, found, FLOAT, pipeline.sums)
 
 
-def _product(pipeline: Pipeline, step: int, sums: str) -> str:
+def _rows_of(frame: GridFrame, pipeline: Pipeline, warp: Value, lane: Value) -> list[Value]:
+    """Where the rows of a warp are: what its group adds to a descriptor, or of a thread's four
+    registers of rows (`FRAGMENT`) how far each is from the start of a stage."""
+    if not pipeline.fragments:
+        return [frame.times32(frame.over32(warp, 4), Descriptor(pipeline.a).rows)]
+    row, term = frame.over32(lane, 4), frame.modulo32(lane, 4)
+    row = frame.plus32(row, frame.times32(warp, ROWS // 4))
+    near, far = (2, 1) if pipeline.is_ordered else (1, 4)  # from lane to lane, and half to half
+    return [
+        pipeline.a.boxed_offset(
+            frame,
+            frame.plus32(row, 8 * lower),
+            frame.plus32(frame.times32(term, near), far * second),
+        )
+        for lower, second in FRAGMENT
+    ]
+
+
+def _named(pipeline: Pipeline) -> str:
     name, terms = MMA_NAMES[pipeline.dtype], STEP_BYTES // pipeline.dtype.itemsize
+    return f"wgmma.mma_async.sync.aligned.m64n{pipeline.columns}k{terms}.f32.{name}.{name}"
+
+
+def _product(pipeline: Pipeline, step: int, sums: str) -> str:
     a, b = Descriptor(pipeline.a), Descriptor(pipeline.b)
     transposed = f", {int(a.is_across)}, {int(b.is_across)}" if pipeline.dtype.itemsize == 2 else ""
     return (
         f"add.s64 xa, da, {a.step(step)}; add.s64 xb, db, {b.step(step)};\n"
-        f"wgmma.mma_async.sync.aligned.m64n{pipeline.columns}k{terms}.f32.{name}.{name} "
-        f"{{{sums}}}, xa, xb, 1, 1, 1{transposed};\n"
+        f"{_named(pipeline)} {{{sums}}}, xa, xb, 1, 1, 1{transposed};\n"
     )
 
 
+def _wait(pipeline: Pipeline, base: str, label: str) -> str:
+    """Wait for a stage; `fa` is where it begins then."""
+    stages = pipeline.stages
+    firsts = [stages.barriers, *([stages.rewritten] if pipeline.rewritten else [])]
+    waits = [
+        f"W{number}{label}${{:uid}}:\n"
+        f"mbarrier.try_wait.parity.shared::cta.b64 p, [at+{first}], ph; "
+        f"@!p bra W{number}{label}${{:uid}};"
+        for number, first in enumerate(firsts)
+    ]
+    return "\n".join(
+        [f"mad.lo.u32 at, st, 8, {base};", *waits, f"mad.lo.u32 fa, st, {stages.size}, {base};"]
+    )
+
+
+def _free(pipeline: Pipeline) -> str:
+    """Free the stage before."""
+    return f"""setp.gt.u32 q, it, 0; and.pred q, q, e;
+@q mbarrier.arrive.shared::cta.b64 _, [last+{pipeline.stages.empty}];
+mov.u32 last, at;"""
+
+
+def _next(pipeline: Pipeline, blocks: str) -> str:
+    """Go on to the next stage; `p` is whether there is one."""
+    return f"""add.u32 st, st, 1; setp.eq.u32 p, st, {pipeline.stages.count};
+@p mov.u32 st, 0; @p xor.b32 ph, ph, 1;
+add.u32 it, it, 1; setp.lt.u32 p, it, {blocks};"""
+
+
 def _inline_blocks(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
-    count, stages, size = pipeline.sums, pipeline.stages, pipeline.stage
+    count = pipeline.sums
     sums = ", ".join(f"${n}" for n in range(count))
-    base, first, parity, blocks, rows, elected = (f"${2 * count + n}" for n in range(6))
-    full, empty = pipeline.barriers, pipeline.barriers + 8 * stages
+    base, first, parity, blocks, elected, rows = (f"${2 * count + n}" for n in range(6))
     left = Descriptor(pipeline.a).bits
     right = Descriptor(pipeline.b).bits + (pipeline.b_offset >> 4)
     products = "".join(_product(pipeline, step, sums) for step in range(pipeline.steps))
@@ -156,52 +210,127 @@ def _inline_blocks(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
 setp.ne.u32 e, {elected}, 0; mov.u32 it, 0; mov.u32 st, {first}; mov.u32 ph, {parity};
 mov.u32 last, {base};
 L${{:uid}}:
-mad.lo.u32 at, st, 8, {base};
-W${{:uid}}:
-mbarrier.try_wait.parity.shared::cta.b64 p, [at+{full}], ph; @!p bra W${{:uid}};
-mad.lo.u32 fa, st, {size}, {base}; shr.u32 fa, fa, 4; and.b32 fa, fa, {_FIELD};
+{_wait(pipeline, base, "")}
+shr.u32 fa, fa, 4; and.b32 fa, fa, {_FIELD};
 cvt.u64.u32 wide, fa; add.s64 db, wide, {right}; cvt.u64.u32 da, {rows};
 add.s64 wide, wide, da; add.s64 da, wide, {left};
 wgmma.fence.sync.aligned;
 {products}wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;
-setp.gt.u32 q, it, 0; and.pred q, q, e;
-@q mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
-mov.u32 last, at; add.u32 st, st, 1; setp.eq.u32 p, st, {stages};
-@p mov.u32 st, 0; @p xor.b32 ph, ph, 1;
-add.u32 it, it, 1; setp.lt.u32 p, it, {blocks}; @p bra L${{:uid}};
+{_free(pipeline)}
+{_next(pipeline, blocks)}
+@p bra L${{:uid}};
 wgmma.wait_group.sync.aligned 0;
-@e mbarrier.arrive.shared::cta.b64 _, [last+{empty}];
-}}""".replace("\n", "\\0A")
+@e mbarrier.arrive.shared::cta.b64 _, [last+{pipeline.stages.empty}];
+}}"""
+    return _inline(b, pipeline, text, given)
+
+
+def _inline(b: Builder, pipeline: Pipeline, text: str, given: list[Value]) -> Value:
+    """The loop as an instruction whose results, in place, are sums that begin at zero."""
+    count = pipeline.sums
     tied = [str(n) for n in range(count)]
-    constraints = ",".join(["=f"] * count + tied + ["r"] * 6 + ["~{memory}"])
+    constraints = ",".join(["=f"] * count + tied + ["r"] * len(given) + ["~{memory}"])
     zeros = [constant(FLOAT, 0)] * count
-    return inline(b, struct(FLOAT, count), text, constraints, [*zeros, *given])
+    lines = text.replace("\n", "\\0A")
+    return inline(b, struct(FLOAT, count), lines, constraints, [*zeros, *given])
+
+
+# Rows by registers
+
+#: A thread's registers of rows in a product: whether each is 8 rows lower, and whether of the
+#: second four terms. Lane t has terms t and t + 4 of eight, or 2t and 2t + 1 in another order.
+FRAGMENT = ((0, 0), (1, 0), (0, 1), (1, 1))
+
+
+def _inline_fragments(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
+    """The same loop where rows go through registers, of which there are two sets: while products of
+    half a block of terms are under way, the other half, or the next block's, is read."""
+    count, half = pipeline.sums, pipeline.steps // 2
+    base, first, parity, blocks, elected, *rows = (f"${2 * count + n}" for n in range(9))
+    sets = [[f"{letter}{n}" for n in range(len(FRAGMENT) * half)] for letter in "xy"]
+    right = Descriptor(pipeline.b).bits + (pipeline.b_offset >> 4)
+
+    text = f"""{{
+.reg .pred p, q, e; .reg .b32 it, st, ph, at, last, fa, fr; .reg .b64 db, xb;
+.reg .b32 {", ".join([*sets[0], *sets[1]])};
+setp.ne.u32 e, {elected}, 0; mov.u32 it, 0; mov.u32 st, {first}; mov.u32 ph, {parity};
+mov.u32 last, {base};
+{_wait(pipeline, base, "A")}
+{_loads(pipeline, sets[0], rows, 0)}
+L${{:uid}}:
+shr.u32 fr, fa, 4; and.b32 fr, fr, {_FIELD}; cvt.u64.u32 db, fr; add.s64 db, db, {right};
+{_products(pipeline, sets[0], 0)}
+{_free(pipeline)}
+{_loads(pipeline, sets[1], rows, half)}
+{_products(pipeline, sets[1], half)}
+{_next(pipeline, blocks)}
+@!p bra E${{:uid}};
+{_wait(pipeline, base, "B")}
+{_loads(pipeline, sets[0], rows, 0)}
+bra L${{:uid}};
+E${{:uid}}:
+wgmma.wait_group.sync.aligned 0;
+@e mbarrier.arrive.shared::cta.b64 _, [last+{pipeline.stages.empty}];
+}}"""
+    return _inline(b, pipeline, text, given)
+
+
+def _loads(pipeline: Pipeline, registers: list[str], rows: list[str], first: int) -> str:
+    """The fragments of some products, from the stage that begins at `fa`."""
+    lines: list[str] = []
+    for part, row in enumerate(rows):
+        lines.append(f"add.u32 fr, fa, {row};")
+        for number, register in enumerate(registers[part :: len(rows)], first):
+            lines.append(f"ld.shared.b32 {register}, [fr+{number * _step_bytes(pipeline)}];")
+    return "\n".join(lines)
+
+
+def _step_bytes(pipeline: Pipeline) -> int:
+    """How far the terms of a product are from those of the one before, across them."""
+    return STEP_BYTES // pipeline.a.itemsize * pipeline.a.line_bytes
+
+
+def _products(pipeline: Pipeline, registers: list[str], first: int) -> str:
+    """Begin some products, and wait for those begun before."""
+    sums, four = ", ".join(f"${n}" for n in range(pipeline.sums)), len(FRAGMENT)
+    lines = ["wgmma.fence.sync.aligned;"]
+    for at in range(0, len(registers), four):
+        rows = ", ".join(registers[at : at + four])
+        lines.append(f"add.s64 xb, db, {Descriptor(pipeline.b).step(first + at // four)};")
+        lines.append(f"{_named(pipeline)} {{{sums}}}, {{{rows}}}, xb, 1, 1, 1;")
+    lines.append("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;")
+    return "\n".join(lines)
 
 
 # Emulation
 
 
 def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
-    grid, base, first, parity, count, rows, elected = b.parameters
+    grid, base, first, parity, count, elected, *rows = b.parameters
     sums = b.stack(FLOAT, pipeline.sums)
     for number in range(pipeline.sums):
         b.store(constant(FLOAT, 0), b.element(sums, "float", constant(I64, number)))
-    stages, one = pipeline.stages, constant(I32, 1)
+    stages, one = pipeline.stages.count, constant(I32, 1)
     with b.loop(constant(I32, 0), count, one, [first, parity]) as loop:
         stage, parity = loop.carried
         barrier = b.binary("mul", stage, constant(I32, 8))
-        full = b.element(base, "i8", b.binary("add", barrier, constant(I32, pipeline.barriers)))
+        first = constant(I32, pipeline.stages.barriers)
+        full = b.element(base, "i8", b.binary("add", barrier, first))
         _call(b, "emulated.mbarrier.wait", [grid, full, parity], write_wait)
-        start = b.binary(
-            "lshr", b.binary("mul", stage, constant(I32, pipeline.stage)), constant(I32, 4)
-        )
-        wide = b.convert("zext", start, "i64")
-        moved = b.binary("add", wide, b.convert("zext", rows, "i64"))
+        if pipeline.rewritten:
+            rewritten = b.element(full, "i8", constant(I64, 16 * stages))
+            _call(b, "emulated.mbarrier.wait", [grid, rewritten, parity], write_wait)
+        start = b.binary("mul", stage, constant(I32, pipeline.stages.size))
+        wide = b.convert("zext", b.binary("lshr", start, constant(I32, 4)), "i64")
         a, c = Descriptor(pipeline.a), Descriptor(pipeline.b)
         right = c.bits + (pipeline.b_offset >> 4)
         for step in range(pipeline.steps):
-            left = b.binary("add", moved, constant(I64, a.bits + a.step(step)))
             other = b.binary("add", wide, constant(I64, right + c.step(step)))
+            if pipeline.fragments:
+                left = _written_fragments(b, pipeline, grid, base, start, rows, step)
+            else:
+                moved = b.binary("add", wide, b.convert("zext", rows[0], "i64"))
+                left = b.binary("add", moved, constant(I64, a.bits + a.step(step)))
             name = f"emulated.wgmma.{pipeline.columns}"
             given = [grid, base, left, other, sums]
             _call(b, name, given, lambda f: _write_product(f, pipeline))
@@ -219,6 +348,32 @@ def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
     b.ret(packed(b, found))
 
 
+def _written_fragments(
+    b: Builder,
+    pipeline: Pipeline,
+    grid: Value,
+    base: Value,
+    start: Value,
+    rows: list[Value],
+    step: int,
+) -> Value:
+    """The terms of a thread's two rows in a product, as the registers of four lanes have them: an
+    array of 8 of its upper row and 8 of the one that is 8 lower."""
+    lanes, count = Grid(b, grid), 2 * STEP_BYTES // pipeline.a.itemsize
+    memory = b.stack(FLOAT, count)
+    lane = b.binary("and", lanes.thread(), constant(I32, 28))
+    for (lower, second), row in zip(FRAGMENT, rows, strict=True):
+        place = b.binary(
+            "add", b.binary("add", start, row), constant(I32, step * _step_bytes(pipeline))
+        )
+        (own,) = elements(b, b.element(base, "i8", place), pipeline.dtype, 1)
+        for number in range(4):
+            found = lanes.from_lane(own, b.binary("add", lane, constant(I32, number)))
+            at = count // 2 * lower + 4 * second + number
+            b.store(found, b.element(memory, "float", constant(I64, at)))
+    return b.emit(I64, f"ptrtoint {memory} to i64")
+
+
 def _call(b: Builder, name: str, arguments: list[Value], write: Callable[[Builder], None]) -> None:
     if not b.module.has_function(name):
         kinds = [a.type for a in arguments]
@@ -227,7 +382,8 @@ def _call(b: Builder, name: str, arguments: list[Value], write: Callable[[Builde
 
 
 def _write_product(b: Builder, pipeline: Pipeline) -> None:
-    """`(grid, base, a, b, sums)`: add this thread's products of two tiles to its sums."""
+    """`(grid, base, a, b, sums)`: add this thread's products of two tiles to its sums. The first
+    one's descriptor is the address of its fragments where those are in registers."""
     grid, base, left, right, sums = b.parameters
     thread = b.binary("and", Grid(b, grid).thread(), constant(I32, 127))
     warp, lane = (b.binary(o, thread, constant(I32, 32)) for o in ("udiv", "urem"))
@@ -247,7 +403,12 @@ def _write_product(b: Builder, pipeline: Pipeline) -> None:
         at = b.binary("add", b.binary("mul", block.index, constant(I32, 4)), part.index)
         place = b.element(sums, "float", at)
         with b.loop(constant(I32, 0), constant(I32, terms), one, [b.load(FLOAT, place)]) as loop:
-            x = _find(b, base, left, pipeline.a, pipeline.dtype, here, loop.index)
+            if pipeline.fragments:
+                registers = b.emit(POINTER, f"inttoptr {left} to ptr")
+                half = b.binary("mul", high, constant(I32, terms))
+                x = b.load(FLOAT, b.element(registers, "float", b.binary("add", half, loop.index)))
+            else:
+                x = _find(b, base, left, pipeline.a, pipeline.dtype, here, loop.index)
             y = _find(b, base, right, pipeline.b, pipeline.dtype, column, loop.index)
             loop.next = [b.binary("fadd", loop.carried[0], b.binary("fmul", x, y))]
         b.store(loop.results[0], place)

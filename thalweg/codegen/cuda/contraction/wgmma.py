@@ -16,14 +16,17 @@ from thalweg.codegen.cuda.contraction.copy_engine import BoxCopy, box_copy
 from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
 from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.layout import ATOM, LINES, SharedTile
+from thalweg.codegen.cuda.contraction.layout import ATOM, LINE, LINES, SharedTile
 from thalweg.codegen.cuda.contraction.problem import Operand, Problem
+from thalweg.codegen.cuda.contraction.rewriting import Rewriter
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import At, Space, Words, round_up
 from thalweg.codegen.cuda.contraction.staged_output import StagedOutput
+from thalweg.codegen.cuda.contraction.stages import Stages
 from thalweg.codegen.cuda.contraction.staging import Staging, shared_tile
+from thalweg.codegen.cuda.contraction.transposition import with_copies
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
-from thalweg.codegen.cuda.contraction.warpgroup import ROWS, Pipeline, multiply_blocks
+from thalweg.codegen.cuda.contraction.warpgroup import GROUP, ROWS, Pipeline, multiply_blocks
 from thalweg.codegen.cuda.contraction.work import Tile, Work
 from thalweg.codegen.cuda.tensor_map import TensorMapSpec
 from thalweg.codegen.llvm.builder import I64, Value, constant
@@ -32,6 +35,9 @@ from thalweg.ir.dynamic import is_static
 _MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
 _OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
 _LINE_COSTS = {128: 1.0, 64: 1.18, 32: 1.9}  # of products whose operand has such lines
+_MULTIPLIER_REGISTERS, _LOADER_REGISTERS = 216, 72  # of a thread, where one leaves some to others
+_MAX_FRAGMENT_COLUMNS = 192  # for which there are registers besides the fragments of rows
+_GROUP_WARPS = GROUP // 32
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
@@ -41,6 +47,8 @@ def padded(problem: Problem, made: Schedule) -> Problem:
 
     Of several ways the one by which the engine reads the most operands, with the least work.
     """
+    if made.turned:
+        problem = problem.turned
     size = problem.a.dtype.itemsize
     multiples = [line // size for line in LINES]
     choices = [
@@ -53,9 +61,22 @@ def padded(problem: Problem, made: Schedule) -> Problem:
 
 
 def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
-    sides = (problem.a, made.m), (problem.b, made.n)
-    found = [box_copy(operand, shared_tile(operand, mn, made.k)) for operand, mn in sides]
+    sides = zip((problem.a, problem.b), _shared_tiles(problem, made), strict=True)
+    found = [box_copy(operand, tile) for operand, tile in sides]
     return [copy for copy in found if copy is not None and problem.is_aligned]
+
+
+def _shared_tiles(problem: Problem, made: Schedule) -> list[SharedTile]:
+    sizes = _sizes_across(made)
+    return [
+        shared_tile(problem.a, made.m, made.k, sizes[0]),
+        shared_tile(problem.b, made.n, made.k, sizes[1]),
+    ]
+
+
+def _sizes_across(made: Schedule) -> list[tuple[int, ...]]:
+    """The sizes of elements of each operand that may lie across the terms in shared memory."""
+    return [(2, 4) if is_so else (2,) for is_so in (made.fragments, made.rewritten)]
 
 
 def _work_of(problem: Problem) -> float:
@@ -65,16 +86,20 @@ def _work_of(problem: Problem) -> float:
 
 
 def _over(problem: Problem, made: Schedule, rows: Space, columns: Space, reduced: Space) -> Problem:
-    a = _with_lines(replace(problem.a, across=rows, along=reduced), made.m, made.k)
-    b = _with_lines(replace(problem.b, across=columns, along=reduced), made.n, made.k)
-    return replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
+    a = replace(problem.a, across=rows, along=reduced)
+    b = replace(problem.b, across=columns, along=reduced)
+    spaces = replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
+    made_copies = with_copies(spaces, made)
+    sizes = _sizes_across(made)
+    a = _with_lines(made_copies.a, made.m, made.k, sizes[0])
+    return replace(made_copies, a=a, b=_with_lines(made_copies.b, made.n, made.k, sizes[1]))
 
 
-def _with_lines(operand: Operand, mn: int, k: int) -> Operand:
+def _with_lines(operand: Operand, mn: int, k: int, sizes: tuple[int, ...]) -> Operand:
     """An operand with the longest lines that the copy engine brings."""
     for line in LINES:
         made = replace(operand, line_bytes=line)
-        if box_copy(made, shared_tile(made, mn, k)) is not None:
+        if box_copy(made, shared_tile(made, mn, k, sizes)) is not None:
             return made
     return operand
 
@@ -110,12 +135,17 @@ class Side:
     copy: BoxCopy | None
 
 
+def needs_registers(fragments: bool, columns: int) -> bool:
+    """Whether threads that multiply need more registers than their share."""
+    return fragments and columns > _MAX_FRAGMENT_COLUMNS
+
+
 class Plan:
     """The operands and the shared memory of a block."""
 
     def __init__(self, work: Work) -> None:
         problem, made = work.problem, work.schedule
-        tiles = [shared_tile(problem.a, made.m, made.k), shared_tile(problem.b, made.n, made.k)]
+        tiles = _shared_tiles(problem, made)
         offsets = [0, round_up(tiles[0].bytes, ATOM)]
         self.sides = [
             Side(operand, tile, offset, box_copy(operand, tile) if problem.is_aligned else None)
@@ -126,18 +156,21 @@ class Plan:
         staged = epilogue_of(problem, made) if made.buffers and not made.has_parts else None
         self.epilogue = staged
         self.buffers = made.stages * self.stage
-        self.barriers = self.buffers + (0 if staged is None else staged.bytes)
-        count = 2 * made.stages + (0 if staged is None else staged.barriers)
-        self.slabs = self.barriers + round_up(count * BARRIER_BYTES, 128)
+        barriers = self.buffers + (0 if staged is None else staged.bytes)
+        self.pipe = Stages(made.stages, self.stage, barriers)
+        self.rewriters = made.loaders - 1 if made.rewritten else 0
+        end = self.read_barriers + BARRIER_BYTES * (0 if staged is None else staged.barriers)
+        self.slabs = round_up(end, 128)
         self.size = self.slabs + (made.warps * SLAB_BYTES if staged is None else 0)
         self.pipeline = Pipeline(
             tiles[0],
-            tiles[1],
+            replace(tiles[1], axis="k") if made.rewritten else tiles[1],
             offsets[1],
-            self.stage,
-            made.stages,
-            self.barriers,
+            self.pipe,
             problem.a.dtype,
+            made.fragments,
+            problem.b.source is not None or made.rewritten,
+            made.rewritten,
         )
 
     @property
@@ -164,7 +197,21 @@ class Plan:
     @property
     def read_barriers(self) -> int:
         """Where the barriers of what the epilogue reads are."""
-        return self.barriers + 2 * self.stages * BARRIER_BYTES
+        return self.pipe.end(self.rewriters > 0)
+
+    @property
+    def shares_registers(self) -> bool:
+        """Whether warps that load leave registers to those that multiply, which have more than
+        their share of: those of fragments besides the sums."""
+        is_group = (self.warps, self.loaders) == (2 * _GROUP_WARPS, _GROUP_WARPS)
+        return is_group and needs_registers(self.pipeline.fragments, self.pipeline.columns)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the copy engine brings what warps read fragments of, or write again, and that in
+        lines that they can."""
+        lines = self.sides[1].operand.line_bytes
+        return self.is_all_copied and (not self.rewriters or lines == LINE)
 
     @property
     def is_all_copied(self) -> bool:
@@ -181,23 +228,43 @@ def emit_wgmma(work: Work, frame: GridFrame) -> None:
     # All lanes take the warp's number from one: the branch is then known to be the same for all.
     warp = frame.grid.from_lane(frame.over32(frame.number, 32), frame.i32(0))
     with frame.b.when(frame.b.compare("slt", warp, frame.i32(plan.warps))):
+        if plan.shares_registers:
+            engine.take_registers(_MULTIPLIER_REGISTERS)
         _multiply(work, plan, frame, warp)
-    consumers = frame.i32(32 * plan.warps)
-    first = frame.b.compare("eq", frame.number, consumers)
-    loads = frame.b.compare("sge", frame.number, consumers)
-    with frame.b.when(first if plan.is_all_copied else loads):
-        _Producer(work, plan, frame, engine, first).emit()
+    first = frame.b.compare("eq", frame.number, frame.i32(32 * plan.warps))
+    loader = frame.b.binary("sub", warp, frame.i32(plan.warps))
+    with frame.b.when(frame.b.compare("sge", loader, frame.i32(0))):
+        if plan.shares_registers:
+            engine.leave_registers(_LOADER_REGISTERS)
+        producer = _Producer(work, plan, frame, engine, first)
+        if not plan.is_all_copied:
+            producer.emit()
+            return
+        with frame.b.when(first):
+            producer.emit()
+        if plan.rewriters:
+            number = frame.b.binary("sub", loader, frame.i32(1))
+            with frame.b.when(frame.b.compare("sge", number, frame.i32(0))):
+                _rewriter(plan, frame, engine, number).emit(work)
+
+
+def _rewriter(plan: Plan, frame: GridFrame, engine: AsyncInstructions, number: Value) -> Rewriter:
+    side, is_ordered = plan.sides[1], plan.pipeline.fragments
+    about = side.tile, side.offset, number, plan.rewriters, is_ordered
+    return Rewriter(frame, engine, plan.pipe, *about)
 
 
 def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> None:
-    """A full and an empty barrier for each stage."""
+    """Those of each stage, and of the epilogue."""
     threads = 0 if plan.is_all_copied else 32 * plan.loaders
-    arrivals = threads + bool(plan.copies)
+    pipe, arrivals = plan.pipe, threads + bool(plan.copies)
+    kinds = {pipe.barriers: arrivals, pipe.empty: plan.warps}
+    if plan.rewriters:
+        kinds[pipe.rewritten] = plan.rewriters
     with frame.b.when(frame.b.compare("eq", frame.number, frame.i32(0))):
-        for stage in range(plan.stages):
-            full = frame.at_byte(frame.memory, plan.barriers + BARRIER_BYTES * stage)
-            engine.init(full, arrivals)
-            engine.init(frame.at_byte(full, BARRIER_BYTES * plan.stages), plan.warps)
+        for first, count in kinds.items():
+            for stage in range(plan.stages):
+                engine.init(frame.at_byte(frame.memory, first + BARRIER_BYTES * stage), count)
         for number in range(plan.epilogue.barriers if plan.epilogue is not None else 0):
             engine.init(frame.at_byte(frame.memory, plan.read_barriers + BARRIER_BYTES * number), 1)
         engine.publish()
@@ -206,11 +273,10 @@ def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> N
 def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
     """What the warps that multiply do."""
     lane = frame.modulo32(frame.number, 32)
-    group = frame.over32(warp, 4)
 
     def sums_of(tile: Tile) -> list[Value]:
         count = frame.b.binary("sub", tile.end, tile.first)
-        return multiply_blocks(frame, plan.pipeline, tile.done, count, group, lane)
+        return multiply_blocks(frame, plan.pipeline, tile.done, count, warp, lane)
 
     if plan.epilogue is not None:
         places = plan.buffers, plan.read_barriers
@@ -237,7 +303,7 @@ class _Producer:
         self, work: Work, plan: Plan, frame: GridFrame, engine: AsyncInstructions, first: Value
     ) -> None:
         self.work, self.plan, self.frame = work, plan, frame
-        self.engine, self.first = engine, first
+        self.pipe, self.engine, self.first = plan.pipe, engine, first
         self.threads = WarpInstructions(frame, frame.memory)
 
     def emit(self) -> None:
@@ -262,7 +328,8 @@ class _Producer:
         with b.loop(frame.wide(tile.first), frame.wide(tile.end), one) as loop:
             block = b.convert("trunc", loop.index, "i32")
             number = frame.plus32(tile.done, b.binary("sub", block, tile.first))
-            self.engine.wait(self._barrier(number, is_full=False), self._free_parity(number))
+            free = b.binary("xor", self.pipe.parity(frame, number), frame.i32(1))  # at first, now
+            self.engine.wait(self.pipe.barrier(frame, number, self.pipe.empty), free)
             start = frame.times32(block, self.work.schedule.k)
             if self.plan.copies:
                 self._copy(number, start, boxes)
@@ -270,28 +337,6 @@ class _Producer:
                 self._bring(number, start, [one for one in own if one is not None], tile.done)
         if any(side is not None and side.is_copied for side in own):
             self._finish(tile)
-
-    # Stages
-
-    def _stage(self, number: Value) -> Value:
-        return self.frame.modulo32(number, self.plan.stages)
-
-    def _free_parity(self, number: Value) -> Value:
-        """The parity of the phase that ends when a stage was multiplied before: at first, now."""
-        b, frame = self.frame.b, self.frame
-        turn = b.binary("and", frame.over32(number, self.plan.stages), frame.i32(1))
-        return b.binary("xor", turn, frame.i32(1))
-
-    def _barrier(self, number: Value, is_full: bool) -> Value:
-        frame = self.frame
-        start = self.plan.barriers + (0 if is_full else BARRIER_BYTES * self.plan.stages)
-        place = frame.times32(self._stage(number), BARRIER_BYTES)
-        return frame.at_byte(frame.at_byte(frame.memory, start), place)
-
-    def _base(self, number: Value, side: Side) -> Value:
-        frame = self.frame
-        place = frame.times32(self._stage(number), self.plan.stage)
-        return frame.at_byte(frame.at_byte(frame.memory, side.offset), place)
 
     # The copy engine
 
@@ -308,7 +353,7 @@ class _Producer:
     def _copy(self, number: Value, start: Value, boxes: list[list[At]]) -> None:
         frame, engine = self.frame, self.engine
         with frame.b.when(self.first):
-            full = self._barrier(number, is_full=True)
+            full = self.pipe.barrier(frame, number, self.pipe.barriers)
             engine.arrive(full, self.plan.copied_bytes)
             maps = iter(frame.maps)
             for side, panels in zip(self.plan.sides, boxes, strict=True):
@@ -317,16 +362,15 @@ class _Producer:
                 tensor_map, shared = next(maps), side.tile
                 step = shared.panel if shared.axis == "k" else 0
                 for n, at in enumerate(panels):
-                    place = frame.at_byte(
-                        self._base(number, side), n * shared.bytes // shared.panels
-                    )
-                    terms = self._terms(frame.plus32(start, step * n))
+                    place = self.pipe.place(frame, number, side.offset)
+                    place = frame.at_byte(place, n * shared.bytes // shared.panels)
+                    terms = self._terms(side.operand.along, frame.plus32(start, step * n))
                     self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
 
-    def _terms(self, start: Value) -> At:
+    def _terms(self, space: Space, start: Value) -> At:
         """The reduced variables at an index; from the end on, places outside of any tensor: a map
         has an element even where there are no terms, and a window has one behind its last."""
-        frame, space = self.frame, self.work.problem.reduced
+        frame = self.frame
         terms, _ = space.at(frame, start)
         begun = frame.b.compare("slt", start, space.size(frame))
         outside = constant(I64, _OUTSIDE)
@@ -364,8 +408,7 @@ class _Producer:
         frame, b = self.frame, self.frame.b
         offsets = [side.offset for side in self.plan.sides if side.copy is None]
         for staging, offset in zip(sides, offsets, strict=True):
-            place = frame.times32(self._stage(number), self.plan.stage)
-            base = frame.at_byte(frame.at_byte(frame.memory, offset), place)
+            base = self.pipe.place(frame, number, offset)
             if staging.is_copied:
                 staging.copy(start, base)
             else:
@@ -385,7 +428,7 @@ class _Producer:
 
     def _arrive(self, number: Value) -> None:
         self.engine.publish_writes()
-        self.engine.arrive(self._barrier(number, is_full=True))
+        self.engine.arrive(self.pipe.barrier(self.frame, number, self.pipe.barriers))
 
     def _finish(self, tile: Tile) -> None:
         """Wait for the last blocks of a tile."""

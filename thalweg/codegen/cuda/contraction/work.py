@@ -15,6 +15,7 @@ from thalweg.codegen.cuda.contraction.output import Output, Partial, sum_type
 from thalweg.codegen.cuda.contraction.problem import Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import At, Words
+from thalweg.codegen.cuda.contraction.transposition import copied_bytes
 from thalweg.codegen.llvm.builder import I64, Value, constant
 
 FIXUP_THREADS = 256
@@ -72,13 +73,18 @@ class Work:
         return self.schedule.m * self.schedule.n * sum_type(self.problem).bits // 8
 
     @property
-    def scratch(self) -> int:
+    def parts_bytes(self) -> int:
         """The bytes of all parts: a worker has one at the start of its share and one at its end."""
         made = self.schedule
         parts = 2 * made.workers
         if made.splits > 1:
             parts = made.splits * self.tiles(self.problem.words())
         return parts * self.part_bytes
+
+    @property
+    def scratch(self) -> int:
+        """The bytes of copies of operands, and of parts behind them."""
+        return copied_bytes(self.problem) + self.parts_bytes
 
     def fixup_blocks(self, tiles: int, multiprocessors: int) -> int:
         """The blocks that add up the parts of all tiles."""
@@ -162,7 +168,7 @@ class Work:
         if tile.part is None:
             store(results)
             return
-        base = frame.b.element(frame.scratch, "i8", frame.multiply(tile.part, self.part_bytes))
+        base = self._part(frame, frame.multiply(tile.part, self.part_bytes))
         kind, is_aligned = sum_type(self.problem), self.problem.is_aligned
         parts = Partial(frame, base, self.schedule.n, kind, is_aligned)
         if tile.whole is None:
@@ -172,6 +178,12 @@ class Work:
             store(results)
         with frame.b.when(frame.b.binary("xor", tile.whole, constant(tile.whole.type, True))):
             store(parts)
+
+    def _part(self, frame: GridFrame, offset: Value) -> Value:
+        """An address some bytes behind the first part."""
+        return frame.b.element(
+            frame.at_byte(frame.scratch, copied_bytes(self.problem)), "i8", offset
+        )
 
     def emit_fixup(self, frame: GridFrame) -> None:
         """The launch that adds up the parts of each tile which several blocks computed."""
@@ -202,9 +214,7 @@ class Work:
         first = frame.add(b.binary("mul", block, threads), frame.wide(frame.number))
         count = frame.multiply(tiles, size)
         with b.loop(first, count, b.binary("mul", blocks, threads)) as loop:
-            address = b.element(
-                frame.scratch, "i8", frame.multiply(loop.index, _FIXUP_LANES * kind.bits // 8)
-            )
+            address = self._part(frame, frame.multiply(loop.index, _FIXUP_LANES * kind.bits // 8))
             apart = frame.multiply(tiles, self.part_bytes)
             align = 16 if self.problem.is_aligned else kind.bits // 8
             total = frame.load_aligned(kind.of(_FIXUP_LANES), address, align)
@@ -237,7 +247,7 @@ class Work:
             later = b.convert("zext", b.compare("slt", device.start(loop.index), begin), "i64")
             part = frame.add(b.binary("shl", loop.index, constant(I64, 1)), later)
             offset = frame.add(frame.multiply(part, self.part_bytes), place_in_tile)
-            address = b.element(frame.scratch, "i8", offset)
+            address = self._part(frame, offset)
             align = 16 if self.problem.is_aligned else kind.bits // 8
             found = frame.load_aligned(kind.of(_FIXUP_LANES), address, align)
             loop.next = [

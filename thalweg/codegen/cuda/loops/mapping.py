@@ -190,6 +190,13 @@ def _widest(form: Loops, aligned: bool) -> int:
     return width
 
 
+def _widest_store(form: Loops) -> int:
+    """How many elements one store has: two of a thread would each write half of a sector at a time,
+    which took twice as long. What is read twice is at hand the second time."""
+    largest = max((np.dtype(s.buffer.dtype).itemsize for s in form.stores), default=1)
+    return max(WIDEST // largest, 1)
+
+
 def _power_below(value: float) -> int:
     """The largest power of two that is not above a number."""
     return 1 << (int(value).bit_length() - 1)
@@ -212,7 +219,7 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
     places = [load.offset for load in form.every(Load)] + [s.offset for s in form.stores]
     if not any(stride(offset, vector) == 1 for offset in places):
         return 1
-    width = _widest(form, aligned)
+    width = min(_widest(form, aligned), _widest_store(form))
     total = math.prod(typical(v.extent) for v in form.variables)
     while width > 1 and total < width * target.multiprocessors * _BLOCK:
         width //= 2

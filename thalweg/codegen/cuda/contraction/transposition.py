@@ -1,0 +1,186 @@
+"""Operands that are transposed before they are multiplied, into scratch memory.
+
+Tensor cores take elements of other sizes than two bytes from shared memory only where those lie
+along the terms. An operand that lies across them is turned round by a launch of its own: a copy of
+it is a matrix of rows or columns, each with all terms side by side and zeros behind its last one.
+Where rows go through registers, the terms of that matrix are in another order (see `ORDER`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from thalweg.codegen.cuda.contraction.frame import GridFrame
+from thalweg.codegen.cuda.contraction.output import together
+from thalweg.codegen.cuda.contraction.problem import ACCESS_BYTES, FLOAT32, Operand, Problem
+from thalweg.codegen.cuda.contraction.reader import TileReader
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.space import Space, Words, round_up
+from thalweg.codegen.cuda.launch import LaunchShape
+from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.llvm.builder import I64, Value, constant
+from thalweg.codegen.math.conversion import storage_type
+from thalweg.ir.expr import Load
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Argument
+from thalweg.ir.loop import Variable
+
+#: The terms of eight in the order of a copy whose other operand goes through registers. Lanes then
+#: read terms two apart: those are in different banks, as the copy engine permutes pieces of lines.
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+_SIDE = 64  # of the square that a block transposes at once
+_PITCH = _SIDE + 1  # elements from one term to the next in shared memory, in different banks
+_THREADS = 256
+_BLOCKS = 32  # for each multiprocessor, one after the other: the last ones end at about one time
+_MULTIPLE = 32  # of the terms of a copy: whole lines
+_ALIGNMENT = 256  # bytes, of where copies begin
+
+
+def with_copies(problem: Problem, made: Schedule) -> Problem:
+    """The problem with the copies of the operands that a schedule transposes."""
+    if "a" in made.transposed:
+        problem = replace(problem, a=_copy(problem, problem.a, 0))
+    if "b" in made.transposed:
+        start = copied_bytes(problem)
+        problem = replace(problem, b=_copy(problem, problem.b, start))
+    return problem
+
+
+def _copy(problem: Problem, operand: Operand, start: int) -> Operand:
+    """An operand as a matrix in scratch memory, from some byte on."""
+    across = Variable(operand.across.count(Words(0)), "across")
+    along = Variable(round_up(operand.along.count(Words(0)), _MULTIPLE), "along")
+    size = operand.dtype.itemsize
+    memory = Argument(len(problem.kernel.arguments), operand.dtype, across.extent * along.extent)
+    place = Affine(start // size, {across: along.extent, along: 1})
+    return Operand(
+        Access(Load(memory, place)),
+        Space((across,)),
+        Space((along,)),
+        "k",
+        ACCESS_BYTES // size,
+        source=operand,
+    )
+
+
+def is_transposable(problem: Problem, operand: Operand) -> bool:
+    """Whether a copy of an operand along the terms would be another one than it is."""
+    is_static = operand.across.is_static and operand.along.is_static
+    is_across = operand.axis == "mn" and operand.dtype == FLOAT32
+    return is_across and is_static and problem.is_aligned and not problem.batch.variables
+
+
+def copied_bytes(problem: Problem) -> int:
+    """The scratch memory of all copies."""
+    return sum(
+        round_up(_bytes(operand), _ALIGNMENT)
+        for operand in (problem.a, problem.b)
+        if operand.source
+    )
+
+
+def _bytes(operand: Operand) -> int:
+    buffer = operand.access.value
+    assert isinstance(buffer, Load)
+    return buffer.buffer.size * operand.dtype.itemsize
+
+
+def moved_bytes(problem: Problem) -> list[int]:
+    """What each launch that transposes reads and writes."""
+    return [2 * _bytes(operand) for operand in (problem.a, problem.b) if operand.source]
+
+
+# The launch
+
+
+def transposition_shape(operand: Operand, target: CudaTarget) -> LaunchShape:
+    """The grid that makes a copy."""
+    words = Words(0)
+    tiles = -(-operand.across.count(words) // _SIDE) * -(-operand.along.count(words) // _SIDE)
+    blocks = min(tiles, _BLOCKS * target.multiprocessors)
+    shared = _SIDE * _PITCH * operand.dtype.itemsize
+    return LaunchShape((blocks, 1, 1), (_THREADS, 1, 1), shared)
+
+
+class Transposition:
+    """The entry that makes the copy of an operand: blocks take one square after the other."""
+
+    threads = _THREADS
+
+    def __init__(self, frame: GridFrame, operand: Operand, is_ordered: bool) -> None:
+        """`is_ordered` is whether the terms of eight come in `ORDER`."""
+        assert operand.source is not None
+        self.frame, self.copy, self.source = frame, operand, operand.source
+        self._is_ordered = is_ordered
+        self._size = operand.dtype.itemsize
+
+    def emit(self) -> None:
+        """All squares."""
+        frame, b, words = self.frame, self.frame.b, Words(0)
+        across = -(-self.copy.across.count(words) // _SIDE)
+        along = -(-self.copy.along.count(words) // _SIDE)
+        block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
+        with b.loop(block, constant(I64, across * along), blocks) as loop:
+            number = b.convert("trunc", loop.index, "i32")
+            mn = frame.times32(frame.modulo32(number, across), _SIDE)
+            k = frame.times32(frame.over32(number, across), _SIDE)
+            self._read(mn, k)
+            frame.grid.barrier()
+            self._write(mn, k)
+            frame.grid.barrier()
+
+    def _read(self, mn: Value, k: Value) -> None:
+        """Put a square into shared memory, term after term."""
+        frame = self.frame
+        reader = TileReader(frame, self.source, (_SIDE, _SIDE), {}, mn, threads=(0, _THREADS))
+        for chunk, value in zip(reader.chunks, reader.raw(k), strict=True):
+            for lane in range(value.type.lanes):
+                part = value if value.type.lanes == 1 else frame.b.extract(value, lane)
+                row = frame.plus32(chunk.mn, lane if self.source.axis == "mn" else 0)
+                term = frame.plus32(chunk.k, lane if self.source.axis == "k" else 0)
+                frame.store_aligned(part, self._cell(row, term), self._size)
+
+    def _write(self, mn: Value, k: Value) -> None:
+        """Store it row after row."""
+        frame, b, words = self.frame, self.frame.b, Words(0)
+        width = self.copy.vector
+        per_row = _SIDE // width
+        value = self.copy.access.value
+        assert isinstance(value, Load)
+        pitch = self.copy.along.count(words)
+        for first in range(0, _SIDE * per_row, _THREADS):
+            index = frame.plus32(frame.number, first)
+            row, term = frame.over32(index, per_row), frame.modulo32(index, per_row)
+            term = frame.times32(term, width)
+            place = frame.plus32(mn, row), frame.plus32(k, term)
+            inside = frame.both(
+                b.compare("slt", place[0], frame.i32(self.copy.across.count(words))),
+                b.compare("slt", place[1], frame.i32(pitch)),
+            )
+            with b.when(inside):
+                found = [self._load(row, self._term(term, n)) for n in range(width)]
+                at = frame.multiply(frame.wide(place[0]), pitch)
+                at = frame.add(at, frame.wide(place[1]))
+                at = frame.add(at, constant(I64, value.offset.constant))
+                address = b.element(frame.scratch, found[0].type.scalar, at)
+                frame.store_aligned(together(frame, found), address, ACCESS_BYTES)
+
+    def _term(self, first: Value, number: int) -> Value:
+        """The term at a place of the copy, some places behind a multiple of an access."""
+        frame = self.frame
+        if not self._is_ordered:
+            return frame.plus32(first, number)
+        half = len(ORDER) // 2
+        eights = frame.times32(frame.over32(first, len(ORDER)), len(ORDER))
+        second = frame.over32(frame.modulo32(first, len(ORDER)), half)
+        return frame.plus32(frame.plus32(eights, second), ORDER[number])
+
+    def _load(self, row: Value, term: Value) -> Value:
+        kind = storage_type(self.copy.dtype)
+        return self.frame.load_aligned(kind, self._cell(row, term), self._size)
+
+    def _cell(self, row: Value, term: Value) -> Value:
+        frame = self.frame
+        index = frame.plus32(frame.times32(term, _PITCH), row)
+        return frame.at_byte(frame.memory, frame.times32(index, self._size))
