@@ -53,6 +53,7 @@ _OWN_RATE = 31.0  # the same of bytes that only one of them reads, when all of t
 _WARP_OWN_SHARE = 0.5  # where threads copy them for mma.sync
 _LINE_CYCLES = 2.0  # of the copy engine, for a line of a tile
 _FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first parts, and ended
+_PART_LATENCY = 25  # cycles for each part of a tile, which a thread of it adds up
 _COPY_FILL = 3_500  # the same of a launch that transposes an operand
 _COPY_SHARE = 0.75  # of the memory's rate, that it reaches
 _FILL = 1_200  # cycles until the first operands of a tile are there
@@ -68,6 +69,7 @@ _SHARED_BLOCK = 1.4  # of the time of a block of terms, where a multiprocessor h
 #: where sums go through a loop, or threads store.
 _FUNCTION_OUT, _LOOP_OUT = 0.017, 0.06
 _FREE_FUNCTIONS = 4.0
+_FEW = 8  # times fewer tiles than multiprocessors: each runs through code that no cache has yet
 _SCATTERED_OUT = 2.0  # the same where rows are columns: neighbours do not lie side by side
 _STAGED_OUT, _STAGED_READ = 0.08, 0.07  # the same where the copy engine reads and writes
 
@@ -86,16 +88,18 @@ class Cost:
         made, units = self.made, self.target.multiprocessors
         batch, m, n, depth = Work(self.problem, made).counts(Words(0))
         tiles = batch * m * n
-        block, out = self._block(), self._way_out()
+        block, out, after = self._block(), self._way_out(tiles), 0.0
         if made.workers:
             share = ceil(tiles * depth / made.workers) * ceil(made.workers / units)
             parts = 2 * made.workers
             ends = ceil(tiles / made.workers) + 1  # of tiles that a worker has something of
-            time = _PARTS_RISK * (share * block + ends * (out + _FILL) + self._fixup(parts))
+            time = _PARTS_RISK * (share * block + ends * (out + _FILL))
+            after = _PARTS_RISK * self._fixup(parts)
         elif made.splits > 1:
             parts = tiles * made.splits
             each = ceil(depth / made.splits) * block + self._part_out() + _FILL / 2
-            time = _PARTS_RISK * (ceil(parts / units) * each + self._fixup(parts))
+            time = _PARTS_RISK * ceil(parts / units) * each
+            after = _PARTS_RISK * self._fixup(parts)
         else:
             rounds = ceil(tiles / units)
             fill = _FILL / (2 if made.unit == "wgmma" else 1)  # the next tile's is hidden
@@ -104,7 +108,8 @@ class Cost:
                 seen *= (1 + _SEEN_OUT * (rounds - 1)) / rounds
             time = rounds * (depth * block + seen)
         memory = self._memory()
-        return max(time, memory) + _OVERLAP * min(time, memory) + self._transpositions()
+        before = self._transpositions()
+        return before + max(time, memory) + _OVERLAP * min(time, memory) + after
 
     def _block(self) -> float:
         """A block of terms of one tile: its products, the lines that the copy engine brings one by
@@ -153,14 +158,17 @@ class Cost:
         accesses = 2 * made.m + (1 + made.m // 64) * made.n
         return accesses / (accesses + 2 * made.n)
 
-    def _way_out(self) -> float:
-        """The stores of a tile; with buffers, memory is read and written meanwhile."""
+    def _way_out(self, tiles: int) -> float:
+        """The stores of one of some tiles; with buffers, memory is read and written meanwhile."""
         made = self.made
         computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS)
         size, reads = made.m * made.n, len(varying_loads(self.problem))
         if made.buffers:
             staged = epilogue_of(self.problem, made)
-            each = _LOOP_OUT if staged is not None and staged.is_long else _FUNCTION_OUT
+            is_slow = (
+                staged is None or staged.is_long or _FEW * tiles <= self.target.multiprocessors
+            )
+            each = _LOOP_OUT if is_slow else _FUNCTION_OUT
             moved = _STAGED_OUT + _STAGED_READ * reads + bool(made.chunk) * _NARROW_OUT
             return size * (moved + computed * each)
         if made.turned:
@@ -175,7 +183,8 @@ class Cost:
         """The launch that adds parts up: they are written and read once."""
         made, target = self.made, self.target
         moved = 1.5 * parts * made.m * made.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
-        return moved + target.launch_time * 1e-9 * target.clock + _FIXUP_FILL
+        added = made.splits * _PART_LATENCY
+        return moved + added + target.launch_time * 1e-9 * target.clock + _FIXUP_FILL
 
     def _transpositions(self) -> float:
         """The launches that make copies of operands."""
