@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from thalweg.codegen.cuda.kernel import emit
 from thalweg.codegen.cuda.loops.mapping import mapping_of
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.ir.dynamic import dynamic
-from thalweg.ir.expr import call, converted
+from thalweg.ir.expr import Load, call, converted
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
@@ -70,3 +72,20 @@ def test_no_instruction_makes_the_least_number_positive(dtype: str) -> None:
         (x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), call("abs", at(x, (1, i)))),)
     )
     assert "abs.s16" not in assemble(kernel)  # whose result for it is not what LLVM takes it to be
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_rows_are_added_to_by_vectors(dtype: str) -> None:
+    """Hopper adds four words to memory at once; rows of a table begin at multiples of them."""
+    i, c = Variable(8192, "i"), Variable(128, "c")
+    ids = Argument(0, np.dtype(np.int32), 8192)
+    x, table = Argument(1, np.dtype(dtype), 8192 * 128), Argument(2, np.dtype(dtype), 9 * 128, True)
+    row = Load(ids, Affine(0, {i: 1}))
+    place = Affine(0, {row: 128, c: 1})
+    store = Store(table, (i, c), place, Load(x, Affine(0, {i: 128, c: 1})), "sum")
+    kernel = Loops((ids, x, table), (i, c), (store,))
+    added = re.findall(r"red\.relaxed\.gpu\.global\.add\S*", assemble(kernel))
+    forms = {"bfloat16": ".noftz.v4.bf16x2", "float32": ".v4.f32"}
+    assert added == ([f"red.relaxed.gpu.global.add{forms[dtype]}"] if dtype in forms else [])
+    assert not re.search(r"red\.\S*v4", assemble(kernel, aligned=False))
+    assert not re.search(r"red\.\S*v4", assemble(kernel, capability=80))

@@ -106,3 +106,19 @@ def test_a_row_of_a_layer_norms_gradient_is_read_once() -> None:
     assert not any(b.size == given.size and b.dtype == np.float32 for b in stored)
     wanted = run(slope, {x: given}).astype(np.float32)
     assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()
+
+
+def test_two_sums_of_columns_are_one_kernel() -> None:
+    """Of matrices of one shape, though they have nothing else in common; a third is left alone."""
+    rng = np.random.default_rng(0)
+    places = [tf.placeholder(tf.float32, [2048, WIDTH]) for _ in range(3)]
+    feeds = {x: rng.standard_normal((2048, WIDTH)).astype(np.float32) for x in places}
+    counts = []
+    for pairs in (False, True):
+        with emulated_kernels(replace(emulated(), pairs_sums=pairs)) as machine:
+            found = run([tf.reduce_sum(x, 0) for x in places], feeds)
+        counts.append(len(machine.ran))
+        for one, x in zip(found, places, strict=True):
+            np.testing.assert_allclose(one, feeds[x].sum(0), rtol=1e-3, atol=1e-3)
+    assert counts[1] == counts[0] + 1  # of one form before, of two now
+    assert sorted(len(kernel.stores) for kernel in machine.ran) == [1, 2]

@@ -65,6 +65,7 @@ class CudaTarget(Target):
     max_tile_taps: int = 64
     fuses_rows: bool = True
     max_row_at_hand: int = 1 << 14
+    pairs_sums: bool = True
     hoists_invariants: bool = True
     reads_strided: bool = True
     fuses_attention: bool = True

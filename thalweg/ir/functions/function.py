@@ -60,6 +60,7 @@ class Approximation:
     mantissa_bits: int
     formula: Callable[..., Register] | None = None  # around the instruction, where it is not all
     cost: float = 1.0
+    exact_cost: float | None = None  # of the function itself on such a target, if it is another one
 
     def written(self, x: Register, *others: Register) -> Register:
         """Its code."""
@@ -107,7 +108,11 @@ class Function:
 
     def approximate_cost(self, dtype: Dtype) -> float:
         """Its cost for elements of a dtype on a target with all approximations."""
-        return self.narrow.cost if self.narrow and self.narrow.serves(dtype) else self.cost
+        if self.narrow is None:
+            return self.cost
+        return (
+            self.narrow.cost if self.narrow.serves(dtype) else self.narrow.exact_cost or self.cost
+        )
 
     @property
     def is_long(self) -> bool:

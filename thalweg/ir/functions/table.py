@@ -53,7 +53,7 @@ _ROWS = (
         np.divide,
         instruction("", "fdiv"),
         cost=4,
-        narrow=Approximation("div", _BFLOAT16, cost=2),
+        narrow=Approximation("div", _BFLOAT16, cost=2, exact_cost=12),
     ),
     Function(
         "floor_div",
@@ -91,7 +91,7 @@ _ROWS = (
         formula(Register.square_root),
         cost=5,
         ulps=0.51,
-        narrow=Approximation("sqrt", _FLOAT16, cost=2),
+        narrow=Approximation("sqrt", _FLOAT16, cost=2, exact_cost=12),
     ),
     # Exponentials and logarithms
     Function("pow", np.power, by_number(power.power, integers.power), cost=40, ulps=1.1),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import compress
+from math import prod
 from typing import Any
 
 from thalweg.graph.node import Node
@@ -32,8 +33,10 @@ from thalweg.lower.nests.loop_nest import (
     Renaming,
     renaming,
 )
+from thalweg.lower.nests.reductions import outermost
 
 _CANDIDATES = 8
+_MIN_ROWS, _MAX_COLUMNS = 1024, 1024  # of sums that take a launch for parts and one for the parts
 
 
 def fuse(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
@@ -52,9 +55,13 @@ class _Fusion:
         self._written_at: dict[Buffer, int] = defaultdict(lambda: -1)
         self._used_at: dict[Buffer, int] = defaultdict(lambda: -1)
         self._fused = _FusedTemplates(target)
+        self._pairs = target.pairs_sums
+        self._single: dict[Any, int] = {}  # where sums of columns are that are not yet a pair
 
     def add(self, nest: LoopNest) -> None:
-        for place in self._candidates(nest):
+        form = _columns_summed(nest) if self._pairs else None
+        partner = self._single.pop(form, None)
+        for place in [*self._candidates(nest), *([] if partner is None else [partner])]:
             target = self.nests[place]
             if target is None:
                 continue
@@ -69,6 +76,8 @@ class _Fusion:
                 self.nests[place] = None
                 self._append(fused)
                 return
+        if form is not None:
+            self._single[form] = len(self.nests)
         self._append(nest)
 
     def _append(self, nest: LoopNest) -> None:
@@ -109,6 +118,25 @@ class _Fusion:
         return all(self._used_at[buffer] <= place for buffer in nest.written) and all(
             self._written_at[buffer] <= place for buffer in nest.reads
         )
+
+
+def _columns_summed(nest: LoopNest) -> Any:
+    """The loops of a nest that sums few columns of many rows, each for itself: two of the same
+    loops are one kernel, with half the launches. None: it is another one."""
+    template = nest.template
+    if template.product is not None or template.is_sealed or not template.has_reductions:
+        return None
+    if not all(write.is_plain for write in template.writes):
+        return None
+    forms = {
+        tuple(v.extent for v in part.variables)
+        for part in outermost([write.value for write in template.writes])
+    }
+    if len(forms) != 1 or nest.checks:
+        return None
+    (rows,) = forms
+    is_long = prod(rows) >= _MIN_ROWS and prod(nest.domain) <= _MAX_COLUMNS
+    return (nest.domain, rows) if is_long else None
 
 
 class _FusedTemplates:

@@ -120,6 +120,16 @@ class AsyncInstructions:
         constraints = ",".join(["r", "l", *["r"] * (rank + 1), "~{memory}"])
         inline(b, VOID, text, constraints, self._copied(tensor_map, destination, at, barrier))
 
+    def prefetch_box(self, tensor_map: Value, at: Sequence[Value]) -> None:
+        """Have the second cache read the box at coordinates (i32, innermost first)."""
+        if self._emulated:
+            return
+        b, rank = self.frame.b, len(at)
+        places = ", ".join(f"${1 + n}" for n in range(rank))
+        text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [$0, {{{places}}}];"
+        whole = b.emit(I64, f"ptrtoint {tensor_map} to i64")
+        inline(b, VOID, text, ",".join(["l", *["r"] * rank, "~{memory}"]), [whole, *at])
+
     def store_box(self, tensor_map: Value, source: Value, at: Sequence[Value]) -> None:
         """Begin to copy shared memory to the box at coordinates (i32, innermost first)."""
         b, rank = self.frame.b, len(at)

@@ -71,7 +71,7 @@ _FUNCTION_OUT, _LOOP_OUT = 0.017, 0.06
 _FREE_FUNCTIONS = 4.0
 _FEW = 8  # times fewer tiles than multiprocessors: each runs through code that no cache has yet
 _SCATTERED_OUT = 2.0  # the same where rows are columns: neighbours do not lie side by side
-_STAGED_OUT = 0.08  # the same where the copy engine reads and writes
+_STAGED_OUT, _STAGED_READ = 0.08, 0.07  # the same where the copy engine reads and writes
 
 
 @dataclass(frozen=True)
@@ -162,18 +162,18 @@ class Cost:
         """The stores of one of some tiles; with buffers, memory is read and written meanwhile."""
         made = self.made
         computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS)
-        size = made.m * made.n
+        size, reads = made.m * made.n, len(varying_loads(self.problem))
         if made.buffers:
             staged = epilogue_of(self.problem, made)
             is_slow = (
                 staged is None or staged.is_long or _FEW * tiles <= self.target.multiprocessors
             )
             each = _LOOP_OUT if is_slow else _FUNCTION_OUT
-            return size * (_STAGED_OUT + computed * each + bool(made.chunk) * _NARROW_OUT)
+            moved = _STAGED_OUT + _STAGED_READ * reads + bool(made.chunk) * _NARROW_OUT
+            return size * (moved + computed * each)
         if made.turned:
             return size * (_SCATTERED_OUT + computed * _LOOP_OUT)
-        reads = _READ_OUT * len(varying_loads(self.problem))
-        return size * (_WAY_OUT + computed * _LOOP_OUT + reads)
+        return size * (_WAY_OUT + computed * _LOOP_OUT + _READ_OUT * reads)
 
     def _part_out(self) -> float:
         """A tile of sums on its way to scratch memory."""

@@ -8,7 +8,7 @@ memory, and all of it is moved in whole lines. Warps do not wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thalweg.codegen.cuda.contraction.async_instructions import BARRIER_BYTES, AsyncInstructions
@@ -32,6 +32,7 @@ from thalweg.ir.kernel import Argument, Store
 _BLOCK = 8  # columns of which four lanes have two each
 _HALF = 8  # rows from one half of a warp's rows to the other
 _PARKED_BYTES = 8  # of a pair of sums
+_CACHED_SHARE = 0.3  # of the second cache, that may be read ahead
 _PAIRS_AT_ONCE = 4  # in the loop of a long epilogue: they hide each other's latency
 
 
@@ -102,6 +103,19 @@ class StagedOutput:
         first = self.frame.grid.block()
         for chunk in range(self.epilogue.buffers - 1 if self.epilogue.loads else 0):
             self._read(first, self.frame.i32(0), self.frame.i32(chunk))
+
+    def prefetch(self, tile: Tile) -> None:
+        """Have the second cache read what the later chunks of a tile need while it is multiplied,
+        if it holds that for all multiprocessors."""
+        frame, epilogue, target = self.frame, self.epilogue, self.frame.target
+        needed = epilogue.read_bytes * epilogue.warps * epilogue.chunks * target.multiprocessors
+        if needed > _CACHED_SHARE * target.l2:
+            return
+        place = tile.batch, tile.row, tile.column
+        with frame.b.when(self._is_first):
+            for chunk in range(epilogue.buffers - 1, epilogue.chunks):
+                for box, _, at in self._places(epilogue.loads, place, frame.i32(chunk)):
+                    self.engine.prefetch_box(self._maps[box.matrix], at)
 
     def store(self, tile: Tile, sums: Sequence[Value]) -> None:
         """Store the sums of a tile: of every 8 columns, two of a row and two of the row 8 below.
@@ -195,19 +209,25 @@ class StagedOutput:
     ) -> None:
         """Begin to copy a chunk of this warp: to shared memory, where there is a barrier to tell
         of its arrival, else from there."""
+        for box, panel, at in self._places(boxes, place, chunk):
+            tensor_map = self._maps[box.matrix]
+            memory = self.frame.at_byte(buffer, box.offset + panel * box.panel_bytes)
+            if barrier is None:
+                self.engine.store_box(tensor_map, memory, at)
+            else:
+                self.engine.copy_box(tensor_map, memory, barrier, at)
+
+    def _places(
+        self, boxes: Sequence[Box], place: tuple[At, Value, Value], chunk: Value
+    ) -> Iterator[tuple[Box, int, list[Value]]]:
+        """The panels of a chunk of this warp, with their coordinates."""
         frame, (batch, row, column) = self.frame, place
         row = frame.plus32(row, frame.times32(self._warp, ROWS))
         column = frame.plus32(column, frame.times32(chunk, self.epilogue.columns))
         for box in boxes:
             outer = [frame.b.convert("trunc", batch[v], "i32") for v in box.batch]
             for panel in range(box.panels):
-                start = frame.plus32(column, panel * box.panel)
-                memory = frame.at_byte(buffer, box.offset + panel * box.panel_bytes)
-                tensor_map, at = self._maps[box.matrix], [start, row, *outer]
-                if barrier is None:
-                    self.engine.store_box(tensor_map, memory, at)
-                else:
-                    self.engine.copy_box(tensor_map, memory, barrier, at)
+                yield box, panel, [frame.plus32(column, panel * box.panel), row, *outer]
 
     # Results
 

@@ -283,6 +283,7 @@ def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
         output = StagedOutput(work, plan.epilogue, frame, places, warp, lane)
         output.begin()
         with work.tiles_of_block(frame) as tile:
+            output.prefetch(tile)
             output.store(tile, sums_of(tile))
         output.end()
         return

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from thalweg.codegen.cuda.builder import GridBuilder
-from thalweg.codegen.llvm.builder import I1, I64, Value, constant
+from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
+from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Value, constant
 from thalweg.codegen.loops.scope import Address, LaneScope
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
 from thalweg.codegen.math.reductions import combined
@@ -18,6 +18,8 @@ from thalweg.ir.kernel import Store
 from thalweg.platform.dtype_traits import is_narrow_float
 
 _SCOPE = 'syncscope("device") monotonic'
+_HOPPER, _WORDS = 90, 4  # the capability that adds vectors, of four words
+_VECTORS = {"float32": "v4.f32", "bfloat16": "noftz.v4.bf16x2", "float16": "noftz.v4.f16x2"}
 #: Narrow floats that LLVM knows: GPUs add to them in memory.
 _ADDED = {"float16": "half", "bfloat16": "bfloat"}
 
@@ -33,6 +35,10 @@ def combine_atomically(
     """Combine the lanes of a value with their elements, where a mask allows it."""
     row, dtype = REDUCTIONS[store.combine], np.dtype(store.buffer.dtype)
     pointer, scalar = copy.address(store.buffer, place), storage_type(dtype).scalar
+    if _adds_vectors(b, row, dtype, copy.lanes, place):
+        with b.lane(mask, 0):
+            _add_vector(b, dtype, pointer, b.splat(value, copy.lanes))
+        return
     for lane in range(copy.lanes):
         with b.lane(mask, lane):
             one = value if value.type.lanes == 1 else b.extract(value, lane)
@@ -42,6 +48,31 @@ def combine_atomically(
             elif place.contiguous and lane:
                 at = b.element(pointer, scalar, constant(I64, lane))
             _combine(b, row, dtype, at, one)
+
+
+def _adds_vectors(
+    b: GridBuilder, row: Reduction, dtype: np.dtype, lanes: int, place: Address
+) -> bool:
+    """Whether the GPU adds all lanes to memory in one step, four words at a time. An aligned vector
+    lies in memory as a whole or not at all: a mask is the same for all lanes."""
+    target = getattr(b.module, "target", None)
+    if target is None or target.is_emulated or target.capability < _HOPPER:
+        return False
+    is_whole = place.contiguous and place.aligned >= lanes and lanes * dtype.itemsize == WIDEST
+    return is_whole and row.name == "sum" and dtype.name in _VECTORS
+
+
+def _add_vector(b: GridBuilder, dtype: np.dtype, pointer: Value, value: Value) -> None:
+    """Add lanes to elements side by side, each in an indivisible step of its own."""
+    raw = to_memory(b, value, dtype)
+    words = b.emit(I32.of(_WORDS), f"bitcast {raw} to <{_WORDS} x i32>")
+    given = [b.extract(words, n) for n in range(_WORDS)]
+    far = b.emit(POINTER.like("ptr addrspace(1)"), f"addrspacecast {pointer} to ptr addrspace(1)")
+    places = ", ".join(f"${1 + n}" for n in range(_WORDS))
+    text = f"red.relaxed.gpu.global.add.{_VECTORS[dtype.name]} [$0], {{{places}}};"
+    listed = ", ".join(map(str, [far, *given]))
+    constraints = ",".join(["l", *["r"] * _WORDS, "~{memory}"])
+    b.line(f'call void asm sideeffect "{text}", "{constraints}"({listed}) nounwind')
 
 
 def _combine(b: GridBuilder, row: Reduction, dtype: np.dtype, pointer: Value, value: Value) -> None:
