@@ -69,7 +69,6 @@ class Target:
     min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
     max_row_at_hand: int = 1 << 62  # elements that are, after a reduction of them
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
-    hoists_invariants: bool = False  # what channels have in common, out of loops over rows
     reads_strided: bool = False  # rows that lie apart as fast as those that follow each other
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet

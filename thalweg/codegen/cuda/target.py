@@ -65,7 +65,6 @@ class CudaTarget(Target):
     max_tile_taps: int = 64
     fuses_rows: bool = True
     max_row_at_hand: int = 1 << 14
-    hoists_invariants: bool = True
     reads_strided: bool = True
     fuses_attention: bool = True
     layout_times: LayoutTimes | None = None  # not measured: benchmarks/cuda/layouts.py
