@@ -54,11 +54,16 @@ class RuleIndex:
 
     def apply(self, graph: StepGraph) -> None:
         """Apply the rules to a step, again where they made ops that more of them ask for."""
-        roots: set[str] = set()
-        known: KnownNumbers = {}
-        while more := {each.root for each in self._rules if each.types <= graph.types} - roots:
-            roots |= more
+        roots, known = self._roots(graph), KnownNumbers()
+        while roots:
+            count, before = len(graph.types), roots
             graph.rewrite(lambda node: self._replacement(node, graph, known), roots, self._depth)
+            if len(graph.types) == count or (roots := self._roots(graph)) == before:
+                return
+
+    def _roots(self, graph: StepGraph) -> set[str]:
+        """The roots of the rules whose ops are all in a step."""
+        return {each.root for each in self._rules if each.types <= graph.types}
 
     def _replacement(
         self, node: Node, graph: StepGraph, known: KnownNumbers
