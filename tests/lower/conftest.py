@@ -13,7 +13,7 @@ from thalweg.runtime import plan
 def unoptimized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are planned without the passes of the optimiser."""
 
-    def as_written(step: Any, nodes: Any, placement: Any, switches: Any) -> Any:
+    def as_written(step: Any, nodes: Any, placement: Any, *_: Any) -> Any:
         return step, nodes, placement, ()
 
     monkeypatch.setattr(plan, "optimized", as_written)

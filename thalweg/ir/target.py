@@ -70,7 +70,6 @@ class Target:
     max_row_at_hand: int = 1 << 62  # elements that are, after a reduction of them
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
     pairs_sums: bool = False  # of columns, that read nothing in common: launches are dear
-    hoists_invariants: bool = False  # what channels have in common, out of loops over rows
     reads_strided: bool = False  # rows that lie apart as fast as those that follow each other
     stores_again: bool = True  # what is late is stored once more rather than kept: memory is dear
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move

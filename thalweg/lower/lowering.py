@@ -51,7 +51,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("merge_reductions", merge_reductions(nests, pieces, target))
     verify_pieces("merge_reductions", pieces)
     nests = verified("in_steps", in_steps(nests, target))
-    nests = verified("hoist_invariants", hoist_invariants(nests, target))
+    nests = verified("hoist_invariants", hoist_invariants(nests))
     nests = verified("fuse", fuse(nests, target))
     nests = verified("inline_into_rows", inline_into_rows(nests, pieces, target))
     nests = verified("fuse_rows", fuse_rows(nests, target))

@@ -60,13 +60,14 @@ class RuleIndex:
 
     def apply(self, graph: StepGraph) -> None:
         """Apply the rules to a step, again where they made ops that more of them ask for."""
-        roots: set[str] = set()
-        known: KnownNumbers = {}
-        while more := self._roots_of(graph.types) - roots:
-            roots |= more
+        roots, known = self._roots(graph.types), KnownNumbers()
+        while roots:
+            count, before = len(graph.types), roots
             graph.rewrite(lambda node: self._replacement(node, graph, known), roots, self._depth)
+            if len(graph.types) == count or (roots := self._roots(graph.types)) == before:
+                return
 
-    def _roots_of(self, types: Set[str]) -> set[str]:
+    def _roots(self, types: Set[str]) -> set[str]:
         """The ops of a step that rules may begin at, whose other ops the step has as well."""
         found = self._by_root.keys() & types
         return {root for root in found if any(r.types <= types for r in self._by_root[root])}

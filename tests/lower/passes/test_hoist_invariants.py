@@ -79,3 +79,16 @@ def test_the_sums_of_long_rows_are_found_once_for_a_loss_and_its_gradient() -> N
         close(one, other, 2e-5, "long rows")
     reducing = [kernel for kernel in machine.ran if kernel.every(Reduce)]
     assert len(reducing) == 1
+
+
+def test_a_cpu_divides_once_for_each_channel_too() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, SHAPE)
+        scale, offset = (tf.Variable(R.standard_normal([16]), dtype=tf.float32) for _ in range(2))
+        y = tf.nn.relu(tf.nn.fused_batch_norm(x, scale, offset)[0])
+        session.run(tf.global_variables_initializer())
+        programs = [region.step for region in session.plan(y, {x: np.zeros(SHAPE)}).regions]
+    kernels = [launch.kernel for each in programs if each for launch in each.lowered.launches]
+    rows = [k for k in kernels if isinstance(k, Loops) and len(k.variables) > 2]
+    assert rows
+    assert not any(map(_divides, rows))

@@ -66,7 +66,6 @@ class CudaTarget(Target):
     fuses_rows: bool = True
     max_row_at_hand: int = 1 << 14
     pairs_sums: bool = True
-    hoists_invariants: bool = True
     reads_strided: bool = True
     fuses_attention: bool = True
     layout_times: LayoutTimes | None = None  # not measured: benchmarks/cuda/layouts.py

