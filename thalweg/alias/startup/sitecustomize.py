@@ -7,6 +7,7 @@ A child may be of any version of Python 3.
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -16,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+CHILDREN = "thalweg.alias.children"
 #: Imports before which a child is made ready, as its parent was.
 AWAITED = ("tensorflow", "numpy", "six", "keras", "tf_slim", "tensorflow_estimator", "sonnet")
 #: What stands in each program that is changed as it is compiled (`old_arrays.py`).
@@ -53,10 +55,8 @@ class Awaiting:
             sys.meta_path.remove(self)
             if importlib.util.find_spec("thalweg") is None:
                 sys.path.append(self.given["root"])
-            from thalweg.alias import children
-
-            children.begin(self.given)
-        return sys.modules["thalweg.alias.children"]
+            importlib.import_module(CHILDREN).begin(self.given)
+        return sys.modules[CHILDREN]
 
 
 def begin() -> None:

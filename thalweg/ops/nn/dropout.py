@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, cast
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
@@ -76,8 +76,9 @@ def _rate(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
     kind = x.dtype.base_dtype
     if rate is None:
         is_number = isinstance(keep_prob, numbers.Real)
-        rate = 1 - (keep_prob if is_number else convert_to_tensor(keep_prob, kind))
-    value = convert_to_tensor(rate, kind, name="rate")
+        kept: Any = keep_prob if is_number else convert_to_tensor(keep_prob, kind)
+        rate = 1 - kept
+    value = convert_to_tensor(cast("Any", rate), kind, name="rate")
     value.shape.assert_is_compatible_with(())
     return value
 
