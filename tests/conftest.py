@@ -6,16 +6,13 @@ what counts.
 
 from __future__ import annotations
 
+import gc
 import os
-import shutil
 import signal
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-os.environ.setdefault("THALWEG_VERIFY", "1")  # before the package is imported
 
 from tests import op_coverage
 from thalweg.runtime.device_list import list_local_devices
@@ -23,18 +20,12 @@ from thalweg.runtime.device_list import list_local_devices
 HERE = Path(__file__).parent
 _WHOLE = pytest.StashKey[bool]()
 _FAULTS = pytest.StashKey[list[str]]()
-_BYTECODE = pytest.StashKey[str]()
 
 op_coverage.watch()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where bytecode is not written, processes that tests start share some that goes afterwards:
-    without any, each would spend seconds on compiling the package."""
     _require_device(os.environ.get("THALWEG_TEST_DEVICE", ""))
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        folder = tempfile.mkdtemp(prefix="thalweg-bytecode-")
-        config.stash[_BYTECODE] = os.environ["PYTHONPYCACHEPREFIX"] = folder
 
 
 def _require_device(wanted: str) -> None:
@@ -45,12 +36,9 @@ def _require_device(wanted: str) -> None:
         raise pytest.UsageError(f"THALWEG_TEST_DEVICE is {wanted}, and this process has no {kind}")
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if folder := config.stash.get(_BYTECODE, ""):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.collect()
+    gc.freeze()  # modules and tests live on: the collector need not look through them each time
     config = session.config
     collected = {item.path for item in session.items}
     narrowed = config.option.keyword or config.option.markexpr or config.getoption("lf", False)

@@ -114,7 +114,8 @@ def rare_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     """A package below the root that declares names in two namespaces, one of its own name."""
     package = tmp_path / "rare"
     package.mkdir()
-    text = "from thalweg.public import public\n@public('rare.one', 'contrib.rare.one')\ndef one(): ...\n"
+    names = "'rare.one', 'contrib.rare.one'"
+    text = f"from thalweg.public import public\n@public({names})\ndef one(): ...\n"
     (package / "__init__.py").write_text(text)
     yield str(tmp_path)
 

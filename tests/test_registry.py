@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -56,8 +59,33 @@ NO_ELEMENT: dict[str, str] = {
 }
 
 
-def every_op(test: Any) -> Any:
-    return pytest.mark.parametrize("name", sorted(OURS))(test)
+def every_op(test: Callable[[str], None]) -> Callable[[], None]:
+    """One test of all ops: thousands would take longer to be scheduled than to run."""
+    return holds_for(sorted(OURS))(test)
+
+
+def holds_for(names: Sequence[str]) -> Callable[[Callable[[str], None]], Callable[[], None]]:
+    """One test of many names, which says of each that fails why."""
+
+    def decorate(test: Callable[[str], None]) -> Callable[[], None]:
+        def all_of_them() -> None:
+            faults = {name: found for name in names if (found := fault(test, name))}
+            assert names
+            assert faults == {}
+
+        all_of_them.__name__, all_of_them.__doc__ = test.__name__, test.__doc__
+        return all_of_them
+
+    return decorate
+
+
+def fault(test: Callable[[str], None], name: str) -> str:
+    """Why a test of a name fails, if it does."""
+    try:
+        test(name)
+    except Exception as error:
+        return "".join(traceback.format_exception(error))
+    return ""
 
 
 def dtypes_of(op: type[Op], argument: Argument) -> frozenset[DType]:
@@ -146,7 +174,7 @@ def test_type_names_are_unique_whatever_their_case() -> None:
     assert len({name.lower() for name in OURS}) == len(OURS)
 
 
-@pytest.mark.parametrize("name", sorted(n for n, op in OURS.items() if op.has("element")))
+@holds_for(sorted(n for n, op in OURS.items() if op.has("element")))
 def test_elements_use_functions_that_code_generators_know(name: str) -> None:
     op = made(OURS[name])
     for dtype in (np.float32, np.int32, np.bool_):  # one of which it takes
@@ -163,7 +191,7 @@ def made(op: type[Op]) -> Op:
     return op(**dict.fromkeys(needed, tf.float32))
 
 
-@pytest.mark.parametrize("name", sorted(n for n, op in OURS.items() if op.commutative))
+@holds_for(sorted(n for n, op in OURS.items() if op.commutative))
 def test_commutative_ops_commute(name: str) -> None:
     op = OURS[name]
     rng = np.random.default_rng(3)
@@ -177,12 +205,21 @@ def test_commutative_ops_commute(name: str) -> None:
 # Public names
 
 
-@pytest.mark.parametrize("name", public.names())
-def test_public_names_resolve(name: str) -> None:
-    found: Any = tf
-    for part in name.split("."):
-        found = getattr(found, part)
-    assert found is public.namespace()[name]
+def test_public_names_resolve() -> None:
+    namespace = public.namespace()
+    wrong = [name for name in namespace if attrgetter(name)(tf) is not namespace[name]]
+    assert namespace
+    assert wrong == []
+
+
+def test_a_fault_is_told_with_its_name() -> None:
+    def fails(name: str) -> None:
+        assert name != "two", "not two"
+
+    assert fault(fails, "one") == ""
+    assert "AssertionError: not two" in fault(fails, "two")
+    with pytest.raises(AssertionError, match="not two"):
+        holds_for(["one", "two"])(fails)()
 
 
 def test_public_functions_carry_a_docstring() -> None:

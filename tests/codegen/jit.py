@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
+from tests.codegen.kept import kept
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
+from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.machine import named
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
 from thalweg.codegen.math.elements import Evaluator
@@ -63,7 +66,7 @@ def _leaf(b: Builder, inputs: list[Value], index: Value, lanes: int) -> Any:
 
 
 def machine(cpu: str) -> llvm.TargetMachine:
-    """A target machine by the name of its processor; an engine takes its own."""
+    """A target machine by the name of its processor."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple = TRIPLES.get(cpu, llvm.get_default_triple())
@@ -71,7 +74,11 @@ def machine(cpu: str) -> llvm.TargetMachine:
     if cpu == "native":
         cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     return llvm.Target.from_triple(triple).create_target_machine(
-        cpu="generic" if cpu == "aarch64" else cpu, features=features, opt=3, jit=cpu != "aarch64"
+        cpu="generic" if cpu == "aarch64" else cpu,
+        features=features,
+        opt=3,
+        reloc="pic",
+        codemodel="small",
     )
 
 
@@ -89,7 +96,15 @@ def optimised(text: str, cpu: str) -> llvm.ModuleRef:
 
 def assembly(text: str, cpu: str) -> str:
     """The machine code of a module as text."""
-    return machine(cpu).emit_assembly(optimised(text, cpu))
+    return kept(partial(_assembly, text, cpu), "assembly", cpu, text).decode()
+
+
+def _assembly(text: str, cpu: str) -> bytes:
+    return machine(cpu).emit_assembly(optimised(text, cpu)).encode()
+
+
+def _object(text: str, cpu: str) -> bytes:
+    return machine(cpu).emit_object(optimised(text, cpu))
 
 
 def run(
@@ -99,12 +114,12 @@ def run(
     size = len(arrays[0])
     padded = [np.concatenate([a, np.repeat(a[-1:], -size % lanes)]) for a in arrays]
     fp16 = named(cpu).native_fp16
-    module = optimised(module_text(expr, len(arrays), lanes, faults, fp16), cpu)
-    engine = llvm.create_mcjit_compiler(module, machine(cpu))
-    engine.finalize_object()
+    text = module_text(expr, len(arrays), lanes, faults, fp16)
+    code = kept(partial(_object, text, cpu), "object", cpu, text)
+    (address,) = place(code, ["run"], named(cpu))
     output = np.zeros(len(padded[0]), expr.dtype)
     word = np.zeros(1, np.int64)
     places = [a.ctypes.data for a in (*padded, output, word)]
     signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(places), ctypes.c_int64)
-    signature(engine.get_function_address("run"))(*places, len(output))
+    signature(address)(*places, len(output))
     return (output[:size], bool(word[0])) if faults else output[:size]

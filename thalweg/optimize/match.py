@@ -52,10 +52,10 @@ class RuleIndex:
     """Rules by the op of their root."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._by_root: dict[str, list[Rule]] = {}
+        self.by_root: dict[str, list[Rule]] = {}
         self._depth = 0
         for rule in rules:
-            self._by_root.setdefault(rule.root, []).append(rule)
+            self.by_root.setdefault(rule.root, []).append(rule)
             self._depth = max(self._depth, nesting(rule.pattern) - 1)
 
     def apply(self, graph: StepGraph) -> None:
@@ -69,17 +69,8 @@ class RuleIndex:
 
     def _roots(self, types: Set[str]) -> set[str]:
         """The ops of a step that rules may begin at, whose other ops the step has as well."""
-        found = self._by_root.keys() & types
-        return {root for root in found if any(r.types <= types for r in self._by_root[root])}
-
-    @memoized(1_024)  # only the roots that steps have
-    def variants(self, root: str) -> list[_Variant]:
-        """The rules of a root, in each order of the operands of commutative ops."""
-        return [
-            _Variant(rule, pattern, tuple(_same(pattern)), tuple(_numbers(pattern)))
-            for rule in self._by_root[root]
-            for pattern in orders(rule.pattern)
-        ]
+        found = self.by_root.keys() & types
+        return {root for root in found if any(r.types <= types for r in self.by_root[root])}
 
     def _replacement(
         self, node: Node, graph: StepGraph, known: KnownNumbers
@@ -112,7 +103,13 @@ def _are_numbers(
 @memoized(4_096)
 def _candidates(index: RuleIndex, root: str, types: tuple[str, ...]) -> list[_Variant]:
     """The rules that may match a node, by its type and those of its inputs."""
-    return [each for each in index.variants(root) if _may_match(each.pattern, types)]
+    return [
+        _Variant(rule, pattern, tuple(_same(pattern)), tuple(_numbers(pattern)))
+        for rule in index.by_root[root]
+        if _may_match(rule.pattern, types) or _may_match(rule.pattern, types[::-1])
+        for pattern in orders(rule.pattern)
+        if _may_match(pattern, types)
+    ]
 
 
 def _may_match(pattern: Apply, types: tuple[str, ...]) -> bool:

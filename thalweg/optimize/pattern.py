@@ -177,16 +177,15 @@ def parameters(function: SymbolFunction) -> list[str]:
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def orders(pattern: Apply) -> Iterator[Apply]:
+def orders(pattern: Apply) -> list[Apply]:
     """A pattern with the operands of commutative ops in each order."""
-    seen: set[str] = set()
+    found: list[tuple[Expression, ...]] = []
     for inputs in product(*map(_orders, pattern.inputs)):
         both = [inputs, inputs[::-1]] if _is_commutative(pattern) else [inputs]
         for each in both:
-            made = Apply(pattern.kind, each, pattern.attributes)
-            if str(made) not in seen:
-                seen.add(str(made))
-                yield made
+            if each not in found:
+                found.append(each)
+    return [Apply(pattern.kind, inputs, pattern.attributes) for inputs in found]
 
 
 def _orders(pattern: Expression) -> list[Expression]:

@@ -33,6 +33,7 @@ from thalweg.optimize.passes.simplify_controls import simplify_controls
 from thalweg.optimize.passes.strip_identities import strip_identities
 from thalweg.optimize.rules.every import BY_PASS
 from thalweg.optimize.step_graph import StepGraph
+from thalweg.platform.caches import memoized
 from thalweg.platform.collector import gc_paused
 
 MAX_ROUNDS = 4  # later rounds find next to nothing
@@ -277,8 +278,7 @@ def optimize(
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
-    passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
-    passes = nested([each for each in passes if each.name not in switches.without])
+    passes = _passes(frozenset(switches.toggles.items()), switches.without)
     with gc_paused():
         graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices, processors)
         reports = tuple(run_passes(graph, passes, watch))
@@ -286,6 +286,14 @@ def optimize(
         return OptimizedStep(nodes, fetches, targets, reports)
     found, added = _own_fetches(graph, fetches)
     return OptimizedStep([*graph.nodes, *added], found, graph.targets, reports)
+
+
+@memoized(64)
+def _passes(toggles: frozenset[tuple[str, Toggle]], without: frozenset[str]) -> list[Pass]:
+    """The passes that switches let run."""
+    switches = OptimizerSwitches(toggles=dict(toggles), without=without)
+    passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
+    return nested([each for each in passes if each.name not in without])
 
 
 def nested(passes: Sequence[Pass]) -> list[Pass]:

@@ -57,9 +57,10 @@ def family(shared: Mapping[str, str], returned: str) -> Described:
 
 
 def _wrapped(text: str, indent: int) -> str:
-    """A paragraph in lines; `textwrap` takes ten times as long, and this
-    is done for hundreds of functions when the package is imported."""
-    lines, line = [], "   "
+    """A paragraph in lines. `textwrap` takes nine times as long, and this is done for hundreds of
+    functions when the package is imported."""
+    lines: list[str] = []
+    line = "   "
     for word in text.split():
         if len(line) + 1 + len(word) > _WIDTH and line.strip():
             lines.append(line)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tests.codegen.cuda.host import to_host
 from tests.codegen.oracle import Oracle, close, guarded
-from thalweg.codegen.cuda.compile import ptxas, to_cubin, to_host, to_ptx
+from thalweg.codegen.cuda.compile import ptxas, to_cubin, to_ptx
 from thalweg.codegen.cuda.kernel import emit, launch_shapes
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.ir.kernel import Kernel, Loops

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.codegen.cuda.host import to_host
 from thalweg.codegen.cache import Loaded
-from thalweg.codegen.cuda.compile import to_host
+from thalweg.codegen.cuda.compile import HostModule, host_code, load_host
 from thalweg.codegen.cuda.emulation import STACK_BYTES, Slot, state_words
 from thalweg.codegen.cuda.kernel import emit, launch_shapes
-from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
+from thalweg.codegen.cuda.launch import LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.device.cpu import loading
@@ -51,13 +52,14 @@ class Machine:
             self.ran.append(kernel)
             made = emit(kernel, self.target)
             shapes = launch_shapes(kernel, self.target, hints(kernel))
-            text = made.text + self._launches(made, shapes)
-            loaded = to_host(text, ["launches"])["launches"]
-            self.kernels[request.key] = Loaded((loaded.address,), made.scratch)
+            code = host_code(self._launches(to_host(made.text, made.entries), shapes))
+            launches = load_host(code, ["launches"])["launches"]
+            self.kernels[request.key] = Loaded((launches.address,), made.scratch)
         return self.kernels[request.key]
 
-    def _launches(self, made: CudaKernel, shapes: Sequence[LaunchShape]) -> str:
-        """A function with the CPU's signature that launches a kernel's entries."""
+    def _launches(self, made: HostModule, shapes: Sequence[LaunchShape]) -> str:
+        """A function with the CPU's signature that launches a kernel's entries. Their text has no
+        addresses: it is the same in every process."""
         lines = [
             "define void @launches(ptr %words, i64 %thread, i64 %threads) nounwind {",
             "  %first = icmp eq i64 %thread, 0",
@@ -67,13 +69,14 @@ class Machine:
         aligned = [array.ctypes.data + -array.ctypes.data % 1024 for array in (self.shared,)]
         stacks = self.stacks.ctypes.data + -self.stacks.ctypes.data % 64
         state = self.state.ctypes.data
-        for name, shape in zip(made.entries, shapes, strict=True):
+        for entry, shape in zip(made.entries.values(), shapes, strict=True):
             values = dict(zip(Slot, (*shape.grid, shape.block[0], *aligned, stacks), strict=False))
             lines += [
                 f"  store i64 {value}, ptr inttoptr (i64 {state + 8 * slot} to ptr)"
                 for slot, value in values.items()
             ]
-            lines.append(f"  call void @{name}(ptr %words, ptr inttoptr (i64 {state} to ptr))")
+            called = f"inttoptr (i64 {entry.address} to ptr)"
+            lines.append(f"  call void {called}(ptr %words, ptr inttoptr (i64 {state} to ptr))")
         return "\n".join([*lines, "  br label %done", "done:", "  ret void", "}", ""])
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
 import pytest
 
-from thalweg.codegen.cuda.compile import (
-    AssemblyError,
-    instruction_bytes,
-    ptxas,
-    to_cubin,
-    to_host,
-    to_ptx,
-)
+from tests.codegen.cuda.host import to_host
+from thalweg.codegen.cuda.compile import AssemblyError, instruction_bytes, ptxas, to_cubin, to_ptx
+from thalweg.codegen.cuda.emulation import definitions
 from thalweg.codegen.cuda.grid import Grid, GridModule
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.codegen.llvm.builder import (
@@ -155,3 +151,12 @@ def test_ptx_is_assembled(capability: int) -> None:
 def test_ptx_that_is_none_is_an_error() -> None:
     with pytest.raises(AssemblyError, match="fatal"):
         to_cubin("nonsense", CudaTarget())
+
+
+def test_functions_of_the_emulated_grid_come_in_one_order() -> None:
+    """A text names what is compiled of it: it must not follow the order of a set."""
+    axes = [f"grid.{name}.{axis}" for name in ("block", "blocks") for axis in "xyz"]
+    names = ["grid.thread", "grid.threads", *axes, "grid.shared"]
+    text = definitions({*names})
+    found = re.findall(r"define .*@(grid\.[\w.]+)\(", text)
+    assert [name for name in found if name in names] == names

@@ -159,13 +159,17 @@ class HostModule:
         return self.entries[name]
 
 
-def to_host(text: str, entries: Sequence[str]) -> HostModule:
-    """The kernels of a module for the emulated grid, loaded into this process."""
-    native = named("native")
+def host_code(text: str) -> bytes:
+    """The object file of a module for the emulated grid."""
     machine = _host_machine()
-    with inside.kept(), module_of(text, native.triple, str(machine.target_data)) as module:
-        code = emitted(machine, module, is_object=True)
-    addresses = place(code, entries, native)
+    layout = str(machine.target_data)
+    with inside.kept(), module_of(text, named("native").triple, layout) as module:
+        return emitted(machine, module, is_object=True)
+
+
+def load_host(code: bytes, entries: Sequence[str]) -> HostModule:
+    """The kernels of an object file, loaded into this process."""
+    addresses = place(code, entries, named("native"))
     return HostModule({n: HostKernel(a) for n, a in zip(entries, addresses, strict=True)})
 
 

@@ -86,12 +86,12 @@ def state_words(threads: int) -> int:
 def definitions(used: AbstractSet[str]) -> str:
     """The functions of the grid that are used, and what they need."""
     module = Module()
-    for name in used & _VALUES.keys():
+    for name in filter(used.__contains__, _VALUES):  # in one order, whatever a set's is
         _write_value(module, name)
     if not used.isdisjoint(_MEETINGS):
         for write in (_write_next, _write_yield, _write_wait, _write_fibre):
             write(module)
-        for name in used & _MEETINGS.keys():
+        for name in filter(used.__contains__, _MEETINGS):
             _MEETINGS[name](module)
         return _switch() + module.text
     return module.text

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 
 from tests.codegen.contraction.contractions import Oracle, random_arrays
-from thalweg.codegen.cuda.compile import to_host
+from tests.codegen.cuda.host import to_host
 from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_contraction
 from thalweg.codegen.cuda.target import emulated
 
