@@ -28,6 +28,7 @@ class Settings:
     round_seconds: float = 0.5
     most_steps: int = 2000
     first_calls: int = 2
+    warm_calls: int = 2
     batch: int | None = None
     processes: int = 1  # pairs of them, old against new
 
@@ -110,8 +111,9 @@ class Measurement:
         figures.first, figures.version = min(firsts), made["version"]
         figures.results = [made["result"]]
         self.remotes[system] = remote
-        if is_thalweg and is_rated:
-            figures.warm = min(self.warm_call(system, caches) for _ in range(repeats))
+        if is_thalweg and is_rated and self.settings.warm_calls:
+            calls = range(self.settings.warm_calls)
+            figures.warm = min(self.warm_call(system, caches) for _ in calls)
 
     def warm_call(self, system: str, caches: Path) -> float:
         """The first step of a process that finds the disk cache filled."""

@@ -44,7 +44,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the raw figures here")
     parser.add_argument("--join", help="raw figures to write the results from, comma-separated")
     parser.add_argument("--against", type=Path, help="a checkout to compare this one with")
-    parser.add_argument("--processes", type=int, default=1, help="of each side, with --against")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="of each side, with --against and --ablate"
+    )
     parser.add_argument(
         "--ablate", action="store_true", help="each pass of the optimiser off in turn"
     )
@@ -61,7 +63,7 @@ def settings(given: argparse.Namespace) -> Settings:
     cpus = [int(n) for n in names(given.cpus)] or sorted(os.sched_getaffinity(0))[:2]
     base = Settings(cpus, batch=given.batch, processes=given.processes)
     if given.quick:
-        base = replace(base, rounds=2, round_seconds=0.1, first_calls=1)
+        base = replace(base, rounds=2, round_seconds=0.1, first_calls=1, warm_calls=1)
     return replace(base, rounds=given.rounds) if given.rounds else base
 
 

@@ -115,9 +115,19 @@ class Worker:
         return {"plan": f"{plan}\n\n{plan.profile(10)}"}
 
     def passes(self) -> dict[str, Any]:
-        """How often the rules of each pass of the optimiser fired, where the system has one."""
-        reports = self.made.plan().plan.passes
-        return {"fired": {each.name: sum(each.fired.values()) for each in reports if each.fired}}
+        """How often the rules of each pass of the optimiser fired, where the system has one, and
+        the passes without which other code would run."""
+        from systems.on_thalweg import code_of, planned_by
+
+        from thalweg.optimize.options import OptimizerSwitches
+
+        plan = self.made.plan()
+        fired = {each.name: sum(each.fired.values()) for each in plan.plan.passes if each.fired}
+        own, session = code_of(plan), self.made.session
+        off = {"all": OptimizerSwitches(enabled=False)}
+        off |= {name: OptimizerSwitches(without=frozenset({name})) for name in fired}
+        others = {name: code_of(planned_by(session, plan, how)) for name, how in off.items()}
+        return {"fired": fired, "changing": [n for n in others if not own or others[n] != own]}
 
 
 def sample(result: Any) -> list[float]:

@@ -28,6 +28,8 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_lazy", {})
     monkeypatch.setattr(registry, "_packages", {})
     monkeypatch.setattr(registry, "_modules", {})
+    monkeypatch.setattr(registry, "_namespaces", {})
+    monkeypatch.setattr(registry, "_installed", {})
 
 
 @pytest.fixture
@@ -105,6 +107,53 @@ def test_a_declared_name_imports_the_module_that_registers_it(
     assert root.rare.one is sys.modules["invented_rare"].one is root.rare.uno
     assert names() == ["rare.one", "rare.uno"]
     del sys.modules["invented_rare"]
+
+
+@pytest.fixture
+def rare_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package below the root that declares names in two namespaces, one of its own name."""
+    package = tmp_path / "rare"
+    package.mkdir()
+    text = "from thalweg.public import public\n@public('rare.one', 'contrib.rare.one')\ndef one(): ...\n"
+    (package / "__init__.py").write_text(text)
+    yield str(tmp_path)
+
+
+def test_a_namespace_imports_its_package_when_a_name_is_asked_for(
+    root: ModuleType, rare_package: str
+):
+    root.__path__ = [rare_package]
+    publish_from("invented.rare", "rare.*", "contrib.rare.*")
+    publish_value("contrib.rare.common", "common")
+    install(root)
+    assert root.contrib.rare.common == "common"
+    assert {"rare", "contrib"} <= {*dir(root)}
+    assert not hasattr(root.contrib.rare, "__wrapped__")
+    assert "invented.rare" not in sys.modules
+    one = root.contrib.rare.one
+    assert root.rare is sys.modules["invented.rare"]
+    assert one is root.rare.one
+    assert "one" in dir(root.rare)
+    with pytest.raises(AttributeError, match="has no attribute 'other'"):
+        root.rare.other
+
+
+def test_a_package_of_a_namespace_can_be_imported_by_its_name(root: ModuleType, rare_package: str):
+    root.__path__ = [rare_package]
+    publish_from("invented.rare", "rare.*", "contrib.rare.*")
+    install(root)
+    rare = importlib.import_module("invented.rare")
+    assert vars(root.contrib.rare)["one"] is rare.one
+
+
+def test_all_of_a_namespace_can_be_imported_and_listed(root: ModuleType, rare_package: str):
+    root.__path__ = [rare_package]
+    publish_from("invented.rare", "contrib.rare.*")
+    install(root)
+    assert names() == ["contrib.rare.one", "rare.one"]
+    found: dict[str, object] = {}
+    exec("from invented.contrib.rare import *", found)
+    assert found["one"] is root.rare.one
 
 
 def test_nested_namespaces_can_be_imported(root: ModuleType):

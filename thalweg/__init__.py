@@ -8,16 +8,13 @@ from thalweg import (
     cluster,
     control,
     data,
-    distributions,
     errors,
     functions,
     graph,
     image,
     inspect,
     layers,
-    linear_operators,
     losses,
-    metrics,
     nn,
     onnx,
     ops,
@@ -26,9 +23,7 @@ from thalweg import (
     public,
     runtime,
     saved,
-    seq2seq,
     summary,
-    testing,
     train,
     variables,
 )
@@ -41,16 +36,13 @@ _PARTS = (
     cluster,
     control,
     data,
-    distributions,
     errors,
     functions,
     graph,
     image,
     inspect,
     layers,
-    linear_operators,
     losses,
-    metrics,
     nn,
     onnx,
     ops,
@@ -58,12 +50,21 @@ _PARTS = (
     platform,
     runtime,
     saved,
-    seq2seq,
     summary,
-    testing,
     train,
     variables,
 )
+
+# Parts that many programs do without are imported when one first asks for a name of theirs.
+public.publish_from("thalweg.distributions", "distributions.*", "contrib.distributions.*")
+public.publish_from("thalweg.linear_operators", "linalg.*")
+public.publish_from(
+    "thalweg.metrics", "metrics.*", "contrib.metrics.*", "confusion_matrix", "math.confusion_matrix"
+)
+public.publish_from(
+    "thalweg.seq2seq", "contrib.seq2seq.*", "contrib.legacy_seq2seq.*", "nn.seq2seq.*"
+)
+public.publish_from("thalweg.testing", "test.*")
 
 # `import thalweg.compat.v1 as tf`: there is only this one API.
 _sys.modules[f"{__name__}.compat.v1"] = _sys.modules[__name__]

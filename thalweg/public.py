@@ -21,6 +21,8 @@ _lazy: dict[str, Callable[[], object]] = {}
 _ABSENT = object()
 _packages: dict[str, Callable[[], object]] = {}
 _modules: dict[str, str] = {}
+_namespaces: dict[str, list[str]] = {}  # a path -> the modules to import for the names below it
+_installed: dict[str, ModuleType] = {}  # the public modules by their paths, once there are any
 
 #: (an object) -> what users get for it
 shown: list[Callable[[object], object]] = [lambda value: value]
@@ -50,6 +52,8 @@ def publish_value(name: str, value: object) -> None:
     bound = _registry.setdefault(name, value)
     if bound is not value:
         raise ValueError(f"The public name {name!r} is bound to {bound!r}; it cannot be {value!r}.")
+    if _installed:
+        _set(name, value)
 
 
 def publish_lazily(name: str, load: Callable[[], object]) -> None:
@@ -61,16 +65,32 @@ def publish_lazily(name: str, load: Callable[[], object]) -> None:
 def publish_from(module: str, *names: str) -> None:
     """Declare names that a module registers when it is imported: the first use of one imports it.
 
-    For parts that few programs use, so that `import thalweg` need not wait for them.
+    For parts that few programs use, so that `import thalweg` need not wait for them. `"test.*"`
+    stands for all names below `tf.test`, whichever they are.
     """
     for name in names:
-        publish_lazily(name, partial(_imported, module, name))
-        _modules[name] = module
+        if name.endswith(".*"):
+            _namespaces.setdefault(name.removesuffix(".*"), []).append(module)
+        else:
+            publish_lazily(name, partial(_imported, module, name))
+            _modules[name] = module
 
 
 def _imported(module: str, name: str) -> object:
     importlib.import_module(module)
     return _registry[name]
+
+
+def _complete(path: str) -> None:
+    """Import the modules that have names below a path."""
+    for module in _namespaces.get(path, ()):
+        importlib.import_module(module)
+    _namespaces.pop(path, None)  # last: another thread that asks meanwhile waits for the import
+
+
+def _complete_all() -> None:
+    for path in list(_namespaces):
+        _complete(path)
 
 
 def publish_package(path: str, load: Callable[[], object]) -> None:
@@ -107,11 +127,17 @@ def _hint(path: str, leaf: str) -> str:
 
 def _is_module(name: str) -> bool:
     """Whether part of what TensorFlow has below a name is here."""
-    return any(other.startswith(f"{name}.") for other in _registry)
+    return name in _parents()
+
+
+def _pending() -> Iterator[str]:
+    """For each path whose names are not imported yet, a name below it."""
+    return (f"{path}.*" for path in _namespaces)
 
 
 def elsewhere(leaf: str) -> str | None:
     """The shortest public name that ends as an unknown one does."""
+    _complete_all()
     known = {*_registry, *_modules}
     found = [name for name in known if name.endswith(f".{leaf}") or name == leaf]
     return min(found, key=lambda name: (name.count("."), len(name), name), default=None)
@@ -119,8 +145,10 @@ def elsewhere(leaf: str) -> str | None:
 
 def children(path: str) -> set[str]:
     """The names in a public module: `children("nn")` has `relu` and `rnn_cell`."""
+    _complete(path)
     start = f"{path}." if path else ""
-    below = (name for name in (*_registry, *_lazy, *_packages) if name.startswith(start))
+    known = (*_registry, *_lazy, *_packages, *_pending())
+    below = (name for name in known if name.startswith(start))
     return {name[len(start) :].partition(".")[0] for name in below}
 
 
@@ -138,11 +166,13 @@ def namespace() -> dict[str, object]:
 
 def everything() -> dict[str, object]:
     """All public names and their objects, those that are made on demand too, in name order."""
+    _complete_all()
     return dict(sorted((_registry | {name: make() for name, make in _lazy.items()}).items()))
 
 
 def names() -> list[str]:
     """All public names, sorted. This imports the modules that only declared theirs."""
+    _complete_all()
     for module in {*_modules.values()}:
         importlib.import_module(module)
     return sorted(_registry)
@@ -159,29 +189,54 @@ def packages() -> list[str]:
 
 
 def install(root: ModuleType) -> None:
-    """Set every public name on `root` or on the submodule of `root` its dotted prefix names."""
+    """Set every public name on `root` or on the submodule of `root` its dotted prefix names.
+
+    Names that are registered later are set at once.
+    """
     _registry.update({name: shown[0](value) for name, value in _registry.items()})
-    for name, value in _registry.items():
-        path, _, leaf = name.rpartition(".")
-        setattr(_module_at(root, path), leaf, value)
-    for path in {*_paths()}:
-        _show_names(_module_at(root, path), path)
+    _installed.clear()
+    _installed[""] = root
+    _show_names(root, "")
+    for name, value in sorted(_registry.items()):  # a module comes before its names
+        _set(name, value)
+    for name in (*_lazy, *_packages, *_pending()):
+        path = name.rpartition(".")[0]
+        if _own_package(path) is None:
+            _module_at(path)
+    parents = {*_parents()}
+    for path in filter(parents.__contains__, _packages):
+        _module_at(path)
 
 
-def _paths() -> Iterator[str]:
-    """The public modules below the root, and the root."""
-    yield ""
-    yield from (path for path in _packages if _is_module(path))
-    for name in (*_registry, *_lazy, *_packages):
+def _parents() -> Iterator[str]:
+    """The paths that names are below."""
+    for name in (*_registry, *_pending()):
         while name := name.rpartition(".")[0]:
             yield name
+
+
+def _set(name: str, value: object) -> None:
+    path, _, leaf = name.rpartition(".")
+    setattr(_module_at(path), leaf, value)
+
+
+def _own_package(path: str) -> str | None:
+    """The package that is imported when a program asks for `path` itself."""
+    full_name = f"{_installed[''].__name__}.{path}"
+    return full_name if full_name in _namespaces.get(path, ()) else None
 
 
 def _show_names(module: ModuleType, path: str) -> None:
     """Let a module list its public names alone, and look up those that it does not have yet."""
 
     def find(name: str) -> object:
+        if name == "__all__" or not name.startswith("_"):
+            _complete(path)
+        if name in vars(module):
+            return vars(module)[name]
         full_name = f"{path}.{name}".lstrip(".")
+        if _own_package(full_name):
+            return _module_at(full_name)
         make = _lazy.get(full_name) or _packages.get(full_name)
         value = _from_package(path, name) if make is None else _loaded(make, full_name)
         if value is _ABSENT:
@@ -216,16 +271,22 @@ def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-def _module_at(root: ModuleType, path: str) -> ModuleType:
-    module = root
-    for part in filter(None, path.split(".")):
-        module = _child(module, part)
-    return module
+def _module_at(path: str) -> ModuleType:
+    """The public module of a path, which is made where there is none."""
+    if path not in _installed:
+        parent, _, name = path.rpartition(".")
+        _installed[path] = _child(_module_at(parent), path, name)
+        _show_names(_installed[path], path)
+    return _installed[path]
 
 
-def _child(parent: ModuleType, name: str) -> ModuleType:
+def _child(parent: ModuleType, path: str, name: str) -> ModuleType:
     """The module `parent.name`: the one published or imported under that name, else a new one."""
     full_name = f"{parent.__name__}.{name}"
+    package = _own_package(path)
+    if package is not None and package not in sys.modules:
+        _complete(path)
+        return _module_at(path)
     child = _own_module(parent, name) or sys.modules.get(full_name)
     if child is None:
         child = ModuleType(full_name, f"Public names below `{full_name}`.")

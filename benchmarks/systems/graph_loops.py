@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from works import Work
@@ -30,7 +31,8 @@ def counter_step(tf: Any, work: Work, config: Any) -> Step:
     call, planning = planned(session, last, [limit])
     ((most,),) = work.batches()
     taken = building + planning
-    return Step(lambda i: call(most), taken, plan=lambda: session.plan(last, {limit: most}))
+    plan = partial(session.plan, last, {limit: most})
+    return Step(lambda i: call(most), taken, plan=plan, session=session)
 
 
 def recurrence_loss(tf: Any, variables: Mapping[str, Any], batch: Sequence[Any]) -> Any:

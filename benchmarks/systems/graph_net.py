@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import models
@@ -217,7 +218,9 @@ def chain_step(tf: Any, work: Work, config: Any) -> Step:
     building = time.perf_counter() - start
     call, planning = planned(session, y, [x])
     taken = building + planning
-    return Step(lambda i: call(value), taken, plan=lambda: session.plan(y, {x: value}))
+    return Step(
+        lambda i: call(value), taken, plan=lambda: session.plan(y, {x: value}), session=session
+    )
 
 
 def null_step(tf: Any, work: Work, config: Any) -> Step:
@@ -229,8 +232,8 @@ def null_step(tf: Any, work: Work, config: Any) -> Step:
     initializer = tf.global_variables_initializer()
     building = time.perf_counter() - start
     session.run(initializer)
+    plan = partial(session.plan, y, {})
     if work.kind == "null-run":
-        return Step(lambda i: session.run(y), building, plan=lambda: session.plan(y, {}))
+        return Step(lambda i: session.run(y), building, plan=plan, session=session)
     call, planning = planned(session, y, [])
-    taken = building + planning
-    return Step(lambda i: call(), taken, plan=lambda: session.plan(y, {}))
+    return Step(lambda i: call(), building + planning, plan=plan, session=session)

@@ -12,6 +12,9 @@ from works import Work
 import thalweg as tf
 from systems import graph_flows, graph_net
 from systems.step import Step
+from thalweg.inspect.explain import explain
+from thalweg.optimize.options import OptimizerSwitches
+from thalweg.runtime.plan import plan as plan_step
 
 
 def start(threads: int) -> str:
@@ -48,6 +51,29 @@ def make_saving(work: Work, threads: int) -> Step:
         return made.call(i)
 
     return replace(made, call=step, settle=saver.wait)
+
+
+def planned_by(session: Any, plan: Any, switches: OptimizerSwitches) -> Any:
+    """A step's plan by other passes of the optimiser."""
+    engine = session._engine
+    made = plan_step(plan.step, engine.devices, engine.placer, switches=switches)
+    others = plan.resources, plan.graph_size, engine.devices[0]
+    return explain(made, plan.step, plan.feeds, *others)
+
+
+def code_of(plan: Any) -> list[Any]:
+    """What a step runs, on which memory: nothing where that is known only after it ran."""
+    if plan.controls:
+        return []
+    templates = [region.step.template for region in plan.regions if region.step]
+    return [
+        [op.node.type for op in plan.host_ops],
+        *[
+            (t.kernels, t.words.tobytes(), t.bases.tobytes(), t.arena, list(t.calls))
+            for t in templates
+        ],
+        *[constant.tobytes() for t in templates for constant in t.constants],
+    ]
 
 
 def eager_step(work: Work) -> Step:

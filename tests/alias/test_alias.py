@@ -65,6 +65,11 @@ def test_the_public_names_are_thalwegs(tensorflow: ModuleType) -> None:
             "contrib.training.HParams",
         ),
         ("tensorflow.contrib.layers.python.layers.layers", "linear", "contrib.layers.linear"),
+        (
+            "tensorflow.python.client.device_lib",
+            "list_local_devices",
+            "python.client.device_lib.list_local_devices",
+        ),
         ("tensorflow.core.framework.graph_pb2", "GraphDef", "GraphDef"),
         ("tensorflow.core.protobuf.config_pb2", "ConfigProto", "ConfigProto"),
     ],

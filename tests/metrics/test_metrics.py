@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.metrics import top_k as top_k_metrics
 
 R = np.random.default_rng(6)
 LABELS = R.uniform(size=(2, 4)).astype(np.float32)
@@ -274,6 +275,13 @@ def test_labels_that_repeat_or_name_no_class(metric: str, labels: Any) -> None:
             )
             wanted = expected_at_k(metric, labels, k, class_id, weights)
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_top_k_indices_are_rows() -> None:
+    top_k = tf.metrics.precision_at_top_k, tf.metrics.recall_at_top_k
+    for metric in (*top_k, top_k_metrics.average_precision_at_top_k):
+        with pytest.raises(ValueError, match="a row of classes for each example"):
+            metric([1], [0, 2])
 
 
 def test_top_k_indices_and_names() -> None:

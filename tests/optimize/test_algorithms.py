@@ -12,6 +12,7 @@ import pytest
 import thalweg as tf
 from tests.optimize.steps import after, changes, step, text
 from tests.optimize.test_pipeline import optimized
+from thalweg.ir.target import Target
 from thalweg.optimize.passes.cancel_transposes import cancel_transposes
 from thalweg.optimize.passes.fold_parts import fold_parts
 from thalweg.optimize.passes.merge_products import merge_products
@@ -121,6 +122,17 @@ def test_products_that_would_gain_nothing_stay(rows: int, columns: tuple[int, in
     assert not changes(merge_products, step(ys, feeds=[x]))
 
 
+@pytest.mark.parametrize(("vector_bytes", "merges"), [(16, False), (32, True), (64, True)])
+def test_narrow_is_what_the_vectors_of_the_processor_make_it(
+    vector_bytes: int, merges: bool
+) -> None:
+    x = placeholder(40, 8)
+    ys = [tf.matmul(x, tf.constant(values(8, size))) for size in (4, 4)]
+    given = step(ys, feeds=[x])
+    given.processors = {"": Target(name="given", vector_bytes=vector_bytes)}
+    assert changes(merge_products, given) is merges
+
+
 def test_weights_that_are_not_there_yet_are_not_merged() -> None:
     x = placeholder(40, 8)
     w, u = tf.Variable(values(8, 3)), tf.Variable(values(8, 4))
@@ -141,6 +153,25 @@ def test_batch_norm_of_constants_becomes_weights() -> None:
     kinds = [node.type for node in optimized([y], [x]).nodes]
     assert sorted(kinds) == ["Add", "Const", "Const", "Conv2D"]
     assert_same([y], {x: values(1, 6, 6, 3)})
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_batch_norm_that_nothing_else_changes_becomes_weights(layout: str) -> None:
+    shape = (1, 6, 6, 3) if layout == "NHWC" else (1, 3, 6, 6)
+    x, w = placeholder(*shape), tf.constant(values(3, 3, 3, 4))
+    b, scale, offset, mean = (tf.constant(values(4)) for _ in range(4))
+    variance = tf.constant(values(4) ** 2)
+    pads = (
+        [[0, 0], [2, 1], [1, 2], [0, 0]] if layout == "NHWC" else [[0, 0], [0, 0], [2, 1], [1, 2]]
+    )
+    c = tf.nn.conv2d(x, w, [1, 1, 1, 1], pads, data_format=layout)
+    c = tf.nn.bias_add(c, b, data_format=layout)
+    y = tf.nn.fused_batch_norm(
+        c, scale, offset, mean, variance, is_training=False, data_format=layout
+    )[0]
+    kinds = {node.type for node in optimized([y], [x]).nodes}
+    assert kinds.isdisjoint({"Mul", "BiasAdd", "FusedBatchNormV2"})
+    assert_same([y], {x: values(*shape)})
 
 
 def test_transposes_around_elementwise_code_cancel() -> None:
@@ -180,6 +211,22 @@ def test_parts_of_joins_and_stacks_are_found() -> None:
     assert_same([y, z, tf.stack([x])], {x: values(2)})
 
 
+def test_a_function_of_all_parts_is_computed_of_the_join() -> None:
+    x, z = placeholder(2, 3), placeholder(4, 3)
+    y = tf.concat([tf.exp(x), tf.exp(z)], 0)
+    assert after(fold_parts, step([y], feeds=[x, z])).count("Exp(") == 1
+    others = [tf.concat([tf.exp(x), tf.sin(z)], 0), tf.concat([tf.exp(x), tf.exp(x)], 1)]
+    assert not changes(fold_parts, step(others, feeds=[x, z]))
+    assert_same([y, *others], {x: values(2, 3), z: values(4, 3)})
+
+
+def test_a_tensor_added_again_and_again_is_a_multiple() -> None:
+    x = placeholder(3)
+    y = x + x + x + x
+    assert sorted(node.type for node in optimized([y], [x]).nodes) == ["Const", "Mul"]
+    assert_same([y], {x: values(3)})
+
+
 # Control flow
 
 
@@ -210,6 +257,18 @@ def test_what_stays_the_same_is_computed_before_the_loop() -> None:
     )[1]
     assert fired([y], [w, x])["invariant MatMul"] == 1
     assert_same([y], {w: values(4, 4), x: values(4, 1)})
+
+
+def test_functions_are_hoisted_and_what_is_cheap_is_not() -> None:
+    x, s = placeholder(4, 4), placeholder(1, name="s")
+    y = tf.while_loop(
+        lambda i, a: i < 3,
+        lambda i, a: (i + 1, a + tf.exp(x + 1) + (x * x) + tf.broadcast_to(tf.log(s), [4, 4])),
+        [0, x],
+    )[1]
+    found = {name for name in fired([y], [x, s]) if name.startswith("invariant")}
+    assert found == {"invariant Exp", "invariant Log"}
+    assert_same([y], {x: values(4, 4), s: values(1) ** 2})
 
 
 @pytest.mark.parametrize("build", ["cond", "while"])

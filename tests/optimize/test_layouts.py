@@ -15,6 +15,7 @@ import thalweg as tf
 from tests.optimize.steps import after, changes, step
 from tests.optimize.test_algorithms import both, fired
 from thalweg.graph.op import REGISTRY
+from thalweg.ir.target import LayoutTimes, Target
 from thalweg.optimize.layouts import CHANNELS_LAST, form_of, to_first, to_last
 from thalweg.optimize.minimum_cut import INFINITE, Cut
 from thalweg.optimize.passes.assign_layouts import assign_layouts
@@ -170,7 +171,7 @@ def test_a_form_computes_the_same(name: str, case: Case, dtype: Any) -> None:
     inputs = [_tensor(each, dtype) for each in given]
     result = REGISTRY[name](**attributes)(*inputs)
     node = (result if isinstance(result, tf.Tensor) else result[0]).op
-    form = form_of(node)
+    form = form_of(node, LayoutTimes())
     assert form is not None
     assert form.gain >= 0
     moved = list(node.inputs)
@@ -201,13 +202,14 @@ def _tensor(given: Any, dtype: Any) -> Any:
 
 def test_what_is_left_of_a_reduction_must_be_in_order() -> None:
     image = tf.placeholder(tf.float32, IMAGE)
-    assert form_of(tf.reduce_sum(image, [0, 3]).op) is None  # channels and rows would swap
-    assert form_of(tf.reduce_sum(image, [0, 3], keepdims=True).op) is not None
+    times = LayoutTimes()  # channels and rows would swap
+    assert form_of(tf.reduce_sum(image, [0, 3]).op, times) is None
+    assert form_of(tf.reduce_sum(image, [0, 3], keepdims=True).op, times) is not None
 
 
 def test_channels_last_has_no_other_form() -> None:
     image = tf.placeholder(tf.float32, [2, 6, 5, 3])
-    assert form_of(tf.nn.max_pool(image, 2, 2, "SAME").op) is None
+    assert form_of(tf.nn.max_pool(image, 2, 2, "SAME").op, LayoutTimes()) is None
 
 
 # The pass
@@ -269,13 +271,16 @@ def test_sizes_need_not_be_known() -> None:
     assert_same([y, *slopes], {x: values(4, 16, 12, 24)})
 
 
-def test_other_devices_keep_what_is_written() -> None:
+@pytest.mark.parametrize("times", [None, LayoutTimes()])
+def test_the_times_of_the_device_decide(times: LayoutTimes | None) -> None:
     x = tf.placeholder(tf.float32, [8, 16, 24, 24], name="x")
     y = convolution(x, 32)
-    nodes = step([y], feeds=[x]).nodes
-    devices = dict.fromkeys([node.original for node in nodes], "/device:GPU:0")
-    given = StepGraph(nodes, [y], (), frozenset([x]), devices)
-    assert not changes(assign_layouts, given)
+    nodes, device = step([y], feeds=[x]).nodes, "/device:GPU:0"
+    devices = dict.fromkeys([node.original for node in nodes], device)
+    assert not changes(assign_layouts, StepGraph(nodes, [y], (), frozenset([x]), devices))
+    known = {device: Target(name="known", layout_times=times)}
+    given = StepGraph(nodes, [y], (), frozenset([x]), devices, known)
+    assert changes(assign_layouts, given) is (times is not None)
 
 
 def test_a_second_run_finds_nothing() -> None:
@@ -315,7 +320,8 @@ def random_network(rng: random.Random) -> tuple[Any, list[Any]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_networks_give_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thalweg.optimize.layouts._WINDOW", 0.1)  # small images, as if large
+    slow = Target(name="slow", layout_times=LayoutTimes(window=0.1))  # small images, as if large
+    monkeypatch.setattr(StepGraph, "target", lambda *_: slow)
     x, fetches = random_network(random.Random(seed))
     after(assign_layouts, step(fetches, feeds=[x]))
     assert_same(fetches, {x: values(2, 4, 8, 8)})

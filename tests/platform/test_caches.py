@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 import thalweg as tf
 from tests.sources import texts, tree
@@ -130,6 +131,20 @@ def test_threads_fill_one_at_once() -> None:
     for thread in threads:
         thread.join()
     assert len(cache) <= 50 + len(threads)
+
+
+def test_a_full_cache_seldom_looks_for_its_oldest_entries(monkeypatch: pytest.MonkeyPatch):
+    """To find the first entry of a dictionary, all that were removed before it are passed: a look
+    for each new entry would take time in proportion to the limit."""
+    looks = list[int]()
+    drop = Bounded[int, None]._drop_oldest
+    monkeypatch.setattr(Bounded, "_drop_oldest", lambda self: (looks.append(1), drop(self)))
+    cache = Bounded[int, None]("test", 1000)
+    for number in range(3000):
+        cache[number] = None
+        assert len(cache) <= 1000
+    assert len(looks) <= 2000 / 15
+    assert len(cache) >= 980 and [*cache] == [*range(3000 - len(cache), 3000)]
 
 
 def test_the_list_knows_those_that_live() -> None:

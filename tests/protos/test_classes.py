@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +17,25 @@ from tensorboard.compat.proto import graph_pb2
 
 import thalweg as tf
 from thalweg import protos
+from thalweg.protos.classes import declared_names
 from thalweg.protos.parser import parse
+
+SOURCES = Path(tf.__file__).parent
 
 
 def a_graph() -> Any:
     graph = protos.GraphDef()
     graph.node.add(name="a", op="Const", input=["b"]).attr["x"].list.i.extend([1, 2])
     return graph
+
+
+def test_every_message_that_is_named_is_declared() -> None:
+    named = {
+        name
+        for file in SOURCES.rglob("*.py")
+        for name in re.findall(r"\bprotos\.([A-Z]\w+)", file.read_text())
+    }
+    assert named - set(declared_names()) == set()
 
 
 def test_a_program_that_needs_no_message_imports_no_protobuf():

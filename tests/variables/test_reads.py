@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.variables.variable import ResourceVariable
 
 RESOURCE = pytest.mark.parametrize("resource", [False, True])
 
@@ -166,3 +167,14 @@ def test_a_value_that_was_taken_stays(session, resource, branch):
     result = tf.cond(given, overwrite, lambda: v * 1) if branch else overwrite()
     session.run(v.initializer)
     assert session.run(result).tolist() == [1.0, 2.0, 0.0]
+
+
+def test_resources_have_a_class_of_their_own():
+    plain, resource = variable(False, "plain"), variable(True, "resource")
+    assert not isinstance(plain, ResourceVariable) and isinstance(resource, ResourceVariable)
+    assert (plain.dtype, resource.dtype) == (tf.float32_ref, tf.float32)
+    assert type(ResourceVariable(1.0)) is ResourceVariable
+    tf.enable_resource_variables()
+    assert type(tf.Variable(1.0)) is ResourceVariable
+    assert type(tf.Variable(1.0, use_resource=False)) is tf.Variable
+    tf.disable_resource_variables()

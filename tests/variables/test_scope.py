@@ -202,6 +202,11 @@ def test_template_scopes_can_be_made_at_once():
         assert template().op.name == "t/w"
 
 
+def test_template_scopes_made_at_once_are_of_variables_alone():
+    template = tf.make_template("named", lambda: tf.zeros([1]).op.name, create_scope_now_=True)
+    assert [template(), template()] == ["named/zeros", "named_1/zeros"]
+
+
 def test_a_pure_scope_opens_no_name_scope():
     with tf.Graph().as_default(), tf.name_scope("names"):
         with tf.variable_scope("outer") as outer:

@@ -111,7 +111,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             raise ModuleNotFoundError(
                 f"No module named {fullname!r}: Thalweg has no counterpart of it.", name=fullname
             )
-        return ModuleSpec(fullname, _Borrowed(module), origin="thalweg", is_package=True)
+        return ModuleSpec(fullname, Borrowed(module), origin="thalweg", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module `tensorflow`, whose flags are absl's where absl is installed."""
@@ -125,7 +125,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """There is nothing to run."""
 
 
-class _Borrowed(importlib.abc.Loader):
+class Borrowed(importlib.abc.Loader):
     """Puts a module that exists under a second name, and leaves it as it is."""
 
     def __init__(self, module: ModuleType) -> None:

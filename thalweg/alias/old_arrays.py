@@ -18,7 +18,7 @@ from typing import Any, cast
 _INDEX, _TOSTRING = "_thalweg_old_index", "_thalweg_old_tostring"
 _IMPORT = f"from {__name__} import old_index as {_INDEX}, old_tostring as {_TOSTRING}"
 #: A source without any of these needs no change.
-_SIGNS = ("slice(", ".tostring()")
+SIGNS = ("slice(", ".tostring()")
 
 
 def old_index(index: Any) -> Any:
@@ -36,17 +36,24 @@ def old_tostring(value: Any) -> Any:
     return value.tobytes() if method is None else method()
 
 
-def compiled(source: bytes | str, file: str) -> CodeType:
-    """The code of a program in which arrays take what they took in NumPy 1."""
+def compiled(source: bytes | str, file: str, first: str = "") -> CodeType:
+    """The code of a program in which arrays take what they took in NumPy 1.
+
+    Args:
+        source: the program.
+        file: where it is from.
+        first: statements that run before its own.
+    """
     text = source if isinstance(source, str) else source.decode("utf-8", "replace")
-    if not any(sign in text for sign in _SIGNS):
+    if not first and not any(sign in text for sign in SIGNS):
         return compile(source, file, "exec", dont_inherit=True)
     tree = ast.parse(source, file)
     rewriter = _Rewriter()
     rewriter.visit(tree)
-    if rewriter.changes:
-        tree.body.insert(_after_future(tree), ast.parse(_IMPORT).body[0])
-        ast.fix_missing_locations(tree)
+    before = ast.parse(f"{_IMPORT}\n{first}" if rewriter.changes else first).body
+    place = _after_future(tree)
+    tree.body[place:place] = before
+    ast.fix_missing_locations(tree)
     return compile(tree, file, "exec", dont_inherit=True)
 
 
@@ -138,11 +145,11 @@ class OldArraysFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """The spec of a module of the program's own; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or not isinstance(spec.loader, SourceFileLoader):
-            return None
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return None  # a loader of its own kind knows more of its modules
         if not self._is_own(Path(spec.loader.path)):
             return None
-        spec.loader = _OldArraysLoader(fullname, spec.loader.path)
+        spec.loader = OldArraysLoader(fullname, spec.loader.path)
         return spec
 
     def _is_own(self, file: Path) -> bool:
@@ -151,11 +158,11 @@ class OldArraysFinder(importlib.abc.MetaPathFinder):
         return file.is_relative_to(self.folder) and not file.is_relative_to(installed)
 
 
-class _OldArraysLoader(SourceFileLoader):
+class OldArraysLoader(SourceFileLoader):
     """Loads a module from its changed source; compiled code is kept only of unchanged ones."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         source = self.get_data(self.path)
-        if not any(sign.encode() in source for sign in _SIGNS):
+        if not any(sign.encode() in source for sign in SIGNS):
             return super().get_code(fullname)
         return compiled(source, self.path)

@@ -200,7 +200,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "examples.tutorials.mnist.input_data": ("thalweg.alias.mnist",),
     "examples.tutorials.mnist.mnist": ("thalweg.alias.mnist_model",),
     "python": ("", "thalweg.ops", "thalweg.graph"),
-    "python.client.device_lib": (f"{_HELPERS}.framework.device_lib",),
+    "python.client.device_lib": ("python.client.device_lib",),
     "python.client.session": ("", "thalweg.runtime"),
     "python.client.timeline": ("profiler", "thalweg.inspect"),
     "python.compat.compat": (f"{_HELPERS}.framework.compat_window",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import sys
 from typing import Final
@@ -91,7 +90,9 @@ def installed() -> bool:
 
 
 def _version() -> str:
+    from importlib import metadata  # slow to import, and for an error alone
+
     try:
-        return f"TensorFlow {importlib.metadata.version(NAME)}"
-    except importlib.metadata.PackageNotFoundError:
+        return f"TensorFlow {metadata.version(NAME)}"
+    except metadata.PackageNotFoundError:
         return "A TensorFlow"

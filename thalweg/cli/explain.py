@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     """Run the command."""
     script = Path(given.script)
     out = given.out or Path(script.with_suffix(".html").name)
-    prepare(given.replace)
+    prepare(script, given.replace)
     with Recorder() as recorder:
         status = run_program(script, given.arguments)
     if not recorder.plans:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from thalweg import alias
-from thalweg.alias import legacy, old_arrays
+from thalweg.alias import children, legacy, old_arrays
 from thalweg.cli.arguments import Subparsers, subcommand
 from thalweg.cli.problem import Problem
 
@@ -17,7 +17,8 @@ _ABOUT = """\
 Run a Python program in which `import tensorflow`, with all that is below it, means Thalweg.
 The program is not changed. Names that left Python and NumPy since TensorFlow 1 (np.float,
 collections.Mapping, time.clock, ...) are there again while it runs, arrays have `tostring` and
-take lists of slices as indices.
+take lists of slices as indices. So it is in the Python processes that it starts, unless they
+are given another environment (THALWEG_RUN, PYTHONPATH) or told to ignore it (python -E, -I, -S).
 
 A TensorFlow that is installed is not replaced without --replace."""
 
@@ -51,17 +52,22 @@ def add(commands: Subparsers) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command."""
-    prepare(given.replace, given.tensorflow)
-    return run_program(Path(given.script), given.arguments)
+    script = Path(given.script)
+    prepare(script, given.replace, given.tensorflow)
+    return run_program(script, given.arguments)
 
 
-def prepare(replace: bool, version: str = alias.VERSIONS[-1]) -> None:
-    """Have `tensorflow` mean Thalweg, and names that left Python and NumPy be there."""
+def prepare(script: Path, replace: bool, version: str = alias.VERSIONS[-1]) -> None:
+    """Have `tensorflow` mean Thalweg, and names that left Python and NumPy be there.
+
+    So it is in the processes that the program starts.
+    """
     try:
         alias.install(replace=replace, version=version)
     except ImportError as error:
         raise Problem(str(error)) from error
     legacy.restore()
+    children.inherit(script.resolve().parent, version, replace=replace)
 
 
 def run_program(script: Path, arguments: Sequence[str]) -> int:

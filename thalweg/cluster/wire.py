@@ -30,8 +30,27 @@ The header of a value:
     32      8·rank shape
 
 The content of a tensor is its elements in row-major order. That of a tensor of strings is the
-length of each string, 8 bytes, and then the strings. A CHUNK has a second frame: the next
-bytes of the stream whose number it has in the place of the step.
+length of each string, 8 bytes, and then the strings. A CHUNK has a second frame, its data: the
+next bytes of the stream whose number it has in the place of the step.
+
+Large values between hosts have a TCP connection of their own, which a WELCOME offers: a port, a
+ticket, and a key for each direction where the cluster has one. It begins with 16 bytes:
+
+    0       4      the magic word "THLW"
+    4       2      version of this format
+    6       2      zero
+    8       8      the ticket
+
+and goes on, in both directions, with messages, the first of which is an ATTACH:
+
+    0       4      bytes of the frame
+    4       4      bytes of data, 1 MB at most; 0 where the message is no CHUNK
+    8       …      the frame
+    …       …      the data
+
+With keys, frame and data are sealed, each by AES-256-GCM: 16 bytes of tag follow the content. The
+nonce is 12 bytes, the number of the piece in its direction, counted from 1; the 8 bytes of the two
+lengths are authenticated with it. A piece that does not open ends the connection.
 
 Every length is checked against the bytes that are there before anything is made of them. Nothing
 that comes in is evaluated.
@@ -54,7 +73,7 @@ from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
 
 MAGIC = b"THLW"
-VERSION = 2
+VERSION = 3
 MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection on which a larger one is announced
 MAX_FIELDS = 4 << 20  # bytes
 MAX_VALUES = 4096
@@ -440,7 +459,8 @@ def value_of(header: ValueHeader, memory: Any, start: int = 0) -> Any:
     """A value made of its content: an array is a view of it, strings and bytes are copies."""
     if header.is_view:
         array = np.ndarray(header.shape, _STORAGE[header.code], memory, start)
-        array.flags.writeable = False
+        if not isinstance(memory, bytes):  # of which no array can be written to
+            array.flags.writeable = False
         return array
     content = memoryview(memory)[start : start + header.nbytes]
     return bytes(content) if header.code == BYTES else _unpacked_strings(header, content)

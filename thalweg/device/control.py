@@ -143,6 +143,10 @@ class ControlStep(ABC, Generic[InvocationT]):
             USES.begin(invocation.use, context.cancellation)
             return self.run_bound(invocation, values, context) if self.borrow(invocation) else None
         finally:
+            buffers = invocation.use.buffers
+            for written in [buffers[number] for number in self.changed if buffers]:
+                if written is not None:
+                    written.touch()
             USES.end(invocation.use)
 
     def borrow(self, invocation: InvocationT) -> bool:

@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,8 @@ class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
     """A region, compiled for one set of shapes. All that a call needs is in the template; `listing`
     gives what it was made of."""
 
+    kept: Sequence[int] = ()  # the references of whose values an invocation keeps what it made
+
     def __init__(
         self, template: ProgramTemplate, region: Region, listing: Callable[[], Listing[CallT]]
     ) -> None:
@@ -159,6 +161,9 @@ class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
         cells: Sequence[VariableCell],
     ) -> list[Any] | None:
         """Run a call whose variables are bound."""
+
+    def _note(self, invocation: InvocationT, versions: Sequence[int]) -> None:
+        """Take note of the versions of what is kept, in the call that follows."""
 
     def _use(self) -> Use[VariableCell]:
         """How an invocation says which variables it uses."""
@@ -203,7 +208,14 @@ class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
             is_bound = self._borrow(invocation, cells, borrowed, first)
         if not is_bound:
             return None
-        results = self._run(invocation, context, values, cells)
+        if self.kept:
+            versions = [cast("Buffer", borrowed[place]).version for place in self.kept]
+            self._note(invocation, versions)
+        try:
+            results = self._run(invocation, context, values, cells)
+        finally:
+            for place in self.written:
+                cast("Buffer", borrowed[place]).touch()
         if first and results is not None:
             for cell, buffer in first.items():
                 cell.buffer = buffer

@@ -33,7 +33,7 @@ from thalweg.public import public, publish_value
 from thalweg.variables import variable as graph_variables
 from thalweg.variables.scope import STORE_KEY, get_variable_scope, variable_scope
 from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
-from thalweg.variables.variable import Variable
+from thalweg.variables.variable import ResourceVariable, Variable
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ Array = NDArray[Any]
 _READ = basic.Identity()
 
 
-class EagerVariable(Variable):
+class EagerVariable(ResourceVariable):
     """State that eager code reads and changes."""
 
     _reference: EagerTensor
@@ -272,7 +272,8 @@ def _unpickled(value: Any, name: str, trainable: bool) -> Variable:
 
 def _variable_class(kind: type[Variable]) -> type[Variable]:
     """What `tf.Variable(...)` makes now."""
-    return EagerVariable if kind is Variable and root(get_default_graph()) is EAGER else kind
+    is_eager = kind in (Variable, ResourceVariable) and root(get_default_graph()) is EAGER
+    return EagerVariable if is_eager else kind
 
 
 stand_ins[EagerVariable] = EagerVariable.value

@@ -11,6 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True)
+class LayoutTimes:
+    """What channels first cost, and what it costs to move images to channels last, in nanoseconds
+    of float32: of two cores with vectors of 512 bits. Only their ratios matter."""
+
+    move: float = 0.25  # to transpose an element
+    window: float = 0.004  # of channels first, for each flop of a convolution with windows
+    dense: float = 0.0005  # the same of 1x1
+    adjoint: float = 0.0024  # the same of its adjoint in the image, where windows move by one
+    pool: float = 0.07  # of channels first, for each element
+    pool_grad: float = 0.4
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A processor, as lowering sees it."""
@@ -58,6 +71,7 @@ class Target:
     fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
     hoists_invariants: bool = False  # what channels have in common, out of loops over rows
     reads_strided: bool = False  # rows that lie apart as fast as those that follow each other
+    stores_again: bool = True  # what is late is stored once more rather than kept: memory is dear
     widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
     prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
     prefers_relaxed: bool = False  # forms that round otherwise, for fewer passes and divisions
@@ -92,6 +106,9 @@ class Target:
     hoists_over_checks: bool = False
     min_rematerialized_bytes: int = 1 << 16
     max_strided_phases: int = 64  # nests that a strided write is split into
+
+    # None: code is as fast in the layout that is written, as far as is known
+    layout_times: LayoutTimes | None = LayoutTimes()
 
     @property
     def key(self) -> str:

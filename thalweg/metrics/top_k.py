@@ -87,6 +87,11 @@ def _first(ids: Tensor) -> Tensor:
 
 def _label_ids(labels: TensorLike | SparseLike, predictions: Tensor) -> Tensor:
     """Labels as a dense int64 tensor of the rank of the predictions, padded where sparse."""
+    if predictions.shape.rank in (0, 1):
+        raise ValueError(
+            "predictions_idx has a row of classes for each example; its shape is "
+            f"{predictions.shape}"
+        )
     if isinstance(labels, SparseTensor | SparseTensorValue):
         given = SparseTensor.from_value(labels)
         values = casting.cast(given.values, int64)

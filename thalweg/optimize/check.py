@@ -24,7 +24,7 @@ from thalweg.ops.core.basic import constant, placeholder
 from thalweg.optimize import verify
 from thalweg.optimize.evaluate import outputs_of
 from thalweg.optimize.match import RuleIndex
-from thalweg.optimize.pattern import Apply, Constant, Expression, Literal, Symbol, op
+from thalweg.optimize.pattern import EVERY, Apply, Constant, Expression, Literal, Symbol, op
 from thalweg.optimize.rule import Exactness, Rule
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.public import public
@@ -164,6 +164,7 @@ class _Case:
             name: self._attribute(value, name) if isinstance(value, Symbol) else value
             for name, value in applied.attributes.items()
         }
+        attributes |= attributes.pop(EVERY, {})
         result = getattr(op, applied.kind.type_name)(*inputs, **attributes)
         return cast("Any", result)[0] if isinstance(result, tuple | list) else result
 

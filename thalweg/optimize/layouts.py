@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.graph.node import Node, Tensor
+from thalweg.ir.target import LayoutTimes
 from thalweg.ops.arrays.indexing import GatherV2
 from thalweg.ops.arrays.joining import ConcatV2, Tile
 from thalweg.ops.arrays.padding import Pad, PadV2
@@ -33,12 +34,6 @@ from thalweg.optimize.facts import integers
 #: Channels last, by the name of the layout with channels first.
 CHANNELS_LAST = {"NCHW": "NHWC", "NCDHW": "NDHWC"}
 
-# Nanoseconds of two cores with AVX-512, of float32. Only their ratios matter.
-_MOVE = 0.25  # to transpose an element
-_WINDOW = 0.004  # of channels first, for each flop of a convolution with windows
-_DENSE = 0.0005  # the same of 1x1
-_ADJOINT = 0.0024  # the same of its adjoint in the image, where windows move by one
-_POOL, _POOL_GRAD = 0.07, 0.4  # of channels first, for each element
 _UNKNOWN = 32  # is taken for a size that is not known
 
 Build = Callable[[Sequence[Tensor]], Any]
@@ -64,16 +59,18 @@ def to_first(rank: int) -> list[int]:
     return [0, rank - 1, *range(1, rank - 1)]
 
 
-def move_cost(tensor: Tensor) -> float:
+def move_cost(tensor: Tensor, times: LayoutTimes) -> float:
     """Nanoseconds to transpose an image."""
-    return _MOVE * _elements(tensor) * tensor.dtype.size / 4
+    return times.move * _elements(tensor) * tensor.dtype.size / 4
 
 
-def form_of(node: Node) -> Form | None:
-    """The form of a node with channels last, if it has one."""
+def form_of(node: Node, times: LayoutTimes) -> Form | None:
+    """The form of a node with channels last, if it has one, and what it gains on a device."""
     op = node.op
     if op.laid_out:
-        return _laid_out(node)
+        return _laid_out(node, times)
+    if isinstance(op, Transpose):
+        return _transposed(node, times)
     if op.elementwise or isinstance(op, AddN | ZerosLike | OnesLike):
         return _elementwise(node)
     for kind, form in _OTHERS.items():
@@ -90,7 +87,7 @@ def is_channels_first(node: Node) -> bool:
 # Ops that have a layout
 
 
-def _laid_out(node: Node) -> Form | None:
+def _laid_out(node: Node, times: LayoutTimes) -> Form | None:
     if not is_channels_first(node):
         return None
     op, laid_out = node.op, node.op.laid_out
@@ -111,7 +108,7 @@ def _laid_out(node: Node) -> Form | None:
         order = to_last(rank)
         return last(*[_taken(t, order) if n in sizes else t for n, t in enumerate(inputs)])
 
-    return Form(images, made, _gain(node), build)
+    return Form(images, made, _gain(node, times), build)
 
 
 def _attributes(given: Any, rank: int) -> dict[str, Any]:
@@ -126,27 +123,28 @@ def _attributes(given: Any, rank: int) -> dict[str, Any]:
     return found
 
 
-def _gain(node: Node) -> float:
+def _gain(node: Node, times: LayoutTimes) -> float:
     """How much faster a node is with channels last."""
     op = node.op
     if isinstance(op, Convolution):
-        return _convolution_gain(node, op)
+        return _convolution_gain(node, op, times)
     if isinstance(op, Pooling):
-        rate = _POOL_GRAD if isinstance(op, MaxPoolingGrad) else _POOL
+        rate = times.pool_grad if isinstance(op, MaxPoolingGrad) else times.pool
         return rate * _elements(node.inputs[-1])
     return 0.0  # biases and batch norm: between convolutions, as fast in either
 
 
-def _convolution_gain(node: Node, op: Convolution) -> float:
+def _convolution_gain(node: Node, op: Convolution, times: LayoutTimes) -> float:
     if isinstance(op, ToFilter) or node.inputs[1].shape.rank is None:
         return 0.0
     window = [size or _UNKNOWN for size in node.inputs[1].shape.as_list()]
     is_dense = prod(window[:-2]) == 1
     if isinstance(op, Forward):
-        image, rate = node.outputs[0], _DENSE if is_dense else _WINDOW
+        image, rate = node.outputs[0], times.dense if is_dense else times.window
     else:
         moves_by_one = max(op.spatial(op.strides)) == 1
-        image, rate = node.inputs[2], _ADJOINT if moves_by_one and not is_dense else 0.0
+        image = node.inputs[2]
+        rate = times.adjoint if moves_by_one and not is_dense else 0.0
     channels = image.shape.as_list()[1] or _UNKNOWN
     return rate * 2 * _elements(image) / channels * prod(window)
 
@@ -241,13 +239,13 @@ def _shape(node: Node) -> Form | None:
     return Form((0,), (), 0.0, lambda inputs: _taken(node.op(inputs[0]), to_first(rank)))
 
 
-def _transposed(node: Node) -> Form | None:
+def _transposed(node: Node, times: LayoutTimes) -> Form | None:
     """A transpose between the two layouts: with channels last there is nothing to do."""
     rank, order = _rank(node.inputs[0]), integers(node.inputs[1])
     if rank < 4 or order not in (to_last(rank), to_first(rank)):
         return None
     ends = ((0,), ()) if order == to_last(rank) else ((), (0,))
-    return Form(*ends, move_cost(node.inputs[0]), lambda inputs: inputs[0])
+    return Form(*ends, move_cost(node.inputs[0], times), lambda inputs: inputs[0])
 
 
 _OTHERS: dict[type[Any], Callable[[Node], Form | None]] = {
@@ -261,7 +259,6 @@ _OTHERS: dict[type[Any], Callable[[Node], Form | None]] = {
     Slice: partial(_following, lists=(1, 2)),
     Shape: _shape,
     Reduction: _reduced,
-    Transpose: _transposed,
 }
 
 

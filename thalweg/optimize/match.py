@@ -7,13 +7,22 @@ nodes of the same types: for most nodes that is nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple, cast
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.facts import FILLED, is_filled
-from thalweg.optimize.pattern import Apply, Constant, Expression, Literal, Symbol, nesting
+from thalweg.optimize.pattern import (
+    EVERY,
+    Apply,
+    Constant,
+    Expression,
+    Literal,
+    Symbol,
+    nesting,
+    orders,
+)
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.rule import Match, Rule
 from thalweg.optimize.step_graph import StepGraph
@@ -43,22 +52,33 @@ class RuleIndex:
     """Rules by the op of their root."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules = tuple(rules)
-        self.by_root: dict[str, list[_Variant]] = {}
-        self._depth = max(nesting(rule.pattern) - 1 for rule in self._rules)
-        for rule in self._rules:
-            for pattern in rule.variants:
-                same, numbers = tuple(_same(pattern)), tuple(_numbers(pattern))
-                variant = _Variant(rule, pattern, same, numbers)
-                self.by_root.setdefault(pattern.kind.type_name, []).append(variant)
+        self._by_root: dict[str, list[Rule]] = {}
+        self._depth = 0
+        for rule in rules:
+            self._by_root.setdefault(rule.root, []).append(rule)
+            self._depth = max(self._depth, nesting(rule.pattern) - 1)
 
     def apply(self, graph: StepGraph) -> None:
-        """Apply the rules to a step."""
-        types = graph.types
-        roots = {each.root for each in self._rules if each.types <= types}
+        """Apply the rules to a step, again where they made ops that more of them ask for."""
+        roots: set[str] = set()
         known: KnownNumbers = {}
-        if roots:
+        while more := self._roots_of(graph.types) - roots:
+            roots |= more
             graph.rewrite(lambda node: self._replacement(node, graph, known), roots, self._depth)
+
+    def _roots_of(self, types: Set[str]) -> set[str]:
+        """The ops of a step that rules may begin at, whose other ops the step has as well."""
+        found = self._by_root.keys() & types
+        return {root for root in found if any(r.types <= types for r in self._by_root[root])}
+
+    @memoized(1_024)  # only the roots that steps have
+    def variants(self, root: str) -> list[_Variant]:
+        """The rules of a root, in each order of the operands of commutative ops."""
+        return [
+            _Variant(rule, pattern, tuple(_same(pattern)), tuple(_numbers(pattern)))
+            for rule in self._by_root[root]
+            for pattern in orders(rule.pattern)
+        ]
 
     def _replacement(
         self, node: Node, graph: StepGraph, known: KnownNumbers
@@ -91,7 +111,7 @@ def _are_numbers(
 @memoized(4_096)
 def _candidates(index: RuleIndex, root: str, types: tuple[str, ...]) -> list[_Variant]:
     """The rules that may match a node, by its type and those of its inputs."""
-    return [each for each in index.by_root[root] if _may_match(each.pattern, types)]
+    return [each for each in index.variants(root) if _may_match(each.pattern, types)]
 
 
 def _may_match(pattern: Apply, types: tuple[str, ...]) -> bool:
@@ -184,6 +204,9 @@ def _matches(
 
 
 def _binds_attributes(pattern: Apply, node: Node, bound: Bindings) -> bool:
+    every = pattern.attributes.get(EVERY)
+    if every is not None:
+        return bound.setdefault(every.name, node.op.attributes) == node.op.attributes
     for name, value in node.op.__dict__.items():
         wanted = pattern.attributes.get(name, pattern.kind.fields[name])
         if isinstance(wanted, Symbol):

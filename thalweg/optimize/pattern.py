@@ -109,7 +109,8 @@ class Apply(Expression):
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:
-        named = [f"{name}={value}" for name, value in self.attributes.items()]
+        given = self.attributes.items()
+        named = [f"**{value}" if name == EVERY else f"{name}={value}" for name, value in given]
         return f"{self.kind.type_name}({', '.join([*map(str, self.inputs), *named])})"
 
 
@@ -144,6 +145,16 @@ def const(symbol: Expression) -> Constant:
     return Constant(cast("Symbol", symbol))
 
 
+#: The name under which a pattern has the symbol of all attributes.
+EVERY = "*"
+
+
+def every(symbol: Any) -> dict[str, Any]:
+    """All attributes of an op, whatever they are, bound to a symbol: `op.Conv2D(x, w, **every(a))`.
+    A replacement passes them on: `op.Conv2D(x, w, **a)`."""
+    return {EVERY: symbol}
+
+
 def _expression(value: Operand) -> Expression:
     return value if isinstance(value, Expression) else Literal(value)
 
@@ -166,19 +177,20 @@ def parameters(function: SymbolFunction) -> list[str]:
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def orders(pattern: Expression) -> Iterator[Expression]:
+def orders(pattern: Apply) -> Iterator[Apply]:
     """A pattern with the operands of commutative ops in each order."""
-    if not isinstance(pattern, Apply):
-        yield pattern
-        return
     seen: set[str] = set()
-    for inputs in product(*[list(orders(each)) for each in pattern.inputs]):
+    for inputs in product(*map(_orders, pattern.inputs)):
         both = [inputs, inputs[::-1]] if _is_commutative(pattern) else [inputs]
         for each in both:
             made = Apply(pattern.kind, each, pattern.attributes)
             if str(made) not in seen:
                 seen.add(str(made))
                 yield made
+
+
+def _orders(pattern: Expression) -> list[Expression]:
+    return [*orders(pattern)] if isinstance(pattern, Apply) else [pattern]
 
 
 def _is_commutative(pattern: Apply) -> bool:

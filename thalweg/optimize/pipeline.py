@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
 from thalweg.control.liveness import CONTROL_TYPES
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
+from thalweg.ir.target import Target
 from thalweg.ops.core.basic import Identity
 from thalweg.optimize import verify
 from thalweg.optimize.custom import run_custom_passes, run_custom_rules
@@ -259,6 +261,7 @@ def optimize(
     devices: Mapping[Node, str] | None = None,
     switches: OptimizerSwitches = DEFAULT,
     watch: Watch | None = None,
+    processors: Mapping[str, Target] = MappingProxyType({}),
 ) -> OptimizedStep:
     """A pruned step, computed with less. Its feeds stay what they are.
 
@@ -270,13 +273,14 @@ def optimize(
         devices: where the nodes run, if that is not one device.
         switches: which passes run.
         watch: is told of the step before the passes, and after each that changed it.
+        processors: those of the devices, by name; where that is one device, by "".
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
     passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
     passes = nested([each for each in passes if each.name not in switches.without])
     with gc_paused():
-        graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices)
+        graph = StepGraph(nodes, fetches, targets, frozenset(feeds), devices, processors)
         reports = tuple(run_passes(graph, passes, watch))
     if not graph.is_changed:
         return OptimizedStep(nodes, fetches, targets, reports)

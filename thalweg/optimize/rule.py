@@ -26,7 +26,6 @@ from thalweg.optimize.pattern import (
     Symbol,
     SymbolFunction,
     applications,
-    orders,
     parameters,
     traced,
 )
@@ -77,11 +76,6 @@ class Rule:
     sample: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False)
     #: its results are the same wherever those of the pattern are finite: it is more stable
     stabilises: bool = False
-
-    @cached_property
-    def variants(self) -> list[Apply]:
-        """The pattern with the operands of commutative ops in each order."""
-        return [each for each in orders(self.pattern) if isinstance(each, Apply)]
 
     @cached_property
     def dropped(self) -> frozenset[str]:

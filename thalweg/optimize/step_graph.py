@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from thalweg.control.liveness import Needs
@@ -17,12 +18,15 @@ from thalweg.graph.analysis.effects import NO_FOOTPRINT
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
+from thalweg.ir.target import Target
 from thalweg.optimize.workspace import Workspace
 
 Rewrite = Callable[[Node], "Sequence[Tensor] | None"]
 
 _MAX_REWRITES = 16  # of one node in one pass: rules that undo each other end here
 _MAX_REPEATS = 8  # of a pass over what it changed itself
+_SERVER = Target(name="server", vector_bytes=64)
+_UNKNOWN_GPU = Target(name="gpu", layout_times=None)
 _MAX_INPUTS = 16  # of a node that is brought up to date at once: others are when they are looked at
 
 
@@ -36,6 +40,7 @@ class StepGraph:
         feeds: the tensors whose values are given.
         devices: where nodes of the user's run, if that is not one device: no rewrite crosses the
             borders.
+        processors: those of the devices, by name; one that is not known is taken for a server's.
     """
 
     def __init__(
@@ -45,10 +50,11 @@ class StepGraph:
         targets: Iterable[Node] = (),
         feeds: frozenset[Tensor] = frozenset(),
         devices: Mapping[Node, str] | None = None,
+        processors: Mapping[str, Target] = MappingProxyType({}),
     ) -> None:
         self.workspace = Workspace()
         self.feeds = feeds
-        self.devices = devices
+        self.devices, self.processors = devices, processors
         #: how often each rule fired, and for which nodes of the user's, in the pass that runs
         self.fired: Counter[str] = Counter()
         self.fired_for: list[tuple[str, Node]] = []
@@ -166,6 +172,11 @@ class StepGraph:
     def device(self, node: Node) -> str:
         """Where a node runs, where that makes a difference."""
         return "" if self.devices is None else self.devices.get(node.original, "")
+
+    def target(self, node: Node) -> Target:
+        """The processor that a node runs on."""
+        name = self.device(node)
+        return self.processors.get(name, _UNKNOWN_GPU if "GPU" in name else _SERVER)
 
     @cached_property
     def _after_effects(self) -> set[Node]:

@@ -15,12 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, Self, TypeVar
 from weakref import WeakValueDictionary
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_PART = 64  # of a full cache, this part is let go at once
 
 
 class Cache(NamedTuple):
@@ -33,7 +37,8 @@ class Cache(NamedTuple):
 
 
 class Bounded(dict[K, V]):
-    """A dictionary of at most `limit` entries. When it is full, those that were put in first go."""
+    """A dictionary of at most `limit` entries. When it is full, those that were put in first go,
+    of a large one some at once."""
 
     __slots__ = ("__weakref__", "limit", "name")
 
@@ -47,7 +52,7 @@ class Bounded(dict[K, V]):
         super().__setitem__(key, value)
         # After the entry, not before it: of threads that add at once, the last one trims.
         while len(self) > self.limit:
-            self._drop_oldest()
+            self._drop_oldest()  # many at once: to find the first, all that went before are passed
 
     def setdefault(self, key: K, default: V) -> V:
         """The entry of a key, which is made if there is none."""
@@ -69,11 +74,14 @@ class Bounded(dict[K, V]):
         super().__setitem__(key, self.pop(key))
 
     def _drop_oldest(self) -> None:
-        """Remove the oldest entry; another thread may do so at the same time."""
+        """Remove the oldest entries, one or a small part of all; another thread may do so at the
+        same time."""
         try:
-            self.pop(next(iter(self)), None)
-        except (RuntimeError, StopIteration):
+            oldest = [*islice(self, 1 + self.limit // _PART)]
+        except RuntimeError:
             return
+        for key in oldest:
+            self.pop(key, None)
 
 
 def memoized(limit: int) -> Callable[[F], F]:

@@ -143,7 +143,7 @@ class Executable:
         except AttributeError:  # a number
             shapes = tuple([np.shape(array) for array in arrays])
         program = self.programs.get(shapes)
-        if program is None and not self._is_rare(shapes):
+        if program is None and shapes not in self._partly_compiled and not self._is_rare(shapes):
             program = self.compile(shapes, cells)
         results = None if program is None else program(context, arrays, cells, deliver)
         if results is not None:
@@ -157,7 +157,7 @@ class Executable:
         if len(self.programs) < _PROGRAMS_AT_ONCE or not self._is_small:
             return False
         self._sightings[shapes] = count = self._sightings.get(shapes, 0) + 1
-        return count <= _SIGHTINGS and shapes not in self._partly_compiled
+        return count <= _SIGHTINGS
 
     def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The outputs for each of the rows that some values have; None if native code cannot."""

@@ -32,22 +32,19 @@ def list_local_devices(session_config: protos.ConfigProto | None = None) -> list
 
     Returns:
         For each device its `name`, `device_type`, `memory_limit` in bytes and
-        `physical_device_desc`; the names are those of sessions without a cluster.
+        `physical_device_desc`; the names are those in this process, without job and task.
 
     Example:
         >>> devices = tf.python.client.device_lib.list_local_devices()
-        >>> devices[0].device_type, devices[0].memory_limit > 0
-        ('CPU', True)
+        >>> devices[0].name, devices[0].device_type, devices[0].memory_limit > 0
+        ('/device:CPU:0', 'CPU', True)
     """
     options = session_options(session_config)
     found: Any = local_devices(options.device_count, options.threads, gpus=options.gpus)
-    return [
-        LocalDevice(
-            device.name,
-            DeviceSpec.from_string(device.name).device_type or "",
-            device.memory_limit,
-            device.description,
-            device.capability,
-        )
-        for device in found
-    ]
+    return [_described(device, DeviceSpec.from_string(device.name)) for device in found]
+
+
+def _described(device: Any, spec: DeviceSpec) -> LocalDevice:
+    name = f"/device:{spec.device_type}:{spec.device_index}"
+    hardware = device.memory_limit, device.description, device.capability
+    return LocalDevice(name, spec.device_type or "", *hardware)

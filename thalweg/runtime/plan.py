@@ -12,12 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from thalweg.control.liveness import needed
 from thalweg.device.device import Device
 from thalweg.graph.analysis.order import Order, step_order, touches_state
 from thalweg.graph.node import Node, Tensor
+from thalweg.ir.target import Target
 from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.optimize.options import DEFAULT, OptimizerSwitches
@@ -152,7 +154,8 @@ def plan(
     placement = placer.place(nodes)
     passes: tuple[PassReport, ...] = ()
     if compiled and switches.enabled:
-        step, nodes, placement, passes = optimized(step, nodes, placement, switches)
+        processors = {device.name: device.target for device in devices}
+        step, nodes, placement, passes = optimized(step, nodes, placement, switches, processors)
     order = step_order(nodes, step.feeds)
     used = _used(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
@@ -167,15 +170,23 @@ def plan(
 
 
 def optimized(
-    step: Step, nodes: Sequence[Node], placement: Placement, switches: OptimizerSwitches
+    step: Step,
+    nodes: Sequence[Node],
+    placement: Placement,
+    switches: OptimizerSwitches,
+    processors: Mapping[str, Target] = MappingProxyType({}),
 ) -> tuple[Step, Sequence[Node], Placement, tuple[PassReport, ...]]:
     """A placed step after the optimiser's passes. It is placed before: a node of the user's graph
-    has one device in all steps of a session, and what is made for it goes there."""
+    has one device in all steps of a session, and what is made for it goes there. `processors` are
+    those of the devices, as far as they are known here."""
     if has_primitives(nodes):  # a cycle, whose order is the executor's
         return step, nodes, placement, ()
     used = {*placement.values()}
     is_host = len(used) <= 1 and all("CPU" in name for name in used)
-    done = optimize(nodes, *step, None if is_host else placement, switches)
+    if is_host and used and (name := used.pop()) in processors:
+        processors = {"": processors[name]}
+    devices = None if is_host else placement
+    done = optimize(nodes, *step, devices, switches, processors=processors)
     if done.nodes is not nodes:
         step = Step(done.fetches, done.targets, step.feeds)
         placement = _placed_again(done.nodes, placement)

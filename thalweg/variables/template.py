@@ -68,8 +68,8 @@ class Template:
         self._origin = traceback.format_stack(limit=3)[0]
         self._scope: VariableScope | None = None
         self._was_called = False
-        if create_scope_now:
-            with self._new_scope() as self._scope:
+        if create_scope_now:  # of variables alone: each call opens a name scope
+            with self._new_scope(auxiliary_name_scope=False) as self._scope:
                 pass
 
     @property
@@ -106,8 +106,13 @@ class Template:
 
     variables = global_variables
 
-    def _new_scope(self) -> variable_scope:
-        return variable_scope(self._unique_name, self._name, custom_getter=self._custom_getter)
+    def _new_scope(self, auxiliary_name_scope: bool = True) -> variable_scope:
+        return variable_scope(
+            self._unique_name,
+            self._name,
+            custom_getter=self._custom_getter,
+            auxiliary_name_scope=auxiliary_name_scope,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         first, self._was_called = not self._was_called, True

@@ -156,9 +156,12 @@ class Variable(metaclass=MadeByCreators):
     _initializer_op: Node
     _initial_value: Tensor | None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
-        """Eager code has variables of a kind of its own."""
-        return object.__new__(variable_class[0](cls))
+    def __new__(cls, *args: Any, use_resource: bool | None = None, **kwargs: Any) -> Variable:
+        """Resources have a class of their own, and so have the variables of eager code."""
+        if use_resource is None:
+            use_resource = resource_variables_enabled()
+        kind = ResourceVariable if use_resource and cls is Variable else cls
+        return object.__new__(variable_class[0](kind))
 
     def __init__(
         self,
@@ -182,7 +185,6 @@ class Variable(metaclass=MadeByCreators):
         self._save_slice_info: SaveSliceInfo | None = None
         self._constraint = constraint
         self._trainable = trainable is None or bool(trainable)
-        self._is_resource = resource_variables_enabled() if use_resource is None else use_resource
         self.synchronization = synchronization
         self.aggregation = aggregation
         if variable_def is not None:
@@ -229,7 +231,7 @@ class Variable(metaclass=MadeByCreators):
                 _buffer_shape(value, validate, shape),
                 value.dtype,
                 name=scope,
-                is_resource=self._is_resource,
+                is_resource=isinstance(self, ResourceVariable),
             )
             self._initializer_op = state.assign(self._variable, value, validate_shape=validate).op
             with self._reading_device():
@@ -690,6 +692,13 @@ def is_tensor(x: object) -> bool:
     return isinstance(x, Tensor | SparseTensor | IndexedSlices | Variable)
 
 
-#: Variables with and without `use_resource` are of one kind here; this is the other kind's name.
-ResourceVariable = Variable
+class ResourceVariable(Variable):
+    """A variable whose reads give the value of that moment of the step: `use_resource=True`."""
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the value."""
+        return self._variable.dtype.base_dtype
+
+
 publish_value("VariableV1", Variable)

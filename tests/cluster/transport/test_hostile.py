@@ -259,10 +259,10 @@ def test_who_connects_to_another_version_raises_which(endpoint: MakeEndpoint):
     peer = client.peer(f"127.0.0.1:{port}", LONG)
     route, _ = old.recv_multipart()
     answer = wire.write(Message(Kind.REFUSED))
-    answer[4] = 3
+    answer[4] = 9
     old.send_multipart([route, bytes(answer)])
     with pytest.raises(
-        errors.FailedPreconditionError, match=rf"version 3 .* version {wire.VERSION}"
+        errors.FailedPreconditionError, match=rf"version 9 .* version {wire.VERSION}"
     ):
         ask(peer)
     context.destroy(0)

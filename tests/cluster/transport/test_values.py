@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,8 @@ import pytest
 
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, ask
 from thalweg import errors
-from thalweg.cluster.transport import parcels, streams
+from thalweg.cluster.transport import handshake, parcels, streams
+from thalweg.cluster.transport.bulk import BulkSocket
 from thalweg.cluster.transport.peer import Peer
 from thalweg.cluster.wire import Kind, Message
 
@@ -104,40 +106,64 @@ def test_values_go_in_chunks_where_the_peer_keeps_all_shared_memory(
     assert [int(value[-1]) for value in kept] == list(range(8))
 
 
-def test_small_messages_overtake_large_values_whose_receiver_is_slow(endpoint: MakeEndpoint):
-    """The window is full and the sender waits, but nothing else does."""
+class Stalled:
+    """A receiver that takes chunks late: over a connection of their own it does not read, and over
+    that of messages the sender is not told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, has_bulk: bool) -> None:
+        self.began, self._goes_on = threading.Event(), threading.Event()
+        fill, give = BulkSocket.receive_into, streams.Window.give
+
+        def stall() -> None:
+            self.began.set()
+            self._goes_on.wait(LONG)
+
+        def fill_late(bulk: BulkSocket, memory: memoryview) -> None:
+            if memory.nbytes == streams.CHUNK:
+                stall()
+            fill(bulk, memory)
+
+        def give_late(window: streams.Window, nbytes: int) -> None:
+            threading.Thread(target=lambda: (stall(), give(window, nbytes))).start()
+
+        monkeypatch.setattr(handshake.Identity, "takes_bulk", has_bulk)
+        monkeypatch.setattr(BulkSocket, "receive_into", fill_late)
+        monkeypatch.setattr(streams.Window, "give", give_late)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+@pytest.fixture(params=[True, False], ids=["bulk", "control"])
+def stalled(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Stalled]:
+    made = Stalled(monkeypatch, request.param)
+    yield made
+    made.go_on()
+
+
+def test_small_messages_overtake_large_values_whose_receiver_is_slow(
+    stalled: Stalled, endpoint: MakeEndpoint
+):
+    """The sender waits, but nothing else does."""
     server, client = endpoint(shares_memory=False), endpoint(None)
     peer = client.peer(server.address)
     ask(peer)
-    stalled = threading.Event()
-    give = peer._window.give
-
-    def stall(nbytes: int) -> None:
-        stalled.set()
-        pending.append(nbytes)
-
-    pending = list[int]()
-    peer._window.give = stall  # the receiver takes chunks, but the sender is not told
     large = np.zeros(4 * streams.WINDOW, np.uint8)
     sender = threading.Thread(target=peer.send, args=(Message(Kind.TENSOR, 1, {}, [large]),))
     sender.start()
-    assert stalled.wait(LONG)
+    assert stalled.began.wait(LONG)
     assert ask(peer).kind is Kind.DONE
     assert sender.is_alive() and server.handler.messages.empty()
-    peer._window.give = give
-    for nbytes in pending:
-        give(nbytes)
+    stalled.go_on()
     assert server.handler.messages.get(timeout=LONG)[1].values[0].nbytes == large.nbytes
     sender.join(LONG)
 
 
-def test_who_waits_to_send_is_told_when_the_peer_goes(endpoint: MakeEndpoint):
+def test_who_waits_to_send_is_told_when_the_peer_goes(stalled: Stalled, endpoint: MakeEndpoint):
     server, client = endpoint(shares_memory=False), endpoint(None)
     peer = client.peer(server.address)
     ask(peer)
     outcome = list[Exception]()
-    stalled = threading.Event()
-    peer._window.give = lambda nbytes: stalled.set()
 
     def send() -> None:
         try:
@@ -147,8 +173,9 @@ def test_who_waits_to_send_is_told_when_the_peer_goes(endpoint: MakeEndpoint):
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert stalled.wait(LONG)
+    assert stalled.began.wait(LONG)
     server.close()
+    stalled.go_on()
     sender.join(LONG)
     assert len(outcome) == 1
 

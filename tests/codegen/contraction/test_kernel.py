@@ -400,6 +400,26 @@ def test_merged_variables_are_replaced_in_the_places_of_stores():
     assert made.stores[0].offset.parts[0].offset == Affine(0, {made.rows[0]: 1})
 
 
+def test_taps_that_bounds_leave_out_are_no_terms():
+    """Of a window over every second element, a phase has the taps of one parity."""
+    i, c, j, k = (
+        Variable(extent, name) for extent, name in zip((9, 8, 2, 16), "icjk", strict=True)
+    )
+    x, w = argument(0, np.float32, (9, 16)), argument(1, np.float32, (3, 16, 8))
+    y = argument(2, np.float32, (9, 8), True)
+    places = Affine(0, {i: 16, j: -16, k: 1}), Affine(0, {j: 2 * 128, k: 8, c: 1})
+    bounds = (0, Affine(0, {i: 1, j: -1}), 9), (0, Affine(0, {j: 2}), 2)
+    made = simplified(
+        Contraction(
+            (x, w, y), (), (i,), (c,), (j, k), Access(element(x, places[0]), bounds),
+            Access(element(w, places[1]), bounds[1:]), np.dtype(np.float32),
+            (Store(y, (i, c), Affine(0, {i: 8, c: 1}), SUM),),
+        )
+    )  # fmt: skip
+    assert [v.extent for v in made.reduced] == [16]
+    assert not made.a.bounds and not made.b.bounds
+
+
 # Dynamic extents
 
 

@@ -170,3 +170,19 @@ def test_long_rows_are_read_once(columns: int, dtype: str, is_online: bool) -> N
             total = np.exp(exact - largest[:, None]).sum(1)
         np.testing.assert_array_equal(arrays[1], largest.astype(np.float32))
         np.testing.assert_allclose(arrays[2], total, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "team"), [(512, 8), (510, 32)])
+@pytest.mark.parametrize("kind", ["sum", "argmax"])
+def test_short_rows_have_a_part_of_a_warp(kind: str, rows: int, team: int) -> None:
+    """Unless some warp would have fewer rows than others."""
+    kernel = reduction((rows, 64), 1, kind, np.dtype("bfloat16"))
+    assert mapping_of(simplest(kernel), emulated(), True).team == team
+    agree(kernel, arrays_of(kernel))
+
+
+def test_parts_of_columns_are_even() -> None:
+    """Threads take the rows of a part several at a time, and none alone."""
+    kernel = reduction((8192, 768), 0, "sum", np.dtype("bfloat16"))
+    shapes = launch_shapes(kernel, CudaTarget(), aligned=True)
+    assert shapes[0].grid == (3, 64, 1)  # of 16 rows at once: 8 for each thread

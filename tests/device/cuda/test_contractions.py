@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.codegen.contraction.contractions import matmul
 from tests.codegen.cuda.contraction.products import narrow_product
 from tests.codegen.cuda.contraction.test_assembly import BFLOAT16, COPIED, WINDOWS
+from thalweg.codegen.contraction import tune as kept
+from thalweg.codegen.contraction.tune import Winners
+from thalweg.codegen.cuda.contraction import kernel as contraction
 from thalweg.codegen.cuda.contraction.kernel import emit_contraction
+from thalweg.codegen.cuda.contraction.plan import schedules
+from thalweg.codegen.cuda.contraction.problem import problem_of
+from thalweg.codegen.cuda.contraction.schedule import Schedule
+from thalweg.codegen.cuda.contraction.tune import keep_schedule
 from thalweg.codegen.cuda.target import emulated
+from thalweg.device.cuda import kernels
 from thalweg.device.cuda.kernels import Image
 from thalweg.ir.dynamic import dynamic
+from thalweg.platform.disk_cache import Disk
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +58,36 @@ def test_a_dense_layer(dtype: str) -> None:
     np.testing.assert_allclose(gpu, cpu, rtol=2e-2, atol=0.1)
 
 
+@pytest.mark.parametrize("transposed", ["", "b"])
+def test_a_convolution_of_shortened_numbers(
+    transposed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Operands are transposed in shared memory, or before into scratch memory of the step."""
+    monkeypatch.setitem(kept._process, "winners", Winners(Disk(tmp_path)))
+    found: list[Schedule] = []
+
+    def chosen(kernel: Any, target: Any) -> Schedule | None:
+        worth = [s for s in schedules(problem_of(kernel), target, 100) if s.unit == "wgmma"]
+        found.append(next((s for s in worth if s.transposed == transposed), worth[0]))
+        return found[-1]
+
+    keep_schedule(matmul(2, 2, 2), emulated(), Schedule("cores", 1, 1, 1, 1, 1))  # a state
+    for module in (contraction, kernels):
+        monkeypatch.setattr(module, "tuned_schedule", chosen)
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    try:
+        check_convolution("float32")
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+    assert any(s.transposed or s.rewritten for s in found)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_convolution_and_its_gradients(dtype: str) -> None:
+    check_convolution(dtype)
+
+
+def check_convolution(dtype: str) -> None:
     def gradients(x: Any, f: Any) -> Any:
         x, f = (tf.cast(t, dtype) for t in (x, f))
         f = tf.reshape(f, [3, 3, 64, 64])

@@ -16,7 +16,7 @@ import thalweg as tf
 from tests.codegen.cuda.sessions import emulated_kernels, run
 from tests.lower.programs import lowered, use_target
 from thalweg.codegen.cuda.target import emulated
-from thalweg.ir.kernel import Contraction
+from thalweg.ir.kernel import Contraction, Loops
 from thalweg.lower.lowering import Lowered
 
 ROWS, WIDTH = 64, 96
@@ -88,3 +88,21 @@ def test_updates_come_before_nests_that_have_checks(monkeypatch: pytest.MonkeyPa
     assert len(early.checked) == len(late.checked) > 0
     checks = [n for n, each in enumerate(early.launches) if getattr(each.kernel, "checks", ())]
     assert max(checks) < len(early.launches) - first_update(early)  # all before any update
+
+
+def test_a_row_of_a_layer_norms_gradient_is_read_once() -> None:
+    """What is reduced of a row is computed where it is reduced, and stored nowhere."""
+    x = tf.placeholder(tf.bfloat16, [256, WIDTH])
+    mean, variance = tf.nn.moments(x, [-1], keep_dims=True)
+    scale, offset = weight("scale", WIDTH), weight("offset", WIDTH)
+    y = tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-5)
+    (slope,) = tf.gradients(tf.reduce_sum(tf.cast(tf.sin(y), tf.float32)), [x])
+    given = np.random.default_rng(0).standard_normal((256, WIDTH)).astype(ml_dtypes.bfloat16)
+    with emulated_kernels() as machine:
+        found = run(slope, {x: given}).astype(np.float32)
+    stored = [
+        s.buffer for kernel in machine.ran for s in kernel.stores if isinstance(kernel, Loops)
+    ]
+    assert not any(b.size == given.size and b.dtype == np.float32 for b in stored)
+    wanted = run(slope, {x: given}).astype(np.float32)
+    assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()

@@ -155,3 +155,11 @@ def test_a_guaranteed_constant_is_one_for_gradients_too() -> None:
     with tf.Graph().as_default():
         x = tf.constant(X)
         assert tf.gradients(tf.guarantee_const(x), x) == [None]
+
+
+def test_a_constant_that_no_graph_can_be_written_with() -> None:
+    large = np.broadcast_to(np.float32(1), [1 << 29])  # takes no memory
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=rf"2GB.*'Const'.*{__file__}:\d+"):
+        tf.constant(large)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="2GB"):
+        tf.reduce_sum(large)

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from thalweg.cluster.transport import sealing
 from thalweg.cluster.transport.handshake import Identity
 from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.listener import Listener
@@ -85,7 +86,9 @@ class Endpoint:
     def _open(self, bind: str | None) -> None:
         self._listener = self._listen(bind) if bind is not None else None
         probe = self._probe.fields() if self._probe else None
-        self._identity = Identity(self.address, self.incarnation, probe)
+        is_secret = self._security.is_on
+        takes_bulk = not is_secret or sealing.is_available()
+        self._identity = Identity(self.address, self.incarnation, probe, is_secret, takes_bulk)
         if self._listener:
             self._listener.open(self._identity)
         self.loop.later(_TRIM_EVERY, self._trim)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from thalweg import errors
+from thalweg.cluster.transport.bulk import Offer
+from thalweg.cluster.transport.sealing import Keys
 from thalweg.cluster.transport.shared_memory import mappable_process
 from thalweg.cluster.wire import Kind, Letter, Message, WireError
 from thalweg.version import __version__
@@ -22,18 +24,20 @@ class Identity(NamedTuple):
     address: str  # where it listens; "" where it does not
     incarnation: int  # which of the processes that there were at this address
     probe: Mapping[str, Any] | None  # whether its memory can be mapped; None: nor does it map
+    is_secret: bool  # nobody else reads what is told to it: the cluster has a key
+    takes_bulk: bool  # whether it can have connections for chunks
 
     def hello(self, replaces: int = 0) -> Message:
         """The first message to a process that this one connects to; `replaces` is the session of
         its former connection there, which the other may not know to be gone."""
         return Message(Kind.HELLO, 0, self._told() | {"replaces": replaces})
 
-    def welcome(self, hello: Greeting, local: str | None) -> Message:
-        """The answer to it; `local` is the name of this endpoint's socket within the host."""
+    def welcome(self, hello: Greeting, local: str | None, bulk: Offer | None) -> Message:
+        """The answer to it; `local` is the name of this endpoint's socket within the host, `bulk`
+        where to connect to for chunks."""
         is_local = hello.process is not None
-        return Message(
-            Kind.WELCOME, 0, self._told() | {"maps": is_local, "local": local if is_local else None}
-        )
+        more = {"maps": is_local, "local": local if is_local else None, "bulk": bulk}
+        return Message(Kind.WELCOME, 0, self._told() | more)
 
     def read(self, letter: Letter) -> Greeting:
         """What the HELLO or WELCOME of another endpoint says to this one."""
@@ -46,7 +50,19 @@ class Identity(NamedTuple):
             fields.get("maps") is True,
             field(fields, "local", str) if self.probe and fields.get("local") else None,
             field(fields, "replaces", int) if fields.get("replaces") else 0,
+            fields.get("takes_bulk") is True,
+            self._offer(fields.get("bulk")),
         )
+
+    def _offer(self, told: Any) -> Offer | None:
+        """What a WELCOME says of a connection for chunks, if this process can have it."""
+        match told:
+            case [int(port), int(ticket), None] if not self.is_secret:
+                return Offer(port, ticket, None)
+            case [int(port), int(ticket), [str(outgoing), str(incoming)]] if self.takes_bulk:
+                return Offer(port, ticket, Keys(outgoing, incoming))
+            case _:
+                return None
 
     def _told(self) -> dict[str, Any]:
         name = self.address or f"{socket.gethostname()} (client, process {os.getpid()})"
@@ -55,6 +71,7 @@ class Identity(NamedTuple):
             "address": name,
             "incarnation": self.incarnation,
             "probe": self.probe,
+            "takes_bulk": self.takes_bulk,
         }
 
 
@@ -67,6 +84,8 @@ class Greeting(NamedTuple):
     maps: bool  # whether it can map that of this process; in a WELCOME
     local: str | None  # the name of its socket within the host; in a WELCOME
     replaces: int = 0  # the session of a former connection of the same process; in a HELLO
+    takes_bulk: bool = False  # whether it can have connections for chunks
+    bulk: Offer | None = None  # where it expects one; in a WELCOME
 
     @property
     def listens(self) -> bool:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
+from thalweg.cluster.transport.bulk import BulkListener, BulkSocket, Offer
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.handshake import Greeting, Identity
 from thalweg.cluster.transport.local import LocalListener, LocalSocket
 from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
+from thalweg.cluster.transport.sealing import Keys
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
 from thalweg.cluster.wire import Kind, Letter, WireError
 
@@ -30,7 +32,8 @@ class Inbound(Peer):
     ) -> None:
         super().__init__(surroundings, hello.address)
         self.incarnation = hello.incarnation
-        self.routes = [route]
+        self.route = route
+        self.offer: Offer | None = None  # of a connection for chunks
         self.session = secrets.randbits(_SESSION_BITS) | 1
         self._listener = listener
         self._process = hello.process
@@ -50,12 +53,18 @@ class Inbound(Peer):
         """Whether it is the process that says HELLO."""
         return self.incarnation == hello.incarnation
 
-    def attach(self, route: bytes, letter: Letter) -> Channel:
-        """A second connection of its, for chunks."""
-        self.routes.append(route)
-        self._bulk = Channel(partial(self._listener.send, route), self.session)
-        self._bulk.check(letter)
-        return self._bulk
+    def attach_bulk(self, bulk: BulkSocket, letter: Letter) -> None:
+        """A connection of its for chunks, which the calling thread reads from until it ends."""
+        channel = Channel(bulk.send, self.session)
+        try:
+            channel.check(letter)
+        except WireError as error:
+            bulk.free()
+            reason = str(error)
+            self._surroundings.loop.call(lambda: self._surroundings.refuse(reason))
+        else:
+            self._bulk_socket, self._bulk = bulk, channel
+            self._read_bulk(bulk, channel)
 
     def attach_local(self, local: LocalSocket, letter: Letter) -> None:
         """A connection of its within the host."""
@@ -64,7 +73,7 @@ class Inbound(Peer):
         self._go_local(local, self.session).check(letter)
 
     def _write(self, *frames: Any) -> bool:
-        return self._listener.send(self.routes[0], *frames)
+        return self._listener.send(self.route, *frames)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._listener.forget(self)
@@ -96,6 +105,8 @@ class Listener:
         self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
         self._identity: Identity | None = None
         self._local: LocalListener | None = None
+        self._host = host
+        self._bulk: BulkListener | None = None  # from the first peer of another host on
         self.address = self._socket.bind(host, port)
 
     def open(self, identity: Identity) -> None:
@@ -117,14 +128,16 @@ class Listener:
     def close(self, linger_ms: int) -> None:
         """Accept no more."""
         self._socket.close(linger_ms)
-        if self._local is not None:
-            self._local.close()
+        for each in (self._local, self._bulk):
+            if each is not None:
+                each.close()
 
     def forget(self, peer: Inbound) -> None:
         """A peer is lost."""
         self._peers.pop(peer.session, None)
-        for route in peer.routes:
-            self._connections.pop(route, None)
+        self._connections.pop(peer.route, None)
+        if self._bulk is not None and peer.offer is not None:
+            self._bulk.withdraw(peer.offer)
 
     def _received(self, frames: list[zmq.Frame]) -> None:
         route, (frame, *data) = frames[0].bytes, frames[1:]
@@ -143,14 +156,10 @@ class Listener:
     def _open(self, route: bytes, letter: Letter, file: int) -> None:
         """The first message of a connection."""
         self._socket.read_events()  # that of the connection is older than what came over it
-        peer = self._peers.get(letter.session)
         if file not in self._files:
             raise WireError("a message of a connection that is gone")
         if letter.kind is Kind.HELLO:
             self._hello(route, letter, file)
-        elif letter.kind is Kind.ATTACH and peer is not None:
-            self._connections[route] = _Connection(peer, peer.attach(route, letter))
-            self._files[file] = peer
         else:
             text = "this task does not know the connection: it was started again"
             self._refuse(route, errors.AbortedError(None, None, text))
@@ -167,7 +176,20 @@ class Listener:
             each.lose(unavailable(each.address, "it connected again"))
         self._peers[peer.session] = peer
         self._connections[route] = _Connection(peer, peer.control)
-        peer.welcome(self._identity.welcome(hello, self._local.name if self._local else None))
+        local = self._local.name if self._local else None
+        peer.offer = self._offered(self._identity, hello, peer)
+        peer.welcome(self._identity.welcome(hello, local, peer.offer))
+
+    def _offered(self, identity: Identity, hello: Greeting, peer: Inbound) -> Offer | None:
+        """A connection for chunks, for a peer that shares no memory."""
+        if hello.process is not None or not (hello.takes_bulk and identity.takes_bulk):
+            return None
+        loop, refuse = self._surroundings.loop, self._surroundings.refuse
+        try:
+            self._bulk = self._bulk or BulkListener(loop, self._host, refuse)
+        except OSError:
+            return None
+        return self._bulk.offer(Keys.new() if identity.is_secret else None, peer.attach_bulk)
 
     def _replaced(self, hello: Greeting) -> list[Inbound]:
         """Peers that are gone, though no silence has told of it yet: a process that connects again

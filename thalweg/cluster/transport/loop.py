@@ -43,6 +43,7 @@ class Loop:
         self._ending = threading.Lock()  # nobody writes to a descriptor that is closed
         self.watch(self._wakeup, self._clear_wakeup)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._ident = 0  # of the thread, once it runs
 
     def start(self) -> None:
         """Begin to call back."""
@@ -51,7 +52,7 @@ class Loop:
     @property
     def is_current(self) -> bool:
         """Whether this is the I/O thread."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._ident
 
     def watch(self, file: int, readable: Callback) -> None:
         """Call back while a file descriptor is readable."""
@@ -85,14 +86,15 @@ class Loop:
 
     def _run(self) -> None:
         _wake_without_preempting()
-        poll, callbacks = self._epoll.poll, self._callbacks
+        self._ident = threading.get_ident()
+        poll, callbacks, timers = self._epoll.poll, self._callbacks, self._timers
         while not self._stopped:
             for file, _ in poll(self._timeout()):
                 guarded(callbacks.get(file, _nothing))
             self._advance()
             if self._calls:
                 self._run_calls()
-            if self._timers:
+            if timers and timers[0][0] <= self._now:
                 self._run_timers()
         self._epoll.close()
         with self._ending:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
+from thalweg.cluster.transport.bulk import Offer
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.local import connect
 from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
 from thalweg.cluster.wire import Kind, Letter, Message, WireError
+from thalweg.platform import tf_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,10 +38,11 @@ class Outbound(Peer):
         replaces: int,
     ) -> None:
         super().__init__(surroundings, address)
-        self._make_socket, self._identity = make_socket, identity
+        self._identity = identity
         self._failed_handshakes = 0
-        self._bulk_socket: Socket | None = None
-        self._socket = self._new_socket(self._received)
+        self._is_bulk_settled = Event()  # there is a connection for chunks, or there is to be none
+        self._is_bulk_settled.set()
+        self._socket = Socket(surroundings.loop, make_socket(), self._received, self._happened)
         self._socket.connect(address)
         self._socket.send(wire.write(identity.hello(replaces)))
         self._socket.watch()  # from now on the I/O thread may lose this peer
@@ -49,16 +53,11 @@ class Outbound(Peer):
         """The number of its session; 0 before it is welcome."""
         return self._control.session
 
-    def _new_socket(self, received: Callable[[list[zmq.Frame]], None]) -> Socket:
-        return Socket(self._surroundings.loop, self._make_socket(), received, self._happened)
-
     def _write(self, *frames: Any) -> bool:
         return self._socket.send(*frames)
 
     def _disconnect(self, linger_ms: int) -> None:
         self._socket.close(linger_ms)
-        if self._bulk_socket is not None:
-            self._bulk_socket.close(linger_ms)
 
     def _give_up(self, patience: float) -> None:
         if not self._control.session:
@@ -66,10 +65,6 @@ class Outbound(Peer):
 
     def _received(self, frames: list[zmq.Frame]) -> None:
         self._read(self._control, frames)
-
-    def _received_bulk(self, frames: list[zmq.Frame]) -> None:
-        if self._bulk is not None:
-            self._read(self._bulk, frames)
 
     def _read(self, channel: Channel, frames: list[zmq.Frame]) -> None:
         try:
@@ -103,8 +98,10 @@ class Outbound(Peer):
         if welcome.local is not None:
             self._connect_local(welcome.local, session)
         self._post(wire.write(handshake.confirm(welcome)))
-        if not welcome.maps:
-            self._attach(session)
+        if welcome.bulk is not None:
+            self._is_bulk_settled.clear()
+            name, given = f"thalweg-cluster-bulk {self.address}", (welcome.bulk, session)
+            Thread(target=self._connect_bulk, args=given, name=name, daemon=True).start()
         self._become_ready()
 
     def _connect_local(self, name: str, session: int) -> None:
@@ -112,13 +109,23 @@ class Outbound(Peer):
         if local is not None:
             self._go_local(local, session).put(wire.write(Message(Kind.ATTACH)))
 
-    def _attach(self, session: int) -> None:
-        """Have a second connection for chunks."""
-        self._bulk_socket = self._new_socket(self._received_bulk)
-        self._bulk_socket.connect(self.address)
-        self._bulk_socket.watch()
-        self._bulk = Channel(self._bulk_socket.send, session)
-        self._bulk.put(wire.write(Message(Kind.ATTACH)))
+    def _connect_bulk(self, offer: Offer, session: int) -> None:
+        """Have a connection for chunks, if one can be made; on a thread of its own."""
+        try:
+            bulk = offer.connect(self.address.rpartition(":")[0])
+            channel = Channel(bulk.send, session)
+            channel.put(wire.write(Message(Kind.ATTACH)))
+            self._bulk_socket, self._bulk = bulk, channel
+        except (OSError, ValueError) as error:
+            tf_logging.debug("%s: no connection for chunks: %s", self.address, error)
+            return
+        finally:
+            self._is_bulk_settled.set()
+        self._read_bulk(bulk, channel)
+
+    def _channel_of_chunks(self) -> Channel:
+        self._is_bulk_settled.wait()
+        return super()._channel_of_chunks()
 
     def _happened(self, event: ConnectionEvent) -> None:
         zmq = zeromq()

@@ -8,12 +8,10 @@ from itertools import count
 from mmap import mmap
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from thalweg.cluster import wire
 from thalweg.cluster.transport.lending import Lender, Lent
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
-from thalweg.cluster.transport.streams import Bytes, Recycler, Streams
+from thalweg.cluster.transport.streams import Recycler, Streams
 from thalweg.cluster.wire import Content, Letter, Message, Place, ValueHeader, WireError
 
 MAX_INLINE = 32 << 10  # bytes of a value that travels inside its message
@@ -104,7 +102,7 @@ class Unpacker:
     def __init__(self, recycler: Recycler) -> None:
         self.mappings: Mappings | None = None  # where this process can map memory of the peer
         self._recycler = recycler
-        self._streams = Streams(recycler)
+        self.streams = Streams(recycler)
 
     def unpack(self, letter: Letter, done: Callable[[list[Any]], None]) -> None:
         """Call `done` with the values of a message, now or when all of their chunks are there."""
@@ -112,11 +110,7 @@ class Unpacker:
         if not streamed:
             done([self._value(each) for each in letter.values])
             return
-        memory = self._streams.expect(streamed, lambda: done(self._values(letter, memory)))
-
-    def chunk(self, number: int, chunk: Bytes) -> None:
-        """The next chunk of a value."""
-        self._streams.add(number, chunk)
+        memory = self.streams.expect(streamed, lambda: done(self._values(letter, memory)))
 
     def close(self) -> None:
         """Unmap the peer's memory; arrays in it keep theirs."""
@@ -157,8 +151,3 @@ class Unpacker:
 
 def _is_streamed(value: Any) -> bool:
     return isinstance(value, ValueHeader) and value.place is Place.STREAM
-
-
-def bytes_of(frame: Any) -> Bytes:
-    """The content of a frame, in place."""
-    return np.frombuffer(frame, np.uint8)

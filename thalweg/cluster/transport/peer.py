@@ -19,12 +19,13 @@ from typing import Any, NamedTuple, Protocol
 from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
+from thalweg.cluster.transport.bulk import BulkSocket
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.courier import Courier
 from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.local import MAX_LOCAL, LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded
-from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Parcel, Unpacker, bytes_of
+from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Parcel, Unpacker
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
 from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
@@ -33,6 +34,7 @@ from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
 Done = Callable[[Message | None, Exception | None], None]
 
 _RETRY = 0.001  # seconds until a full queue is tried again
+_LOOK = 1.0  # seconds until a thread that waits looks whether the peer is lost
 _MAX_HELD = 1000  # messages to a peer that is not ready
 _CREDIT = WINDOW // 4  # bytes after which a sender is told that they were taken
 _FIRST_OF_HANDLERS = int(Kind.STATUS)
@@ -83,7 +85,8 @@ class Peer(ABC):
         self.incarnation = 0  # a random number of its endpoint; 0 while unknown
         self._surroundings = surroundings
         self._control = Channel(self._write)
-        self._bulk: Channel | None = None  # a second connection, so that chunks delay no message
+        self._bulk: Channel | None = None  # a connection for chunks, which delay no message then
+        self._bulk_socket: BulkSocket | None = None
         self._local: Channel | None = None  # within the host, for all that it can take
         self._local_socket: LocalSocket | None = None
         self._error: errors.OpError | None = None
@@ -170,11 +173,12 @@ class Peer(ABC):
         if not parcel.streams:
             self._put(self._channel(parcel.frame), parcel.frame)
             return
-        channel = self._bulk or self._control
+        channel = self._channel_of_chunks()
         self._put(channel, parcel.frame)
         for stream in parcel.streams:
             for chunk in chunks(stream.content):
-                self._window.take(chunk.nbytes)
+                if channel is self._control:
+                    self._window.take(chunk.nbytes)
                 self._put(channel, wire.write(Message(Kind.CHUNK, stream.number)), chunk)
 
     def _dispatch(self, errand: _Errand) -> None:
@@ -199,6 +203,10 @@ class Peer(ABC):
         if self._local is not None and len(frame) <= MAX_LOCAL:
             return self._local
         return self._control
+
+    def _channel_of_chunks(self) -> Channel:
+        """The connection that a large value takes."""
+        return self._bulk or self._control
 
     def _give(self, errand: Callable[[], None]) -> None:
         def run() -> None:
@@ -269,12 +277,53 @@ class Peer(ABC):
             done(answer, error)
 
     def _take_chunk(self, number: int, data: Any) -> None:
-        chunk = bytes_of(data)
-        self._unpacker.chunk(number, chunk)
+        chunk, streams = memoryview(data), self._unpacker.streams
+        streams.room(number, chunk.nbytes)[:] = chunk
+        streams.filled(number, chunk.nbytes)
         self._taken += chunk.nbytes
         if self._taken >= _CREDIT:
             self._post(wire.write(Message(Kind.CREDIT, 0, {"bytes": self._taken})))
             self._taken = 0
+
+    # Chunks that come over a connection of their own; on a thread of its own
+
+    def _read_bulk(self, bulk: BulkSocket, channel: Channel) -> None:
+        """Take what comes over the connection for chunks until it ends."""
+        try:
+            while self._error is None:
+                self._take_bulk(bulk, channel)
+            why = "it was closed"
+        except WireError as error:  # what comes next could be anything
+            why = str(error)
+            self._surroundings.loop.call(lambda: self._surroundings.refuse(why))
+        except (OSError, EOFError):
+            why = "the connection broke"
+        bulk.free()
+        self._surroundings.loop.call(lambda: self.lose(unavailable(self.address, why)))
+
+    def _take_bulk(self, bulk: BulkSocket, channel: Channel) -> None:
+        frame, nbytes = bulk.receive()
+        letter, loop = wire.read(frame), self._surroundings.loop
+        if letter.kind is Kind.CHUNK:
+            channel.check(letter)
+            streams, number = self._unpacker.streams, letter.step
+            bulk.receive_into(streams.room(number, nbytes))
+            loop.call(lambda: streams.filled(number, nbytes))
+            return
+        if nbytes:
+            raise WireError(f"a {letter.kind.name} with data")
+        is_taken = threading.Event()  # as chunks that follow need its streams
+        loop.call(lambda: self._take_announced(channel, letter, is_taken))
+        while not is_taken.wait(_LOOK) and self._error is None:
+            pass
+
+    def _take_announced(self, channel: Channel, letter: Letter, is_taken: threading.Event) -> None:
+        try:
+            self.take(channel, letter, ())
+        except WireError as error:
+            self._surroundings.refuse(str(error))
+        finally:
+            is_taken.set()
 
     # Ready, lost, and forked
 
@@ -295,7 +344,12 @@ class Peer(ABC):
 
     def _received_local(self, channel: Channel, frame: bytes) -> None:
         try:
-            self.take(channel, wire.read(frame), ())
+            letter = wire.read(frame)
+            if letter.is_complete and letter.kind >= _FIRST_OF_HANDLERS:  # as nearly always
+                channel.check(letter)
+                self._deliver(letter, letter.values)
+            else:
+                self.take(channel, letter, ())
         except WireError as error:
             self._surroundings.refuse(str(error))
 
@@ -354,6 +408,8 @@ class Peer(ABC):
         self._disconnect(linger_ms)
         if self._local_socket is not None:
             self._local_socket.close()
+        if self._bulk_socket is not None:
+            self._bulk_socket.close()
         self._surroundings.forget(self)
         for number in list(self._requests):
             guarded(self._answer, number, None, _again(error))

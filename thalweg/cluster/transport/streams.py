@@ -1,8 +1,8 @@
-"""Large values over a network: chunks, as many at a time as the receiver has room for.
+"""Large values over a network: chunks, which come to where the value will be.
 
-A sender may have a window of bytes under way, and waits, on the thread that sends, until the
-receiver says that it took some. The receiver copies chunks to where the value will be; that memory
-serves again once the value is gone, so that it is mapped already.
+That memory serves again once the value is gone, so that it is mapped already. Over a connection
+that has messages, too, a sender may have a window of bytes under way, and waits, on the thread that
+sends, until the receiver says that it took some.
 """
 
 from __future__ import annotations
@@ -15,16 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from thalweg import errors
 from thalweg.cluster.wire import ValueHeader, WireError
 
 CHUNK = 1 << 20  # bytes
 WINDOW = 16 * CHUNK  # bytes under way to a peer; memory and delay grow with it
 _MAX_KEPT = 256 << 20  # bytes of memory that waits to serve again
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def chunks(content: memoryview) -> Iterator[memoryview]:
@@ -101,7 +97,9 @@ class _Stream:
     """A value whose chunks come in."""
 
     def __init__(self, memory: mmap.mmap, message: _Incoming) -> None:
-        self.memory, self.filled, self.message = np.frombuffer(memory, np.uint8), 0, message
+        self.memory, self.message = memoryview(memory), message
+        self.taken = 0  # bytes that a chunk has come for, or comes now
+        self.missing = len(memory)  # bytes that are not there
 
 
 class Streams:
@@ -126,18 +124,22 @@ class Streams:
         self._announced += nbytes
         return memory
 
-    def add(self, number: int, chunk: Bytes) -> None:
-        """Put the next chunk of a stream where it belongs."""
+    def room(self, number: int, nbytes: int) -> memoryview:
+        """Where the next chunk of a stream belongs; on the thread that chunks come on."""
         stream = self._streams.get(number)
-        if stream is None or not 0 < chunk.nbytes <= stream.memory.nbytes - stream.filled:
-            raise WireError(f"{chunk.nbytes} bytes for stream {number}")
-        end = stream.filled + chunk.nbytes
-        np.copyto(stream.memory[stream.filled : end], chunk)
-        stream.filled = end
-        if end == stream.memory.nbytes:
+        if stream is None or not 0 < nbytes <= stream.memory.nbytes - stream.taken:
+            raise WireError(f"{nbytes} bytes for stream {number}")
+        start, stream.taken = stream.taken, stream.taken + nbytes
+        return stream.memory[start : stream.taken]
+
+    def filled(self, number: int, nbytes: int) -> None:
+        """The next chunk of a stream is there."""
+        stream = self._streams[number]
+        stream.missing -= nbytes
+        if not stream.missing:
             del self._streams[number]
-            self._announced -= end
-        stream.message.missing -= chunk.nbytes
+            self._announced -= stream.memory.nbytes
+        stream.message.missing -= nbytes
         if not stream.message.missing:
             stream.message.done()
 

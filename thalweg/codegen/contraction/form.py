@@ -68,7 +68,7 @@ def simplified(kernel: Contraction) -> Contraction:
 
 def normalized(kernel: Contraction) -> Contraction:
     """The same kernel over the fewest variables, with plain stores and the bounds that matter."""
-    return _merged(_within(_without_units(with_plain_stores(kernel))))
+    return _merged(_within(_without_units(_tightened(with_plain_stores(kernel)))))
 
 
 def with_plain_stores(kernel: Contraction) -> Contraction:
@@ -82,6 +82,23 @@ def with_plain_stores(kernel: Contraction) -> Contraction:
         return replace(store, value=value, combine="set")
 
     return replace(kernel, stores=tuple(plain(store) for store in kernel.stores))
+
+
+def _tightened(kernel: Contraction) -> Contraction:
+    """Without the terms of which a factor is zero for a bound on their variable alone: the phases
+    of a strided convolution's gradient have fewer taps than its window."""
+    ends: dict[Variable, int] = {}
+    for low, offset, high in (*kernel.a.bounds, *kernel.b.bounds):
+        ((variable, factor),) = offset.terms.items() if len(offset.terms) == 1 else ((None, 0),)
+        if not isinstance(variable, Variable) or variable not in kernel.reduced:
+            continue
+        if not all(map(is_static, (variable.extent, factor, offset.constant, low, high))):
+            continue
+        if factor > 0 and low <= offset.constant:
+            end = -(-(high - offset.constant) // factor)
+            ends[variable] = min(ends.get(variable, variable.extent), max(end, 1))
+    shorter = {v: Variable(end, v.name) for v, end in ends.items() if end < v.extent}
+    return RenameVariables(dict(shorter)).contraction(kernel) if shorter else kernel
 
 
 def _without_units(kernel: Contraction) -> Contraction:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from thalweg.codegen.machine import CODE_VERSION, llvm
-from thalweg.ir.target import Target
+from thalweg.ir.target import LayoutTimes, Target
 
 #: The PTX version that text for a compute capability needs.
 _PTX_VERSIONS = {70: 60, 75: 63, 80: 71, 86: 71, 89: 84, 90: 84, 100: 87, 120: 87}
@@ -68,8 +68,10 @@ class CudaTarget(Target):
     hoists_invariants: bool = True
     reads_strided: bool = True
     fuses_attention: bool = True
+    layout_times: LayoutTimes | None = None  # not measured: benchmarks/cuda/layouts.py
     hoists_over_checks: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
+    stores_again: bool = False
     widens_freely: bool = True
     channels_read: int = 8
 

@@ -104,7 +104,7 @@ class CpuDevice(Device):
     ) -> Listing:
         """What a program was made of."""
         found = [loaded[call.kernel] for call in template.calls]
-        return listed(lowered, kernels, found, self.target)
+        return listed(lowered, kernels, found, self.target, keeps=True)
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> CpuControl:
         """A conditional or a loop as native programs."""

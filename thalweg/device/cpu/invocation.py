@@ -70,25 +70,47 @@ class Invocation:
         self.use = use
         self.deliver: Deliver | None = None  # takes early results of the call that is running
         self.early: list[Early] = []
+        #: what the packed factors are made of in this call, and were when they were packed
+        self.versions: Sequence[int] = ()
+        self.packed: Sequence[int] | None = None
         entries = self._entries(template, functions, pool)
-        fault = self.fault.ctypes.data
-        self.table = StepTable(pool, entries, fault, template.threads, template.holds_gil)
+        how = self.fault.ctypes.data, template.threads, template.holds_gil
+        self.table = self._without_packing = StepTable(pool, entries, *how)
+        if any(call.keeps for call in template.calls):
+            entries = self._entries(template, functions, pool, packs=False)
+            places = _places_without_packing(template, functions)
+            self._without_packing = StepTable(pool, entries, *how, places=places)
+
+    def begin(self) -> StepTable:
+        """The table to run: one that packs, or one that finds packed what it would pack."""
+        if self.packed == self.versions:
+            return self._without_packing
+        self.packed = None
+        return self.table
 
     def _entries(
-        self, template: TableTemplate, functions: Sequence[Sequence[int]], pool: Pool
+        self,
+        template: TableTemplate,
+        functions: Sequence[Sequence[int]],
+        pool: Pool,
+        packs: bool = True,
     ) -> list[TableEntry]:
         """The calls in order; a result that others wait for is signalled after the one that makes
-        it, but not inside an update of a variable, which must not pause."""
+        it, but not inside an update of a variable, which must not pause. Where nothing is packed,
+        calls that keep what they packed begin with what comes after that."""
         entries: list[TableEntry] = []
         made: list[int] = []  # results that are there and not signalled yet
         start = self._kept[2].ctypes.data
         for number, call in enumerate(template.calls):
-            kernel, word, barrier, thread, no_pause, work = call
+            kernel, word, barrier, thread, no_pause, work, keeps = call
             if made and not no_pause:
                 entries += self._signals(made, pool)
                 made = []
             arguments = start + 8 * word
-            entries += entries_of(functions[kernel], arguments, barrier, thread, no_pause, work)
+            phases = functions[kernel]
+            if keeps and not packs:  # the barrier after packing is also that of the other factor
+                phases, barrier = phases[1:], True
+            entries += entries_of(phases, arguments, barrier, thread, no_pause, work)
             if not template.holds_gil:
                 made += [n for n, one in enumerate(template.outputs) if one.made_by == number]
         return entries
@@ -113,3 +135,15 @@ class Invocation:
         """Point argument words to memory: each to so many bytes after its start."""
         for word, shift in targets:
             self.words[word] = address + shift
+
+
+def _places_without_packing(
+    template: TableTemplate, functions: Sequence[Sequence[int]]
+) -> list[int]:
+    """Of the entries of all calls, the numbers of those that pack nothing that is kept."""
+    is_first = [
+        call.keeps and phase == 0
+        for call in template.calls
+        for phase in range(len(functions[call.kernel]))
+    ]
+    return [number for number, packs in enumerate(is_first) if not packs]

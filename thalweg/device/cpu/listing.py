@@ -15,6 +15,7 @@ from thalweg.codegen.cache import Loaded
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
+from thalweg.device.cpu.kept_packing import kept_packing
 from thalweg.device.cpu.pool import Entry
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -38,6 +39,8 @@ class Call:
     thread: int
     no_pause: bool  # it continues an update of a variable
     work: int
+    #: the references that its packed factor is made of, where that is kept from call to call
+    kept: frozenset[int] | None = None
 
     def entries(self, arguments: int) -> list[Entry]:
         """Its calls of functions, on argument words at an address."""
@@ -91,11 +94,13 @@ def listed(
     loaded: Sequence[Loaded],
     target: Target,
     words: int = 0,
+    keeps: bool = False,
 ) -> Listing:
     """The launches of a region with their code, laid out in memory and among threads; `words` is
-    where their argument words begin."""
+    where their argument words begin. What is packed is found again later if it `keeps`."""
     scratches = [kernel.scratch for kernel in loaded]
-    arena = arrange(lowered.launches, scratches, lowered.pieces, target)
+    kept = kept_packing(lowered, [each.kernel for each in kernels], loaded) if keeps else {}
+    arena = arrange(lowered.launches, scratches, lowered.pieces, target, kept)
     calls: list[Call] = []
     barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
     for position, launch in enumerate(lowered.launches):
@@ -103,6 +108,7 @@ def listed(
         piece = scratch, scratch + loaded[position].scratch
         barrier, thread = barriers.place(launch, piece, len(functions))
         how = barrier, thread, no_pause[position], int(work_of(launch.kernel, target))
-        calls.append(Call(launch, kernels[position], functions, words, scratch, *how))
+        call = Call(launch, kernels[position], functions, words, scratch, *how, kept.get(position))
+        calls.append(call)
         words += calls[-1].word_count
     return Listing(lowered, calls, arena)

@@ -46,7 +46,7 @@ def make_program(
     of_kernel = dict(zip(users, [name_of(request, target) for request in requests], strict=True))
     names = [of_kernel[kernel.kernel] for kernel in kernels]
     loaded = dict(zip(of_kernel.values(), load_all(requests, target), strict=True))
-    listing = listed(lowered, kernels, [loaded[name] for name in names], target)
+    listing = listed(lowered, kernels, [loaded[name] for name in names], target, keeps=True)
     layout = Layout(listing.arena, list(lowered.streams.values()))
     for call in listing.calls:
         layout.add(call.launch, call.scratch, call.specialized.words)
@@ -64,6 +64,7 @@ def make_program(
         _placed(listing.calls, names, list(loaded)),
         threads_for(launches, threads, target),
         sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
+        sorted({place for call in listing.calls for place in call.kept or ()}),
     )
     return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)
 
@@ -85,6 +86,14 @@ def _placed(
 ) -> list[PlacedCall]:
     numbers = {name: number for number, name in enumerate(kernels)}
     return [
-        PlacedCall(numbers[name], call.words, call.barrier, call.thread, call.no_pause, call.work)
+        PlacedCall(
+            numbers[name],
+            call.words,
+            call.barrier,
+            call.thread,
+            call.no_pause,
+            call.work,
+            call.kept is not None,
+        )
         for call, name in zip(calls, names, strict=True)
     ]

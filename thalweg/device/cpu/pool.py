@@ -155,6 +155,7 @@ class StepTable:
 
     `fault` is the address of the step's fault word. A step that `holds_gil` saves time where all is
     done in a few microseconds. One thread at a time may run a table, for its buffers are its own.
+    `places` are the numbers of the entries in a table of more, where this is a part of one.
     """
 
     def __init__(
@@ -164,11 +165,12 @@ class StepTable:
         fault: int,
         threads: int = 0,
         holds_gil: bool = False,
+        places: Sequence[int] | None = None,
     ) -> None:
         if not fault:
             raise ValueError("A step table needs the address of a fault word.")
         self.threads = min(threads or pool.threads, MAX_THREADS)
-        self.entries = tuple(entries)
+        self.entries, self.places = tuple(entries), places
         self.words = _table(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
         self.address = self.words.ctypes.data

@@ -52,6 +52,8 @@ class Program(RegionProgram[Invocation, Call]):
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
         self.work = float(sum(call.work for call in template.calls))
+        self.kept = template.kept
+        self._keeps = any(call.keeps for call in template.calls)
         self._idle: deque[Invocation] = deque()
 
     def __call__(
@@ -89,7 +91,9 @@ class Program(RegionProgram[Invocation, Call]):
     def summary(self) -> str:
         """On how many threads it runs, and how often they meet."""
         barriers = sum(kernel.barriers for kernel in self.compiled_kernels())
-        return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}"
+        keeping = sum(call.keeps for call in self.template.calls)
+        kept = f", weights of {plural(keeping, 'kernel')} packed once" if keeping else ""
+        return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}{kept}"
 
     def timed(self, check: Callable[[], None]) -> TimedCpuProgram:
         """The same program, keeping the times of its kernels when it runs."""
@@ -111,13 +115,16 @@ class Program(RegionProgram[Invocation, Call]):
         results = self._bind_outputs(words, cells)
         if self.streams:
             self._draw(invocation, context)
+        table = invocation.begin() if self._keeps else invocation.table
         if invocation.deliver is None:
-            fault = self.pool.run(invocation.table)
+            fault = self.pool.run(table)
         else:
             fault = self._run_delivering(invocation, context, results)
         if fault:
-            fault = self.pool.resume(invocation.table, fault, context.cancellation.check)
+            fault = self.pool.resume(table, fault, context.cancellation.check)
             invocation.fault[0] = 0
+        if self._keeps and not fault:
+            invocation.packed = invocation.versions
         for place, scalar in invocation.scalars:
             results[place] = scalar[()]
         del held  # until here the arrays had to live
@@ -141,6 +148,10 @@ class Program(RegionProgram[Invocation, Call]):
         """Take from the random streams what the step needs of them."""
         for row, (node, known) in enumerate(self.streams):
             invocation.streams[row] = node.op.stream(context.at(node), *known)
+
+    def _note(self, invocation: Invocation, versions: Sequence[int]) -> None:
+        """Have a call pack again what was made of other versions."""
+        invocation.versions = versions
 
     # Arrays
 
@@ -188,7 +199,7 @@ class Program(RegionProgram[Invocation, Call]):
             invocation = self._idle.pop()
         except IndexError:
             invocation = self._invocation()
-        words, run, table = invocation.words, self.pool.run, invocation.table
+        words, run = invocation.words, self.pool.run
         held = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
         moves = [*self._row_inputs(held, is_row, count), *self._row_outputs(results, count)]
@@ -196,12 +207,14 @@ class Program(RegionProgram[Invocation, Call]):
         for row in range(count):
             for word, address, stride in moves:
                 words[word] = address + row * stride
+            table = invocation.begin()
             fault = run(table)
             if fault:
                 fault = self.pool.resume(table, fault)
                 invocation.fault[0] = 0
             if fault:
                 break
+            invocation.packed = invocation.versions
             for place, scalar in invocation.scalars:
                 results[place][row] = scalar
         self._idle.append(invocation)
@@ -226,14 +239,17 @@ class Program(RegionProgram[Invocation, Call]):
 class _Clock(Pool):
     """The pool as a step sees it while it is timed."""
 
-    def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
+    def __init__(self, pool: Pool, check: Callable[[], None], entry_count: int) -> None:
         vars(self).update(vars(pool))  # programs are laid out for the pool itself
-        self._pool, self._check = pool, check
+        self._pool, self._check, self._entry_count = pool, check, entry_count
         self.times: Times = np.zeros((0, 1, 2), np.int64)
 
     def run(self, program: StepTable) -> int:
         """Run a step to its end, noting its times."""
-        self.times = self._pool.timed(program, self._check)
+        times = self.times = self._pool.timed(program, self._check)
+        if program.places is not None:
+            self.times = np.zeros((self._entry_count, *times.shape[1:]), np.int64)
+            self.times[list(program.places)] = times
         return program.fault.value
 
 
@@ -242,7 +258,8 @@ class TimedCpuProgram(Program):
 
     def __init__(self, program: Program, check: Callable[[], None]) -> None:
         vars(self).update(vars(program))
-        self.pool = self._clock = _Clock(program.pool, check)
+        entries = sum(len(program.loaded[call.kernel].functions) for call in program.template.calls)
+        self.pool = self._clock = _Clock(program.pool, check, entries)
 
     @property
     def times(self) -> Times:

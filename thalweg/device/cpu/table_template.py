@@ -11,7 +11,8 @@ from thalweg.device.program_template import ProgramTemplate
 
 class PlacedCall(NamedTuple):
     """A kernel call: which kernel, where its words begin, whether a barrier is before it, which
-    thread runs it (-1: all), whether it continues an update of a variable, and its work."""
+    thread runs it (-1: all), whether it continues an update of a variable, its work, and whether
+    what its first phase packs is kept from call to call."""
 
     kernel: int
     word: int
@@ -19,6 +20,7 @@ class PlacedCall(NamedTuple):
     thread: int
     no_pause: bool
     work: int
+    keeps: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,3 +30,4 @@ class TableTemplate(ProgramTemplate):
     calls: Sequence[PlacedCall]
     threads: int
     holds_gil: bool  # it is shorter than the interpreter's switch interval
+    kept: Sequence[int]  # the references that packed factors are made of

@@ -8,7 +8,7 @@ once, and for all but one of them nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,14 +74,20 @@ class Arena:
 
 
 def arrange(
-    launches: Sequence[Launch], scratch: Sequence[int], pieces: Pieces, target: Target
+    launches: Sequence[Launch],
+    scratch: Sequence[int],
+    pieces: Pieces,
+    target: Target,
+    kept: Collection[int] = (),
 ) -> Arena:
-    """Offsets for all temporaries and for the scratch memory of each launch."""
+    """Offsets for all temporaries and for the scratch memory of each launch; that of launches that
+    are `kept` is theirs from call to call."""
     lives = lifetimes(launches, pieces)
+    last = len(launches) - 1
     requests = [
         *(Request(*lives[whole], rounded(whole.bytes, target.alignment)) for whole in lives),
         *(
-            Request(at, at, rounded(size, target.alignment))
+            Request(*((0, last) if at in kept else (at, at)), rounded(size, target.alignment))
             for at, size in enumerate(scratch)
             if size
         ),

@@ -195,6 +195,8 @@ class _Rematerialization:
         self, value: _Value, last_early: int, late: Sequence[int], changed: dict[int, LoopNest]
     ) -> dict[int, LoopNest] | None:
         """The same where some load the value: a nest before them stores it again."""
+        if not self._target.stores_again:
+            return None
         again = replace(value.buffer)
         for position in range(late[0] - 1, last_early, -1):
             if self._made[late[0]] - self._made[position + 1] >= self._target.far_bytes:

@@ -54,15 +54,17 @@ class DynamicPartition(Op):
         return [rows[chosen == number] for number in range(self.num_partitions)]
 
     def _check_range(self, partitions: Array) -> None:
-        bad = np.argwhere((partitions < 0) | (partitions >= self.num_partitions))
-        if len(bad):
-            place = ",".join(map(str, bad[0]))
-            raise errors.InvalidArgumentError(
-                None,
-                None,
-                f"partitions{f'[{place}]' if place else ''} = {partitions[tuple(bad[0])]} is not "
-                f"in [0, {self.num_partitions})",
-            )
+        is_good = (partitions >= 0) & (partitions < self.num_partitions)
+        if is_good.all():
+            return
+        bad = np.argwhere(~is_good)[0]
+        place = ",".join(map(str, bad))
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"partitions{f'[{place}]' if place else ''} = {partitions[tuple(bad)]} is not "
+            f"in [0, {self.num_partitions})",
+        )
 
     def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:
         data, partitions = node.inputs

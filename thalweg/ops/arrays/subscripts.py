@@ -13,6 +13,7 @@ from typing import Any, cast
 from thalweg.graph import dtypes
 from thalweg.graph.convert import has_conversion
 from thalweg.graph.node import Tensor, operator
+from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Dimension, as_shape
 from thalweg.ops.arrays import joining
@@ -110,7 +111,10 @@ def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
     node = slice_.op
     ref = _reference(node.inputs[0]) if isinstance(node.op, StridedSlice) else None
     if ref is None:
-        raise ValueError("Sliced assignment is only supported for variables")
+        raise ValueError(
+            "Sliced assignment is only supported for variables: 'StridedSliceAssign' Op requires "
+            f"a slice of one, not {slice_!r} (at {user_line()})"
+        )
     return StridedSliceAssign(**node.op.attributes)(ref, *node.inputs[1:], value, name=name)
 
 

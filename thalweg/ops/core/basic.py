@@ -20,12 +20,16 @@ from thalweg.graph.likes import NodeLike, TensorLike
 from thalweg.graph.literal import make_array, plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
+from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import Dimension, TensorShape, as_shape
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.public import public
 
 Array = NDArray[Any]
+
+
+_LARGEST = 1 << 31  # bytes, what a GraphDef can hold
 
 
 class Const(Op):
@@ -80,6 +84,12 @@ def constant(
         array([7., 7.], dtype=float32)
     """
     array = make_array(value, None if dtype is None else as_dtype(dtype), shape, verify_shape)
+    if shape is None and array.nbytes >= _LARGEST and not get_default_graph().is_eager:
+        raise ValueError(
+            "Cannot create a tensor proto whose content is larger than 2GB. 'Const' Op "
+            f"'{name}' has {array.dtype}{list(array.shape)}: feed the value to a placeholder, or "
+            f"initialize a variable by one (at {user_line()})"
+        )
     return _const(array, name)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,19 @@ Array = NDArray[Any]
 HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
+_VERSIONS = count()
+
+
 class Buffer(ABC):
     """A contiguous, aligned array in the memory of a device.
 
     It is on the host (`HostBuffer`), or in memory that only the driver of its device can reach:
-    then the host reads copies, and what it writes is copied to the device.
+    then the host reads copies, and what it writes is copied to the device. Its version is a number
+    that no other buffer has, and another one after every write: whoever keeps something that was
+    made of the elements knows by it whether that still holds.
     """
 
-    __slots__ = ("address", "device", "dtype", "leases", "shape")
+    __slots__ = ("address", "device", "dtype", "leases", "shape", "version")
 
     def __init__(
         self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
@@ -39,6 +45,11 @@ class Buffer(ABC):
         self.dtype = dtype
         self.device = device
         self.leases: set[int] = set()  # the identities of those that are out
+        self.version = next(_VERSIONS)
+
+    def touch(self) -> None:
+        """Note that the elements were written."""
+        self.version = next(_VERSIONS)
 
     @property
     def nbytes(self) -> int:
@@ -136,15 +147,20 @@ class HostBuffer(Buffer):
     def fill(self, value: Any) -> None:
         """Write the elements of an array, converted where they are others."""
         np.copyto(self.array, value, casting="unsafe")
+        self.touch()
 
     def adopt(self, value: Array) -> None:
         """Have an array that nobody else holds as the memory."""
         self.array, self.address = value, value.ctypes.data
         self._interface = self._described()
+        self.touch()
 
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the elements."""
-        change(self.array)
+        try:
+            change(self.array)
+        finally:
+            self.touch()
 
     def freeze(self) -> None:
         """Nothing to do: readers share the memory itself."""

@@ -243,10 +243,11 @@ class Reshape(Op):
 def _check_sizes(shape: Array) -> None:
     if np.ndim(shape) != 1:
         raise ValueError(f"shape must be a vector, got {np.asarray(shape).tolist()}")
-    if np.any(shape < -1):
-        raise ValueError(f"Sizes must not be negative (but for one -1), got {shape.tolist()}")
-    if np.count_nonzero(shape == -1) > 1:
-        raise ValueError(f"Only one size may be -1, got {shape.tolist()}")
+    sizes: list[int] = shape.tolist()
+    if min(sizes, default=0) < -1:
+        raise ValueError(f"Sizes must not be negative (but for one -1), got {sizes}")
+    if sizes.count(-1) > 1:
+        raise ValueError(f"Only one size may be -1, got {sizes}")
 
 
 def _complete(

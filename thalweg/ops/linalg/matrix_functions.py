@@ -135,16 +135,13 @@ def matrix_square_root(input: Any, name: str | None = None) -> Tensor:
     return MatrixSquareRoot()(input, name=name)
 
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-
-
 def _logarithm(x: Array) -> Array:
     """log(x) = 2ˢ log(x^(1/2ˢ)), near the identity by quadrature of ∫ (x-1) / (1 + t(x-1)) dt"""
     roots, one = 0, _identity(x)
     while np.max(np.abs(x - one)) > 0.25 and roots < _MAX_ITERATIONS:
         x, roots = _square_root(x), roots + 1
     distance, total = x - one, np.zeros_like(x)
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for node, weight in zip(*np.polynomial.legendre.leggauss(12), strict=True):
         place = 0.5 * (node + 1)
         total = total + 0.5 * weight * blas.solve(one + place * distance, distance)
     return total * 2.0**roots

@@ -262,7 +262,12 @@ def _incomplete_gamma(a: Array, x: Array, lower: bool) -> Array:
 
 
 _WIDE = 50.0  # from here on the incomplete gamma function is an integral over its bell
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
+
+
+@memoized(1)  # when first needed: NumPy's polynomials are slow to import
+def _quadrature() -> tuple[Array, Array]:
+    """The nodes and weights of Gauss and Legendre on [-1, 1]."""
+    return np.polynomial.legendre.leggauss(96)
 
 
 def _tail(m: Array, x: Array, factor: Callable[[Array], Array] | None = None) -> Array:
@@ -270,14 +275,15 @@ def _tail(m: Array, x: Array, factor: Callable[[Array], Array] | None = None) ->
 
     The density is exp(m (ln(1 + u) - u)) / √(2π m) (1 + …), u = (t - m) / m: nothing cancels.
     """
+    nodes, weights = _quadrature()
     width = np.sqrt(m)
     reach = np.maximum(12 * width - np.abs(x - m), 7 * width)
     half = np.where(x > m, reach, -np.minimum(reach, x)) / 2
-    u = ((x - m) / m)[:, np.newaxis] + (half / m)[:, np.newaxis] * (1 + _NODES)
+    u = ((x - m) / m)[:, np.newaxis] + (half / m)[:, np.newaxis] * (1 + nodes)
     density = np.exp(m[:, np.newaxis] * _log1p_less(u))
     if factor is not None:
         density = density * factor(u)
-    area = np.abs(half / width) * np.sum(_WEIGHTS * density, axis=1)
+    area = np.abs(half / width) * np.sum(weights * density, axis=1)
     return area / np.sqrt(2 * np.pi) / np.exp(_stirling(m))
 
 
@@ -410,16 +416,17 @@ _WIDE_BETA = 3_000.0  # where both are larger the fraction takes as many terms a
 
 def _beta_integral(a: Array, b: Array, x: Array) -> Array:
     """The integral over the tail of the bell, whose peak is at m."""
+    nodes, weights = _quadrature()
     p, q = a - 1, b - 1
     m = p / (p + q)
     width = np.sqrt(m * (1 - m) / (p + q))
     right = x > m
     reach = np.maximum(12 * width - np.abs(x - m), 7 * width)
     half = (np.where(right, np.minimum(reach, 1 - x), -np.minimum(reach, x)) / 2)[:, np.newaxis]
-    step = (x - m)[:, np.newaxis] + half * (1 + _NODES)
+    step = (x - m)[:, np.newaxis] + half * (1 + nodes)
     rise = p[:, np.newaxis] * _log1p_less(step / m[:, np.newaxis])
     fall = q[:, np.newaxis] * _log1p_less(-step / (1 - m)[:, np.newaxis])
-    area = np.abs(half[:, 0]) * np.sum(_WEIGHTS * np.exp(rise + fall), axis=1)
+    area = np.abs(half[:, 0]) * np.sum(weights * np.exp(rise + fall), axis=1)
     # 1 / B(a, b) at the peak, by Stirling: (p + q + 1) √((p + q) / (2π p q)) times corrections.
     scale = (p + q + 1) / np.sqrt(2 * np.pi) * np.sqrt(1 / p + 1 / q)
     tail: Array = area * scale * np.exp(_stirling(p + q) - _stirling(p) - _stirling(q))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any, cast
+from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
@@ -49,20 +49,19 @@ def dropout(
                 "x has to be a floating point tensor since it's going to be scaled. Got a "
                 f"{tensor.dtype.name} tensor instead."
             )
-        keep = _keep_probability(keep_prob, rate, tensor)
-        if constant_value(keep) == 1:
+        dropped = _rate(keep_prob, rate, tensor)
+        if constant_value(dropped) == 0:
             return tensor
-        noise = random.random_uniform(
-            _noise_shape(tensor, noise_shape), seed=seed, dtype=tensor.dtype.base_dtype
-        )
+        kind = tensor.dtype.base_dtype
+        noise = random.random_uniform(_noise_shape(tensor, noise_shape), seed=seed, dtype=kind)
         # The upper part of the noise is kept, so that seeds drop what they drop in TensorFlow.
-        kept = casting.cast(noise >= 1 - keep, tensor.dtype.base_dtype)
-        result = tensor / keep * kept
+        result = tensor * (1 / (1 - dropped)) * casting.cast(noise >= dropped, kind)
         result.set_shape(tensor.shape)
         return result
 
 
-def _keep_probability(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
+def _rate(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
+    """The probability to drop an element, checked where it is known."""
     if (keep_prob is None) == (rate is None):
         raise ValueError("dropout takes either keep_prob or rate")
     if isinstance(keep_prob, numbers.Real) and not 0 < float(keep_prob) <= 1:
@@ -74,17 +73,19 @@ def _keep_probability(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
         raise ValueError(
             f"rate must be a scalar tensor or a float in the range [0, 1), got {float(rate):g}"
         )
-    given, label = (rate, "rate") if keep_prob is None else (keep_prob, "keep_prob")
-    value = convert_to_tensor(cast("Any", given), x.dtype.base_dtype, name=label)
+    kind = x.dtype.base_dtype
+    if rate is None:
+        is_number = isinstance(keep_prob, numbers.Real)
+        rate = 1 - (keep_prob if is_number else convert_to_tensor(keep_prob, kind))
+    value = convert_to_tensor(rate, kind, name="rate")
     value.shape.assert_is_compatible_with(())
-    return 1 - value if keep_prob is None else value
+    return value
 
 
 def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
     """The shape of the noise; a size left None is that of `x`."""
     if noise_shape is None:
-        sizes = x.shape.sizes
-        return shaping.shape(x) if sizes is None or None in sizes else sizes
+        return shaping.shape(x)
     if isinstance(noise_shape, Tensor) or x.shape.rank is None:
         return noise_shape
     given = list(noise_shape)

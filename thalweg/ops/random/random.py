@@ -107,11 +107,12 @@ def sizes(shape: Array) -> tuple[int, ...]:
         raise errors.InvalidArgumentError(
             None, None, f"shape must be a vector of sizes, got the shape {np.shape(shape)}"
         )
-    if np.any(shape < 0):
+    found: list[int] = shape.tolist()
+    if min(found, default=0) < 0:
         raise errors.InvalidArgumentError(
-            None, None, f"Dimension {int(np.min(shape))} must be >= 0 in the shape {shape.tolist()}"
+            None, None, f"Dimension {min(found)} must be >= 0 in the shape {found}"
         )
-    return tuple(shape.tolist())
+    return tuple(found)
 
 
 class FromShape(Random, abstract=True):

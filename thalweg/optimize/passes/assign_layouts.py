@@ -66,7 +66,8 @@ class _Forms:
             if node in asked:
                 continue
             asked.add(node)
-            form = form_of(node) if self._may_change(node) else None
+            times = self._graph.target(node).layout_times
+            form = form_of(node, times) if times and self._may_change(node) else None
             if form is not None:
                 self.of[node] = form
                 pending += [each for tensor in self.images(node) for each in self._ends(tensor)]
@@ -75,10 +76,7 @@ class _Forms:
         graph = self._graph
         if not is_free(node) or graph.is_waited(node):
             return False
-        if not graph.feeds.isdisjoint(node.outputs):
-            return False
-        device = graph.device(node)
-        return not device or "CPU" in device  # what was measured
+        return graph.feeds.isdisjoint(node.outputs)
 
     def images(self, node: Node) -> list[Tensor]:
         """The images that a node takes and gives."""
@@ -117,7 +115,7 @@ def _cheapest(graph: StepGraph, forms: _Forms) -> set[Node]:
             for node in graph.takers(tensor)
         ]
         takers += [as_written] if tensor in forms.fetched else []
-        _join(cut, maker, dict.fromkeys(takers), _cost(tensor))
+        _join(cut, maker, dict.fromkeys(takers), _cost(tensor, graph))
     first = cut.first_side()
     return {node for node, vertex in vertices.items() if vertex in first}
 
@@ -132,8 +130,9 @@ def _join(cut: Cut, maker: int, takers: Iterable[int], cost: float) -> None:
         cut.edge(first, taker, INFINITE)
 
 
-def _cost(tensor: Tensor) -> float:
-    return 0.0 if isinstance(tensor.op.op, Const) else move_cost(tensor)
+def _cost(tensor: Tensor, graph: StepGraph) -> float:
+    times = graph.target(tensor.op).layout_times
+    return 0.0 if isinstance(tensor.op.op, Const) or not times else move_cost(tensor, times)
 
 
 class _Rewrite:

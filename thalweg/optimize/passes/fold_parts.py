@@ -1,8 +1,8 @@
 """Partial folding: of the operands of one node, those that are constants become one.
 
 `add_n(c1, x, c2, y)` adds one constant, `concat([x, c1, c2, y])` joins three parts, and terms that
-are there several times are one term with a factor. A join of joins is one join, and a part that is
-cut out of a stack is the part.
+are there several times are one term with a factor. A join of joins is one join, a part that is cut
+out of a stack is the part, and a function of all parts is computed of the whole.
 """
 
 from __future__ import annotations
@@ -94,12 +94,35 @@ def _join(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
         return [parts[0]]
     if where is None:
         return None
+    if _are_of_one_function(parts, graph) and int(where) == 0:
+        graph.fire("function of a join", node)
+        return [graph.build(node, lambda: _function_of_join(parts, axis))]
     flat = _flattened(parts, int(where), graph)
     runs = _runs(flat, graph)
     if len(runs) == len(parts) == len(flat):
         return None
     graph.fire("parts of a join", node)
     return [graph.build(node, lambda: _joined(runs, axis, int(where), graph))]
+
+
+def _are_of_one_function(parts: Sequence[Tensor], graph: StepGraph) -> bool:
+    """Whether parts are all the same elementwise function of a tensor, and of no other use."""
+    op, device = parts[0].op.op, graph.device(parts[0].op)
+    return (op.elementwise and len(op.parsed.inputs) == 1) and all(
+        part.op.op == op
+        and graph.is_open(part)
+        and is_free(part.op)
+        and graph.uses(part) == 1
+        and graph.device(part.op) == device
+        and part.op.inputs[0].dtype.base_dtype is parts[0].op.inputs[0].dtype.base_dtype
+        for part in parts
+    )
+
+
+def _function_of_join(parts: Sequence[Tensor], axis: Tensor) -> Tensor:
+    """Rows of the parts follow each other: one loop finds the function of all of them. Along other
+    axes each element would ask which part it is of: measured up to 1.2 times slower."""
+    return parts[0].op.op(ConcatV2()([part.op.inputs[0] for part in parts], axis))
 
 
 def _flattened(parts: Sequence[Tensor], axis: int, graph: StepGraph) -> list[Tensor]:

@@ -32,10 +32,9 @@ Array = NDArray[Any]
 
 # Of a product that is merged: wider ones fill vectors by themselves, and a product with a vector
 # is computed along its rows.
-_MIN_COLUMNS, _MAX_COLUMNS = 2, 24
+_MIN_COLUMNS, _MAX_VECTORS = 2, 1.5
 _MIN_ROWS = 32  # of the shared input: few rows are read faster than weights are joined
-_LANES = 16  # columns that a product computes at once: float32 of AVX-512
-_WINDOW_LANES = 32  # the same of a convolution with windows, which has two vectors at once
+_WINDOW_VECTORS = 2  # that a convolution with windows computes at once
 _ROOTS = frozenset({"MatMul", "Conv2D"})
 _READ_EARLIER = frozenset({Resource.VARIABLE, Resource.HANDLE, Resource.PYTHON})
 
@@ -63,12 +62,12 @@ def _groups(graph: StepGraph) -> list[list[Node]]:
             inner = tuple(weights.shape.as_list()[:-1])
             key = node.inputs[0], node.op, inner, weights.dtype, graph.device(node)
             found[key].append(node)
-    groups = [group for group in found.values() if _saves_vectors(group)]
+    groups = [group for group in found.values() if _saves_vectors(group, graph)]
     if not groups:
         return []
     reads = _Reads(graph)
     groups = [[node for node in group if reads.may_come_first(node)] for group in groups]
-    return [group for group in groups if _saves_vectors(group)]
+    return [group for group in groups if _saves_vectors(group, graph)]
 
 
 def _is_narrow(node: Node, graph: StepGraph) -> bool:
@@ -76,19 +75,26 @@ def _is_narrow(node: Node, graph: StepGraph) -> bool:
     op, device, weights = node.op, graph.device(node), node.inputs[1]
     if weights in graph.feeds or node.output in graph.feeds or (device and "CPU" not in device):
         return False
-    if not weights.shape.is_fully_defined() or not _MIN_COLUMNS <= _columns(node) <= _MAX_COLUMNS:
+    if not weights.shape.is_fully_defined():
+        return False
+    if not _MIN_COLUMNS <= _columns(node) <= _MAX_VECTORS * _lanes(node, graph):
         return False
     if isinstance(op, MatMul):
         return not (op.transpose_a or op.transpose_b) and _rows(node) >= _MIN_ROWS
     return isinstance(op, Conv2D) and op.data_format == "NHWC" and _rows(node) >= _MIN_ROWS
 
 
-def _saves_vectors(group: Sequence[Node]) -> bool:
+def _lanes(node: Node, graph: StepGraph) -> int:
+    """How many columns a vector of the processor holds."""
+    return graph.target(node).vector_bytes // node.output.dtype.size
+
+
+def _saves_vectors(group: Sequence[Node], graph: StepGraph) -> bool:
     """Whether products together compute fewer vectors of columns."""
     if len(group) < 2:
         return False
     is_dense = prod(_sizes(group[0].inputs[1])[:-2]) == 1
-    lanes = _LANES if is_dense else _WINDOW_LANES
+    lanes = _lanes(group[0], graph) * (1 if is_dense else _WINDOW_VECTORS)
     columns = [_columns(node) for node in group]
     return -(-sum(columns) // lanes) < sum([-(-each // lanes) for each in columns])
 

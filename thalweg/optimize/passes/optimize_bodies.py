@@ -74,7 +74,8 @@ class _Bodies:
     def _step(self, body: Body, traced: Sequence[Tensor]) -> StepGraph:
         ends = (*body.outputs, *traced)
         nodes = [n for n in needed(ends, body.targets, {}) if not isinstance(n.op, Argument)]
-        return StepGraph(nodes, ends, body.targets, frozenset(body.arguments), self._graph.devices)
+        own = self._graph.devices, self._graph.processors
+        return StepGraph(nodes, ends, body.targets, frozenset(body.arguments), *own)
 
     def _place_constants(self, step: StepGraph, body: Body) -> None:
         """Have arguments that are always a constant be one."""

@@ -59,6 +59,19 @@ def _times_reciprocal(x: Any, c: Any) -> Any:
     return x * np.asarray(1 / value, value.dtype)
 
 
+def _is_positive(match: Match) -> bool:
+    """Whether c is above zero: minus twice an infinity and that infinity are no number, and minus
+    once the infinity is one."""
+    value = value_of(match.bound["c"])
+    return value is not None and bool(np.all(value > 0))
+
+
+def _one_more(x: Any, c: Any) -> Any:
+    value = value_of(c)
+    assert value is not None
+    return x * np.asarray(value + value.dtype.type(1), value.dtype)
+
+
 def _large_and_small(rng: Any) -> dict[str, Any]:
     large = {name: rng.normal(size=(3, 4)) for name in "xy"}
     return large | {name: rng.normal(size=(4,)) for name in "st"}
@@ -89,6 +102,15 @@ RULES = (
         single_use=True,
     ),
     rule("add to itself", EXACT, lambda x: x + x, lambda x: x * 2, dtypes=is_real),
+    rule(
+        "add to a multiple",
+        ROUNDING,
+        lambda x, c: x * const(c) + x,
+        _one_more,
+        _is_positive,
+        is_real,
+        single_use=True,
+    ),
     rule("multiply by itself", EXACT, lambda x: x * x, op.Square, dtypes=is_real),
     rule("power two", ROUNDING, lambda x: op.Pow(x, 2), op.Square, _X, is_real),
     rule("power three", ROUNDING, lambda x: op.Pow(x, 3), lambda x: x * op.Square(x), _X, is_float),

@@ -16,6 +16,7 @@ from thalweg.optimize.rules import (
     remapping,
     shapes,
     stable,
+    weights,
 )
 
 BY_PASS: Mapping[str, tuple[Rule, ...]] = {
@@ -27,5 +28,5 @@ BY_PASS: Mapping[str, tuple[Rule, ...]] = {
     "relaxed_arithmetic": relaxed.RULES,
     "push_constants_down": push_down.RULES,
     "remapping": remapping.RULES,
-    "products": (*products.MATMUL, *products.SCALES),
+    "products": (*products.RULES, *weights.RULES),
 }

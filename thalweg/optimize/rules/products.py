@@ -1,18 +1,16 @@
-"""Matrix products and convolutions: transposes become flags, constant factors join the weights."""
+"""Matrix products: transposes become flags."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from thalweg.graph.node import Tensor
-from thalweg.optimize.facts import integers, is_float, value_of
+from thalweg.optimize.facts import integers
 from thalweg.optimize.pattern import const, op
 from thalweg.optimize.rule import Exactness, Match, Rule, rule
 
-EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
+EXACT = Exactness.EXACT
 
 
 def _swaps_last_two(match: Match) -> bool:
@@ -33,26 +31,6 @@ def _is_real_swap(match: Match) -> bool:
 
 def _is_complex_swap(match: Match) -> bool:
     return _swaps_last_two(match) and match.bound["x"].dtype.is_complex
-
-
-def _is_one_number(match: Match) -> bool:
-    """Whether c is a single number, of a rank that does not enlarge the result."""
-    factor: Tensor = match.bound["c"]
-    value, rank = value_of(factor), match.bound["x"].shape.rank
-    return value is not None and value.size == 1 and rank is not None and value.ndim <= rank
-
-
-def is_per_channel(axis: int) -> Callable[[Match], bool]:
-    """The condition that c is one number, or one for each channel on an axis of the weights."""
-
-    def when(match: Match) -> bool:
-        factor, weights = value_of(match.bound["c"]), value_of(match.bound["w"])
-        if factor is None or weights is None or factor.ndim > 4:
-            return False
-        per_channel = factor.shape[-1:] == weights.shape[axis : axis + 1]
-        return factor.size == 1 or (per_channel and factor.size == factor.shape[-1])
-
-    return when
 
 
 def _matrices(rng: Any) -> dict[str, Any]:
@@ -78,37 +56,7 @@ def _batches(found: dict[str, Any]) -> dict[str, Any]:
     return found | stacked | {"p": [0, 2, 1]}
 
 
-def _images(rng: Any, channels: int = 2) -> dict[str, Any]:
-    return {
-        "x": rng.normal(size=(1, 5, 4, 2)),
-        "w": rng.normal(size=(2, 2, 2, 3)),
-        "c": rng.normal(size=(channels,) if rng.integers(2) else ()),
-        "strides": (1, 1, 1, 1),
-        "padding": "SAME",
-    }
-
-
-def scaled_channels(c: Any, w: Any, axis: int) -> Any:
-    """The weights of a convolution times a number for each channel of an axis, folded."""
-    factor, weights = value_of(c), value_of(w)
-    assert factor is not None and weights is not None
-    shape = [1, 1, 1, 1]
-    shape[axis] = factor.size
-    return np.asarray(factor.reshape(shape) * weights, weights.dtype)
-
-
-def _scaled(c: Any, w: Any) -> Any:
-    """The weights times a number, folded."""
-    factor, weights = value_of(c), value_of(w)
-    assert factor is not None and weights is not None
-    return np.asarray(factor.ravel()[0] * weights, weights.dtype)
-
-
-def _factor(found: dict[str, Any], rng: Any) -> dict[str, Any]:
-    return found | {"w": found["y"], "c": np.array(rng.normal())}
-
-
-MATMUL: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     rule(
         "transpose into the first factor",
         EXACT,
@@ -169,54 +117,5 @@ MATMUL: tuple[Rule, ...] = (
         lambda x, y, a, b: op.BatchMatMulV2(x, y, adj_x=a, adj_y=not b),
         _is_complex_swap,
         sample=lambda rng: _batches(_second_transposed(rng)),
-    ),
-)
-
-SCALES: tuple[Rule, ...] = (
-    rule(
-        "factor into the weights of a product",
-        ROUNDING,
-        lambda x, c, w, a, b: op.MatMul(x * const(c), const(w), transpose_a=a, transpose_b=b),
-        lambda x, c, w, a, b: op.MatMul(x, _scaled(c, w), transpose_a=a, transpose_b=b),
-        _is_one_number,
-        is_float,
-        sample=lambda rng: _factor(_matrices(rng), rng),
-    ),
-    rule(
-        "factor after a product into the weights",
-        ROUNDING,
-        lambda x, c, w, a, b: op.MatMul(x, const(w), transpose_a=a, transpose_b=b) * const(c),
-        lambda x, c, w, a, b: op.MatMul(x, _scaled(c, w), transpose_a=a, transpose_b=b),
-        _is_one_number,
-        is_float,
-        single_use=True,
-        sample=lambda rng: _factor(_matrices(rng), rng),
-    ),
-    rule(
-        "factor into the weights of a convolution",
-        ROUNDING,
-        lambda x, c, w, strides, padding: op.Conv2D(
-            x * const(c), const(w), strides=strides, padding=padding
-        ),
-        lambda x, c, w, strides, padding: op.Conv2D(
-            x, scaled_channels(c, w, 2), strides=strides, padding=padding
-        ),
-        is_per_channel(2),
-        is_float,
-        sample=_images,
-    ),
-    rule(
-        "factor after a convolution into the weights",
-        ROUNDING,
-        lambda x, c, w, strides, padding: (
-            op.Conv2D(x, const(w), strides=strides, padding=padding) * const(c)
-        ),
-        lambda x, c, w, strides, padding: op.Conv2D(
-            x, scaled_channels(c, w, 3), strides=strides, padding=padding
-        ),
-        is_per_channel(3),
-        is_float,
-        single_use=True,
-        sample=lambda rng: _images(rng, 3),
     ),
 )

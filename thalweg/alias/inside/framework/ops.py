@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from thalweg.alias import names
+from thalweg.variables.variable import ResourceVariable
 
 tf = names.root()
 
@@ -101,7 +102,8 @@ def _get_graph_from_inputs(op_input_list: Iterable[Any], graph: Any = None) -> A
     found = [x.graph for x in op_input_list if hasattr(x, "graph")]
     wanted = graph or next(iter(found), tf.get_default_graph())
     if any(other is not wanted for other in found):
-        raise ValueError("Inputs must be from the same graph, the one that is passed in.")
+        asked = "are not from the passed-in graph" if graph else "must be from the same graph"
+        raise ValueError(f"Inputs {asked}.")
     return wanted
 
 
@@ -111,7 +113,7 @@ def get_to_proto_function(collection_name: str) -> None:
 
 def is_resource_variable(var: Any) -> bool:
     """Whether reads of a variable give the value of that moment of a step."""
-    return isinstance(var, tf.Variable) and bool(getattr(var, "_is_resource", False))
+    return isinstance(var, ResourceVariable)
 
 
 class Defun:

@@ -14,7 +14,11 @@ from math import ceil
 
 import numpy as np
 
-from thalweg.codegen.cuda.contraction.epilogue import epilogue_cost, varying_loads
+from thalweg.codegen.cuda.contraction.epilogue import (
+    epilogue_cost,
+    epilogue_of,
+    varying_loads,
+)
 from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Words
@@ -52,16 +56,19 @@ _FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first
 _COPY_FILL = 3_500  # the same of a launch that transposes an operand
 _COPY_SHARE = 0.75  # of the memory's rate, that it reaches
 _FILL = 1_200  # cycles until the first operands of a tile are there
-_LATENCY = 2_000  # cycles from a stage that is free to the next operands in it
-_NARROW_OUT = 1.1  # of the way out of a tile in chunks of few columns
+_LATENCY = 2_400  # cycles from a stage that is free to the next operands in it
+_NARROW_OUT = 0.12  # cycles more for each sum in chunks of few columns
 _OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
 _PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
 _WAY_OUT, _READ_OUT = 0.25, 0.7  # cycles for each sum that threads store, and for each load of it
 _PART_OUT = 0.18  # the same of a part, on its way to scratch memory
 _SEEN_OUT = 0.5  # of the way out of a tile, where another block of the multiprocessor multiplies
-_SHARED_BLOCK = 1.08  # of the time of a block of terms, where a multiprocessor has two blocks
-_FUNCTION_OUT = 0.06  # cycles for each instruction of the epilogue beyond a few
+_SHARED_BLOCK = 1.4  # of the time of a block of terms, where a multiprocessor has two blocks
+#: Cycles for each instruction of the epilogue beyond a few: where it is code for every sum, and
+#: where sums go through a loop, or threads store.
+_FUNCTION_OUT, _LOOP_OUT = 0.017, 0.06
 _FREE_FUNCTIONS = 4.0
+_SCATTERED_OUT = 2.0  # the same where rows are columns: neighbours do not lie side by side
 _STAGED_OUT = 0.08  # the same where the copy engine reads and writes
 
 
@@ -113,14 +120,14 @@ class Cost:
         lines = [size / side.line_bytes for size, side in zip(sizes, sides, strict=True)]
         if made.unit == "mma":
             lines = [0.0]
-        _, rows, columns, _ = Work(self.problem, made).counts(Words(0))
+        _, rows, columns, depth = Work(self.problem, made).counts(Words(0))
         across = min(columns, ceil(self.target.multiprocessors / made.group))
         own = sizes[0] / across + sizes[1] / min(rows, made.group)
         rate = _OWN_RATE * (_WARP_OWN_SHARE if made.unit == "mma" else 1.0)
         shared = _SHARED_BLOCK if made.residents > 1 else 1.0
         full = shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
-        if made.unit != "wgmma":
-            return full
+        if made.unit != "wgmma" or depth <= made.stages:
+            return full  # the terms of the next tile are there when this one is stored
         ahead = made.stages * (1 + made.residents) / 2  # the other block may be storing
         return max(full, (_LATENCY + full) / ahead)
 
@@ -149,12 +156,16 @@ class Cost:
     def _way_out(self) -> float:
         """The stores of a tile; with buffers, memory is read and written meanwhile."""
         made = self.made
-        computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS) * _FUNCTION_OUT
+        computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS)
         size = made.m * made.n
         if made.buffers:
-            narrow = _NARROW_OUT if made.chunk else 1.0
-            return size * (_STAGED_OUT + computed) * narrow
-        return size * (_WAY_OUT + computed + _READ_OUT * len(varying_loads(self.problem)))
+            staged = epilogue_of(self.problem, made)
+            each = _LOOP_OUT if staged is not None and staged.is_long else _FUNCTION_OUT
+            return size * (_STAGED_OUT + computed * each + bool(made.chunk) * _NARROW_OUT)
+        if made.turned:
+            return size * (_SCATTERED_OUT + computed * _LOOP_OUT)
+        reads = _READ_OUT * len(varying_loads(self.problem))
+        return size * (_WAY_OUT + computed * _LOOP_OUT + reads)
 
     def _part_out(self) -> float:
         """A tile of sums on its way to scratch memory."""

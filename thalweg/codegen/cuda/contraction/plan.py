@@ -6,7 +6,7 @@ those worth measuring.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -31,7 +31,8 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
-_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own; any up to here
+_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own; of few tiles more
+_SHARES = (1, 0.8, 0.65, 0.5, 0.35, 0.25)
 _MIN_SPLIT_DEPTH = 4  # blocks of terms of such a part
 _MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones are as good
 _MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
@@ -61,6 +62,8 @@ _GROUPS = (
     (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (128, 32),
     (64, 256), (64, 128), (64, 64),
 )  # fmt: skip
+
+_HIGH = 192, 128  # rows and columns of one by three groups of warps
 
 
 def schedule_of(problem: Problem, target: CudaTarget) -> Schedule:
@@ -111,11 +114,12 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
 
 
 def _splits(depth: int, tiles: int, units: int) -> list[int]:
-    """Numbers of parts, of which none is empty and each has some blocks of terms; many only where
-    few tiles would leave multiprocessors idle."""
-    most = min(_MAX_WAVES * units // tiles, depth // _MIN_SPLIT_DEPTH)
-    wanted = {*range(2, min(most, _MAX_SPLITS) + 1), min(most, units // tiles)} - {0, 1}
-    return sorted({-(-depth // -(-depth // splits)) for splits in wanted})
+    """Numbers of parts, of which none is empty and each has some blocks of terms: as many as
+    multiprocessors have one, two or three of, and fewer by some shares."""
+    whole = [waves * units // tiles for waves in range(1, _MAX_WAVES + 1)]
+    most = min(max(whole[0], _MAX_SPLITS), whole[-1], depth // _MIN_SPLIT_DEPTH)
+    wanted = {*range(2, 5), *(int(count * share) for count in whole for share in _SHARES)}
+    return sorted({-(-depth // -(-depth // n)) for n in wanted if 2 <= n <= most})
 
 
 def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:
@@ -131,33 +135,35 @@ def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Pro
         for deep in _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem)):
             yield deep, problem
     if target.capability == _GROUPS_CAPABILITY:
-        for made in _grouped(problem, terms):
-            yield from _fed(problem, target, made)
+        tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
+        found = [pair for made in _along(problem, tiles) for pair in _fed(problem, target, made)]
+        yield from found or (pair for made in tiles for pair in _fed(problem, target, made))
 
 
-def _grouped(problem: Problem, terms: int) -> Iterator[Schedule]:
-    """Tiles by wgmma; those of all multiprocessors at once are about a square.
+def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
+    """Tiles by wgmma of operands that do not lie along the terms, and are of a dtype that tensor
+    cores take only there.
 
-    Tensor cores take elements of some sizes only where those lie along the terms. Operands that lie
-    across them are transposed, the second one in shared memory too, or all but the first, of which
-    warps read fragments. So they may of a large second operand: a few rows are its columns then.
+    The second operand is transposed before or in shared memory, and of the first, warps read
+    fragments; so they may of a large second operand: a few rows are its columns then.
     """
-    tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
-    yield from tiles
     sides = {"a": problem.a, "b": problem.b}
     across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
-    if across:
-        yield from (replace(made, transposed=across) for made in tiles)
-    if across == "ab" and problem.a.is_plain:
-        yield from (replace(made, transposed="b", fragments=True) for made in tiles)
-    if "b" in across:
-        yield from (replace(made, fragments=across == "ab", rewritten=True) for made in tiles)
+    fragments = across == "ab" and problem.a.is_plain
+    for made in tiles if across else ():
+        yield replace(made, transposed="b" if fragments else across, fragments=fragments)
+        if fragments or across == "b":
+            yield replace(made, fragments=fragments, rewritten=True)
+    if fragments and problem.shape[1] > _HIGH[0]:  # columns are written once for more rows
+        yield replace(_group_tile(*_HIGH, tiles[0].k), fragments=True, rewritten=True)
     if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
         for m, n in _fitting(problem.turned, _GROUPS):
-            yield replace(_group_tile(m, n, terms), fragments=True, turned=True)
+            made = _group_tile(m, n, tiles[0].k)
+            yield replace(made, fragments=True, turned=True)
 
 
 def _group_tile(m: int, n: int, terms: int) -> Schedule:
+    """A tile by wgmma; those of all multiprocessors at once are about a square."""
     return Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
 
 

@@ -61,7 +61,7 @@ class Combination:
     def _neighbours(self, accumulator: Accumulator, state: State) -> State:
         b, warp = self.b, self.mapping.target.warp
         lane = b.binary("and", self.thread, constant(I32, warp - 1))
-        found = self._butterfly(accumulator, state, lane, warp)
+        found = self._butterfly(accumulator, state, lane, min(warp, self.mapping.team))
         if self.mapping.team <= warp:
             return found
         warps = self.mapping.team // warp

@@ -10,13 +10,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import shared_bytes
 from thalweg.codegen.cuda.loops.emit import EachEmitter, GridEmitter
-from thalweg.codegen.cuda.loops.mapping import Kind, Mapping, block_count, item_count, mapping_of
+from thalweg.codegen.cuda.loops.mapping import (
+    Kind,
+    Mapping,
+    block_count,
+    item_count,
+    mapping_of,
+    typical,
+)
 from thalweg.codegen.cuda.loops.scan import ScanEmitter, scan_bytes
 from thalweg.codegen.cuda.loops.split import COLUMN_BLOCKS, Phase, Split, combining, split_of
 from thalweg.codegen.cuda.loops.team import TeamEmitter
@@ -28,6 +37,10 @@ from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.kernel import Loops
 from thalweg.ir.rewrite import postorder
+
+#: Words of rows that a thread keeps, from which registers are limited to what leaves a
+#: multiprocessor as many blocks: fewer threads do not hide the latency of memory.
+_MANY_WORDS, _ROW_BLOCKS = 48, 4
 
 
 def emit_loops(
@@ -41,6 +54,8 @@ def emit_loops(
         module.min_blocks = COLUMN_BLOCKS
     elif online.sums_of_powers(mapping):
         module.min_blocks = online.BLOCKS
+    elif _kept_words(mapping) > _MANY_WORDS:
+        module.min_blocks = _ROW_BLOCKS
     writing = _Writing(module, kernel, guarded, aligned)
     if split is None:
         writing.entry("kernel", mapping)
@@ -72,6 +87,17 @@ def _shape(mapping: Mapping, words: Sequence[int], first: int) -> LaunchShape:
     items = item_count(mapping, {v: value(v.extent) for v in mapping.items})
     grid = block_count(mapping, items), 1, 1
     return LaunchShape(grid, (mapping.threads, 1, 1), _shared_bytes(mapping))
+
+
+def _kept_words(mapping: Mapping) -> float:
+    """What a thread has of all rows of a team that is no more than a warp, in registers."""
+    if mapping.kind != "row" or mapping.reduced is None or mapping.team > mapping.target.warp:
+        return 0
+    along = {mapping.reduced, *mapping.rest}
+    loads = {e for e in mapping.form.every(Load) if not along.isdisjoint(e.offset.variables)}
+    buffers = {load.buffer for load in loads}
+    count = typical(mapping.reduced.extent) / mapping.team
+    return sum(count * np.dtype(buffer.dtype).itemsize / 4 for buffer in buffers)
 
 
 def _shared_bytes(mapping: Mapping) -> int:

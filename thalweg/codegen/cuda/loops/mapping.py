@@ -30,6 +30,7 @@ from thalweg.platform.dtype_traits import is_float
 MIN_SHARED_TERMS = 33  # of a reduction that a team of threads shares
 STRAIGHT = 8  # vectors of a row that a thread may have at once
 UNROLLED = 4  # vectors of a long reduction that a thread has at once
+MIN_UNROLLED = 8  # that it has in all
 SQUARE, SQUARE_ROWS = 32, 8  # elements of a transposed square's side; threads in one column of it
 _MAX_TRANSPOSED = 4  # loads whose squares have room in shared memory
 SCAN_THREADS = 256  # of a block that scans
@@ -290,7 +291,9 @@ def _row_mapping(
     many = math.prod(typical(v.extent) for v in items) >= 2 * target.multiprocessors
     wanted = math.ceil(terms / width / (STRAIGHT if many else 1))
     team = min(max(1 << (wanted - 1).bit_length(), target.warp), 512 if many else 1024)
-    side = _SMALL_BLOCK // team if team == target.warp else 1
+    if many and not rest and (part := _part_of_warp(form, target, items, shared, aligned)):
+        team, width = part
+    side = _SMALL_BLOCK // team if team <= target.warp else 1
     ordered = (*(v for v in rest if v is not last), *([last] if last else []))
     return Mapping(
         form,
@@ -306,6 +309,28 @@ def _row_mapping(
         side,
         reduced,
     )
+
+
+def _part_of_warp(
+    form: Loops,
+    target: CudaTarget,
+    items: Sequence[Variable],
+    shared: Sequence[Reduce],
+    aligned: bool,
+) -> tuple[int, int] | None:
+    """Threads and width of a team that is a part of a warp: rows are so short that its threads have
+    one vector each. No warp may have a team without a row: its threads meet."""
+    lengths = {v.extent for expr in shared for v in expr.variables}
+    if any(len(expr.variables) > 1 for expr in shared) or len(lengths) > 1:
+        return None
+    (length,) = lengths
+    width = _widest(form, aligned)
+    factors = [length, *(v.extent for v in items)]
+    if width == 1 or not all(map(is_static, factors)) or length % width:
+        return None
+    team, rows = length // width, math.prod(v.extent for v in items)
+    is_part = 1 < team < target.warp and target.warp % team == 0
+    return (team, width) if is_part and rows % (_SMALL_BLOCK // team) == 0 else None
 
 
 def _column_mapping(

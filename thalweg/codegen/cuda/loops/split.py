@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from thalweg.codegen.cuda.loops.mapping import (
+    MIN_UNROLLED,
     UNROLLED,
     Mapping,
     block_count,
@@ -95,8 +96,9 @@ def _even_parts(mapping: Mapping, terms: int, most: int) -> int:
         return most
 
     def rounds(parts: int) -> int:
-        each = -(-terms // (parts * mapping.team))
-        return each // UNROLLED + each % UNROLLED
+        sharing = parts * mapping.team
+        whole = terms // sharing // UNROLLED if terms >= MIN_UNROLLED * sharing else 0
+        return whole + -(-terms // sharing) - whole * UNROLLED
 
     return min(range(most, most // 2, -1), key=rounds, default=most)
 

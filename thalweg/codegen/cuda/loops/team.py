@@ -13,7 +13,13 @@ from contextlib import nullcontext
 from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import Combination
 from thalweg.codegen.cuda.loops.emit import GridComputation, GridEmitter
-from thalweg.codegen.cuda.loops.mapping import STRAIGHT, UNROLLED, is_shared, terms_of
+from thalweg.codegen.cuda.loops.mapping import (
+    MIN_UNROLLED,
+    STRAIGHT,
+    UNROLLED,
+    is_shared,
+    terms_of,
+)
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.blocks import Totals
@@ -27,7 +33,6 @@ from thalweg.ir.expr import Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
 _MIN_CHAINS = 8  # of additions that wait for each other, side by side
-_MIN_UNROLLED = 8  # that it has in all
 _MIN_COMPENSATED = 256  # terms of a sum that it adds up: more would lose digits
 
 
@@ -279,7 +284,7 @@ class TeamComputation(GridComputation):
         """The states after every so many elements of a span (first, end, step): several at once
         where there are many, so that their loads are under way together, then one by one."""
         b, (first, end, step) = self._b, span
-        if _is_long(group[0], _MIN_UNROLLED * step):
+        if _is_long(group[0], MIN_UNROLLED * step):
             first, start = self._several(group, (first, end, step), start, take)
         with b.loop(first, end, constant(I64, step), flat(start)) as loop:
             loop.next = flat(take(loop.index, like(start, loop.carried)))
