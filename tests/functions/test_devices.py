@@ -272,6 +272,17 @@ def test_a_value_that_is_looked_at_is_downloaded_once(transfers: Transfers) -> N
     assert transfers.of(lambda: tf.reduce_sum(x).numpy()) == (0, 0)
 
 
+def test_a_variable_is_downloaded_when_it_is_read(transfers: Transfers) -> None:
+    v = tf.Variable(np.zeros(LARGE, np.float32))
+    v.assign(v + 1)
+    assert transfers.of(v.numpy) == (0, 1)
+    array = v.numpy()
+    array[:] = 7  # it is the caller's
+    v.assign(v + 1)
+    assert transfers.of(lambda: float(tf.reduce_max(v))) == (0, 0)
+    assert (v.numpy()[0], array[0]) == (2, 7)
+
+
 def test_rows_of_a_loop_come_in_one_download(transfers: Transfers) -> None:
     x = tf.reshape(large(), [100, -1]) + 1
 

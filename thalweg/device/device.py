@@ -62,7 +62,6 @@ class Device(ABC):
     is_host: bool = True  # its memory is the host's: buffers are arrays
     description: str = ""  # of the hardware, where it has a name
     capability: int = 0  # of a GPU: its compute capability times ten
-    is_lost: bool = False  # an error has closed it
 
     def __init__(self, name: str, target: Target) -> None:
         self.name = name  # in full: "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -72,6 +71,11 @@ class Device(ABC):
     @abstractmethod
     def key(self) -> str:
         """Names everything about the device that its programs depend on."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether an error has closed it."""
+        return False
 
     # Memory
 

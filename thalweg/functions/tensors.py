@@ -172,9 +172,15 @@ class EagerTensor(Tensor):
             return held
         if type(held) is not VariableCell:
             return held.lease() if isinstance(held, Buffer) else held
+        return self.cell().read()
+
+    def cell(self) -> VariableCell:
+        """The variable that this tensor refers to, after all that was recorded: that may change
+        it."""
+        value_reads[0] += 1
         if self._lazy_trace is not None:
-            self._lazy_trace.finish()  # whatever was recorded may change the variable
-        return held.read()
+            self._lazy_trace.finish()
+        return self.held()
 
     def located(self) -> Any:
         """The value where it is: an array, or a buffer of a device."""

@@ -121,7 +121,7 @@ class EagerVariable(ResourceVariable):
 
     def numpy(self) -> Any:
         """The value as a NumPy array."""
-        return self._reference.numpy()
+        return self._reference.cell().snapshot()[()]
 
     def eval(self, session: Any = None) -> Any:
         """The value."""
