@@ -41,7 +41,7 @@ def subjects(name: str) -> dict[str, Any]:
 
 
 def _kind(made: Any) -> Any:
-    fed = made.transposed, made.fragments, made.turned, made.rewritten
+    fed = made.transposed, made.fragments, made.swapped, made.rewritten
     stored = made.buffers > 0, made.residents, made.chunk
     return made.unit, made.m, made.n, made.splits > 1, *stored, fed
 

@@ -87,7 +87,7 @@ def test_operands_across_the_terms_in_tf32():
     assert (forward.transposed, forward.fragments) == ("b", False)
     assert (filters.transposed, filters.fragments) == ("b", True)
     assert images.transposed == ""
-    assert chosen(matmul(128, 4096, 9216), TF32).turned
+    assert chosen(matmul(128, 4096, 9216), TF32).swapped
     assert chosen(conv.forward(), TF32, aligned=False).transposed == ""
     assert chosen(matmul(512, 512, 512, batch=(4,)), TF32).transposed == ""
     narrow = Conv(64, 112, 112, 64, 64, 3, 3, pad=(1, 1))  # where a copy would take too long

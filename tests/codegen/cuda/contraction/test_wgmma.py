@@ -76,7 +76,7 @@ def test_tf32(tb):
 
 TF32 = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=1)
 FRAGMENTS = replace(TF32, transposed="b", fragments=True)
-TURNED = replace(TF32, fragments=True, turned=True)
+SWAPPED = replace(TF32, fragments=True, swapped=True)
 REWRITTEN = replace(TF32, loaders=4, rewritten=True)
 
 
@@ -111,7 +111,7 @@ def test_fragments_of_rows(made, shape):
     check(updated(matmul(*shape, ta=True)), made, is_tf32=True)
 
 
-@pytest.mark.parametrize("made", [TURNED, replace(TURNED, m=128, n=32, warps=8, splits=2)])
+@pytest.mark.parametrize("made", [SWAPPED, replace(SWAPPED, m=128, n=32, warps=8, splits=2)])
 @pytest.mark.parametrize("shape", [(70, 200, 100), (3, 68, 36)])
 def test_rows_that_are_columns(made, shape):
     """A few rows by a matrix whose columns are read as fragments."""

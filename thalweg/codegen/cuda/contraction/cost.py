@@ -171,7 +171,7 @@ class Cost:
             each = _LOOP_OUT if is_slow else _FUNCTION_OUT
             moved = _STAGED_OUT + _STAGED_READ * reads + bool(made.chunk) * _NARROW_OUT
             return size * (moved + computed * each)
-        if made.turned:
+        if made.swapped:
             return size * (_SCATTERED_OUT + computed * _LOOP_OUT)
         return size * (_WAY_OUT + computed * _LOOP_OUT + _READ_OUT * reads)
 

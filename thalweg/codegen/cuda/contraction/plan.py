@@ -157,9 +157,9 @@ def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
     if fragments and problem.shape[1] > _HIGH[0]:  # columns are written once for more rows
         yield replace(_group_tile(*_HIGH, tiles[0].k), fragments=True, rewritten=True)
     if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
-        for m, n in _fitting(problem.turned, _GROUPS):
+        for m, n in _fitting(problem.swapped, _GROUPS):
             made = _group_tile(m, n, tiles[0].k)
-            yield replace(made, fragments=True, turned=True)
+            yield replace(made, fragments=True, swapped=True)
 
 
 def _group_tile(m: int, n: int, terms: int) -> Schedule:

@@ -88,7 +88,7 @@ class Problem:
     is_aligned: bool  # all buffers begin at multiples of 16 bytes
 
     @property
-    def turned(self) -> Problem:
+    def swapped(self) -> Problem:
         """The same with rows for columns and columns for rows."""
         return replace(
             self,

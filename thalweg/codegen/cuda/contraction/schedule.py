@@ -25,7 +25,7 @@ class Schedule:
     as many as are usual. `residents` blocks share a multiprocessor: while one multiplies, another
     may wait or store. Of the operands `transposed` names ("a", "b", "ab"), copies that lie along
     the terms are made by launches before. With `fragments`, the first operand lies across the terms
-    in shared memory, and warps read their fragments of it to registers. `turned`, columns are rows
+    in shared memory, and warps read their fragments of it to registers. `swapped`, columns are rows
     and rows are columns: the second operand is the first. With `rewritten`, some of the warps that
     load write tiles of the second operand, which lie across the terms, a second time along them.
     """
@@ -46,7 +46,7 @@ class Schedule:
     chunk: int = 0
     transposed: str = ""
     fragments: bool = False
-    turned: bool = False
+    swapped: bool = False
     rewritten: bool = False
 
     @property
@@ -59,7 +59,7 @@ class Schedule:
         counts["residents"] = self.residents if self.residents > 1 else 0
         parts += [f"{count} {name}" for name, count in counts.items() if count]
         parts += [f"{name} transposed" for name in self.transposed]
-        ways = ("fragments", "turned", "rewritten")
+        ways = ("fragments", "swapped", "rewritten")
         return ", ".join([*parts, *(way for way in ways if getattr(self, way))])
 
     @property

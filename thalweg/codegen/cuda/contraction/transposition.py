@@ -1,7 +1,7 @@
 """Operands that are transposed before they are multiplied, into scratch memory.
 
 Tensor cores take elements of other sizes than two bytes from shared memory only where those lie
-along the terms. An operand that lies across them is turned round by a launch of its own: a copy of
+along the terms. An operand that lies across them is transposed by a launch of its own: a copy of
 it is a matrix of rows or columns, each with all terms side by side and zeros behind its last one.
 Where rows go through registers, the terms of that matrix are in another order (see `ORDER`).
 """

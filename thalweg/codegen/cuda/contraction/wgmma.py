@@ -47,8 +47,8 @@ def padded(problem: Problem, made: Schedule) -> Problem:
 
     Of several ways the one by which the engine reads the most operands, with the least work.
     """
-    if made.turned:
-        problem = problem.turned
+    if made.swapped:
+        problem = problem.swapped
     size = problem.a.dtype.itemsize
     multiples = [line // size for line in LINES]
     choices = [
