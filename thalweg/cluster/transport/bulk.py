@@ -46,9 +46,13 @@ class Offer(NamedTuple):
     def connect(self, host: str) -> BulkSocket:
         """Make the connection; an OSError where that cannot be."""
         connected = socket.create_connection((host, self.port), _PATIENCE)
-        connected.sendall(_PREAMBLE.pack(wire.MAGIC, wire.VERSION, self.ticket))
-        connected.settimeout(None)
-        return BulkSocket(connected, self.keys)
+        try:
+            connected.sendall(_PREAMBLE.pack(wire.MAGIC, wire.VERSION, self.ticket))
+            connected.settimeout(None)
+            return BulkSocket(connected, self.keys)
+        except BaseException:
+            connected.close()
+            raise
 
 
 class BulkSocket:
@@ -198,9 +202,9 @@ class BulkListener:
         try:
             bulk, letter, attach = self._admitted(connected)
         except (OSError, EOFError, WireError) as error:
-            connected.close()
             reason = str(error) or "it ended early"
             self._loop.call(lambda: self._refuse(f"a connection for chunks: {reason}"))
+            connected.close()
             return
         finally:
             self._strangers.discard(connected)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
-from thalweg.cluster.transport.bulk import Offer
+from thalweg.cluster.transport.bulk import BulkSocket, Offer
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.local import connect
 from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
@@ -111,12 +111,15 @@ class Outbound(Peer):
 
     def _connect_bulk(self, offer: Offer, session: int) -> None:
         """Have a connection for chunks, if one can be made; on a thread of its own."""
+        bulk: BulkSocket | None = None
         try:
             bulk = offer.connect(self.address.rpartition(":")[0])
             channel = Channel(bulk.send, session)
             channel.put(wire.write(Message(Kind.ATTACH)))
             self._bulk_socket, self._bulk = bulk, channel
         except (OSError, ValueError) as error:
+            if bulk is not None:
+                bulk.free()
             tf_logging.debug("%s: no connection for chunks: %s", self.address, error)
             return
         finally:
