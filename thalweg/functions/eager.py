@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
+from sys import intern
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -310,7 +311,7 @@ class EagerGraph(threading.local, BareGraph):
     def _scoped(self, scopes: list[Any]) -> None:
         """Have these device scopes open, for the nodes of the hidden graph too."""
         self._devices = self.trace._devices = scopes
-        self.device_name = requested_device(self)
+        self.device_name = intern(requested_device(self))  # calls compare identities
         lazy_trace = self.lazy_trace
         with lazy_trace.lock:
             if not lazy_trace.closed:

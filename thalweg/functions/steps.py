@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -170,7 +170,7 @@ class AcceleratedStep(PlannedStep):
                 given = host_arrays(given)
             return _frozen(super().run(given, cells, streams))
         except errors.OpError as error:
-            raise self._failed(error) from error
+            self._fail(error)
 
     def bind(self, arrays: Sequence[Any], kept: Collection[int] | None = None) -> Bound | None:
         if self.path is None:
@@ -202,17 +202,19 @@ class AcceleratedStep(PlannedStep):
                         located[place] = upload(located[place], dtypes[place], device)
                 results = program(context, located, cells)
             except errors.OpError as error:
-                raise self._failed(error) from error
+                self._fail(error)
             return None if results is None else _frozen(results)
 
         return run
 
-    def _failed(self, error: errors.OpError) -> errors.OpError:
-        """An error of a device, at a node of the step. Where it has closed the device, what comes
-        later is planned without that."""
+    def _fail(self, error: errors.OpError) -> NoReturn:
+        """Raise an error of a device at a node of the step. Where it has closed the device, what
+        comes later is planned without that."""
         if isinstance(error, errors.InternalError):
             forget_lost()
-        return error if error.op is not None else error.at(self.context.node)
+        if error.op is not None:
+            raise error
+        raise error.at(self.context.node) from error
 
 
 def _frozen(results: list[Any]) -> list[Any]:

@@ -66,7 +66,7 @@ class CallCache:
             return MISSED
         device = state["device_name"]
         for kind in self._kinds:
-            if kind.device != device:
+            if kind.device is not device:
                 continue
             arrays = _arrays(kind, args)
             if arrays is None:
