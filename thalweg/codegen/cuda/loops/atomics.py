@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
+from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Value, constant
 from thalweg.codegen.loops.scope import Address, LaneScope
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
@@ -55,7 +56,7 @@ def _adds_vectors(
 ) -> bool:
     """Whether the GPU adds all lanes to memory in one step, four words at a time. An aligned vector
     lies in memory as a whole or not at all: a mask is the same for all lanes."""
-    target = getattr(b.module, "target", None)
+    target = b.module.target if isinstance(b.module, GridModule) else None
     if target is None or target.is_emulated or target.capability < _HOPPER:
         return False
     is_whole = place.contiguous and place.aligned >= lanes and lanes * dtype.itemsize == WIDEST
