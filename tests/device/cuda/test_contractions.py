@@ -118,3 +118,27 @@ def test_tensor_maps_survive_the_disk() -> None:
         assert made.tensor_maps and Image.from_bytes(image.to_bytes()) == image
     (rows, _) = made.tensor_maps
     assert rows.resolved([0, 256, 512, 768, 0, 33]).extents == (64, 33)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16])
+@pytest.mark.parametrize("m", [17, 32, 128])
+@pytest.mark.parametrize("given", [(True, False), (False, True), (False, False)])
+def test_factors_that_are_the_same_along_an_axis(dtype: Any, m: int, given: Any) -> None:
+    k, n = (64, 64) if m == 128 else (40, 48)
+    shape = [size if is_given else 1 for size, is_given in zip((m, k), given, strict=True)]
+    with tf.device("/gpu:0"), tf.Session() as session:
+        x, w = tf.placeholder(tf.float32, shape), tf.placeholder(tf.float32, [k, n])
+        whole, right = tf.broadcast_to(tf.cast(x, dtype), [m, k]), tf.cast(w, dtype)
+        products = [
+            tf.matmul(whole, right),
+            tf.matmul(whole, tf.transpose(right), transpose_b=True),
+            tf.matmul(right, whole, transpose_a=True, transpose_b=True),
+            tf.matmul(tf.transpose(whole), right, transpose_a=True),
+        ]
+        feeds = {x: random(*shape), w: random(k, n)}
+        found = session.run([tf.cast(product, tf.float64) for product in products], feeds)
+    expected = np.broadcast_to(feeds[x], (m, k)) @ feeds[w]
+    room = 0.1 if dtype is tf.bfloat16 else 1e-5
+    for number, value in enumerate(found):
+        wanted = expected.T if number == 2 else expected
+        np.testing.assert_allclose(value, wanted, rtol=room, atol=room * np.abs(wanted).max())

@@ -172,19 +172,22 @@ def _with_last(variables: tuple[Variable, ...], places: Iterable[Affine]) -> tup
 
 
 def _operand(access: Access, across: Space, along: Space, is_aligned: bool) -> Operand:
-    """A factor over its two spaces."""
+    """A factor over its two spaces. Along one of which no elements lie side by side, as they are
+    the same for all of it or far apart, each is read by itself."""
     width = ACCESS_BYTES // np.dtype(access.value.dtype).itemsize if is_aligned else 1
     spaces: dict[Axis, Space] = {"k": along, "mn": across}
+    is_near = {
+        axis: any(_is_near(place, space.last) for place in _places(access))
+        for axis, space in spaces.items()
+    }
     widths: dict[Axis, int] = {
-        axis: vector_of([access.value], access.bounds, space.last, width)
+        axis: vector_of([access.value], access.bounds, space.last, width) if is_near[axis] else 1
         for axis, space in spaces.items()
     }
     if widths["k"] == widths["mn"]:
-        places = _places(access)
-        near = any(_is_near(place, across.last) for place in places)
-        is_along = any(_is_near(place, along.last) for place in places)
-        return Operand(access, across, along, "mn" if near and not is_along else "k", widths["k"])
-    axis: Axis = "k" if widths["k"] > widths["mn"] else "mn"
+        axis: Axis = "mn" if is_near["mn"] and not is_near["k"] else "k"
+    else:
+        axis = "k" if widths["k"] > widths["mn"] else "mn"
     return Operand(access, across, along, axis, widths[axis])
 
 
