@@ -13,6 +13,7 @@ from functools import reduce
 from thalweg.codegen.llvm.builder import (
     I1,
     I64,
+    VOID,
     Builder,
     Module,
     Type,
@@ -84,14 +85,25 @@ class GridBuilder(Builder):
         return self._each_lane(kind, mask, lambda lane: self.load(kind.of(1), address_of(lane)))
 
     def _whole_load(self, kind: Type, address: Value, aligned: int) -> Value:
-        align = min(aligned * alignment(kind), WIDEST)
+        align = self.claim_alignment(kind, address, aligned)
         return self.emit(kind, f"load {kind}, {address}, align {align}")
+
+    def claim_alignment(self, kind: Type, address: Value, aligned: int) -> int:
+        """The bytes that an address is said to be a multiple of. A GPU refuses one that is not, and
+        the host does not mind most of them: where it stands for a GPU, it stops there as well."""
+        align = min(aligned * alignment(kind), WIDEST)
+        if self.module.checks_alignment and align > alignment(kind):
+            place = self.emit(I64, f"ptrtoint {address} to i64")
+            rest = self.binary("and", place, constant(I64, align - 1))
+            with self.when(self.compare("ne", rest, constant(I64, 0))):
+                self.call("llvm.debugtrap", VOID)
+        return align
 
     def store(
         self, value: Value, address: Value, mask: Value | None = None, aligned: int = 1
     ) -> None:
         if mask is None:
-            align = min(aligned * alignment(value.type), WIDEST)
+            align = self.claim_alignment(value.type, address, aligned)
             self.line(f"store {value}, {address}, align {align}")
             return
         one = self.one_lane(mask)

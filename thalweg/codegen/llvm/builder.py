@@ -145,10 +145,12 @@ class Module:
     says whether it has a maximum and a minimum that are NaN if either number is, `saturates`
     whether a float that is no integer of a type becomes the nearest one: x86 gives the least.
     `contracts` lets products and sums that allow it become one instruction; `approximations` are
-    its instructions that come close to a function (`Register.approximated`).
+    its instructions that come close to a function (`Register.approximated`). One that
+    `checks_alignment` stops where an address is not as aligned as an access claims.
     """
 
     contracts = False
+    checks_alignment = False
     approximations: Mapping[str, Callable[..., Value]] = MappingProxyType({})
 
     def __init__(

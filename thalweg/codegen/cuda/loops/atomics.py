@@ -36,10 +36,14 @@ def combine_atomically(
     """Combine the lanes of a value with their elements, where a mask allows it."""
     row, dtype = REDUCTIONS[store.combine], np.dtype(store.buffer.dtype)
     pointer, scalar = copy.address(store.buffer, place), storage_type(dtype).scalar
-    if _adds_vectors(b, row, dtype, copy.lanes, place):
+    is_uniform = mask is None or b.one_lane(mask) is not None
+    if is_uniform and _adds_vectors(b, row, dtype, copy.lanes, place):
         with b.lane(mask, 0):
-            _add_vector(b, dtype, pointer, b.splat(value, copy.lanes))
-        return
+            b.claim_alignment(storage_type(dtype).of(copy.lanes), pointer, place.aligned)
+            if not b.module.checks_alignment:  # for which there is no such instruction
+                _add_vector(b, dtype, pointer, b.splat(value, copy.lanes))
+        if not b.module.checks_alignment:
+            return
     for lane in range(copy.lanes):
         with b.lane(mask, lane):
             one = value if value.type.lanes == 1 else b.extract(value, lane)
@@ -54,10 +58,9 @@ def combine_atomically(
 def _adds_vectors(
     b: GridBuilder, row: Reduction, dtype: np.dtype, lanes: int, place: Address
 ) -> bool:
-    """Whether the GPU adds all lanes to memory in one step, four words at a time. An aligned vector
-    lies in memory as a whole or not at all: a mask is the same for all lanes."""
+    """Whether the GPU adds all lanes to memory in one step, four words at a time."""
     target = b.module.target if isinstance(b.module, GridModule) else None
-    if target is None or target.is_emulated or target.capability < _HOPPER:
+    if target is None or target.capability < _HOPPER:
         return False
     is_whole = place.contiguous and place.aligned >= lanes and lanes * dtype.itemsize == WIDEST
     return is_whole and row.name == "sum" and dtype.name in _VECTORS
