@@ -182,7 +182,7 @@ ANYTHING = {
     "of the engine, which users hold but do not call": """
         EagerGraph.built EagerGraph.macro EagerGraph.record EagerGraph.record_special
         EagerGraph.run_if_long FlagValues.define Function.explain Function.retraces
-        LazyTrace.__init__ LazyTrace.advance LazyTrace.child LazyTrace.enter_as LazyTrace.keep
+        LazyTrace.advance LazyTrace.child LazyTrace.enter_as LazyTrace.keep
         LazyTrace.leaf_value LazyTrace.shortcut LazyTrace.take Op.__call__ Resources.allocate
         Resources.get Resources.state StepPlan.__init__ StepPlan.profile Traits.__init__
         VariableStore.get VariableStore.get_partitioned VariableStore.get_variable KeyRanges.route

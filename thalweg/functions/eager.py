@@ -34,6 +34,7 @@ from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.device import canonical_name, device_function
 from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.likes import DeviceLike, NodeLike
 from thalweg.graph.node import Node, Tensor, as_node
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
@@ -291,7 +292,7 @@ class EagerGraph(threading.local, BareGraph):
 
     # Devices
 
-    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
+    def device(self, device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
         """Ask for a device for what is recorded: without GPUs, everything is in one place."""
         if not eager_devices().has_gpus or callable(device_name_or_function):
             return nullcontext()
@@ -317,7 +318,9 @@ class EagerGraph(threading.local, BareGraph):
             if not lazy_trace.closed:
                 lazy_trace.mark(self.device_name)
 
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    def colocate_with(
+        self, op: NodeLike | None, ignore_existing: bool = False
+    ) -> AbstractContextManager[None]:
         """Ask for the device of a node, where it has one."""
         if op is None or not eager_devices().has_gpus:
             return nullcontext()

@@ -6,6 +6,7 @@ import ast
 import enum
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -54,17 +55,18 @@ class Classes:
     def members(self, kind: type) -> Iterator[tuple[str, Any]]:
         """What a class defines for its users, and what eager code adds to it."""
         own = {name: value for name, value in vars(kind).items() if _is_shown(kind, name, value)}
-        for eager in kind.__subclasses__():
+        for eager in _descendants(kind):
             if self.shown_as(eager) is kind:
                 own |= {name: value for name, value in vars(eager).items() if _is_of_arrays(name)}
         yield from own.items()
 
     def shown_as(self, value: object) -> object:
         """The public class that users take an eager tensor or variable for; others as they are."""
-        if not isinstance(value, type) or not value.__module__.startswith("thalweg.functions"):
+        if not isinstance(value, type) or not _is_of_eager_code(value):
             return value
-        is_stand_in = not self._is_public(value) and self._is_public(value.__base__ or object)
-        return value.__base__ if is_stand_in else value
+        library = itertools.takewhile(lambda base: not _is_of_eager_code(base), value.__mro__[1:])
+        shown = next((base for base in library if self._is_public(base)), None)
+        return value if shown is None or self._is_public(value) else shown
 
     def _member(self, module: ModuleText, kind: type, name: str, value: Any) -> str:
         if isinstance(value, staticmethod | classmethod):
@@ -180,6 +182,16 @@ def _is_ours(name: str, value: FunctionType) -> bool:
     """Whether the library wrote a method, or a decorator of its classes did for users to call."""
     is_generated = value.__code__.co_filename == "<string>"
     return name == "__init__" if is_generated else value.__module__.startswith("thalweg.")
+
+
+def _is_of_eager_code(kind: type) -> bool:
+    return kind.__module__.startswith("thalweg.functions")
+
+
+def _descendants(kind: type) -> Iterator[type]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _descendants(each)
 
 
 def _is_of_arrays(name: str) -> bool:

@@ -47,7 +47,7 @@ def context_of(session: tf.Session) -> EmulatedContext:
 
 def test_the_gpu_is_a_device_of_the_session() -> None:
     assert tf.Session().list_devices() == [CPU, GPU]
-    assert tf.test.is_gpu_available() and tf.test.gpu_device_name() == GPU
+    assert tf.test.is_gpu_available() and tf.test.gpu_device_name() == "/device:GPU:0"
     assert tf.test.is_gpu_available(min_cuda_compute_capability=(9, 0))
     assert not tf.test.is_gpu_available(min_cuda_compute_capability=(12, 0))
     listed = tf.python.client.device_lib.list_local_devices()

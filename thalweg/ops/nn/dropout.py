@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import ShapeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import casting, shaping
@@ -16,12 +17,12 @@ from thalweg.public import public
 
 @public("nn.dropout")
 def dropout(
-    x: Any,
-    keep_prob: Any = None,
-    noise_shape: Any = None,
+    x: TensorLike,
+    keep_prob: TensorLike | None = None,
+    noise_shape: ShapeLike | TensorLike | None = None,
     seed: int | None = None,
     name: str | None = None,
-    rate: Any = None,
+    rate: TensorLike | None = None,
 ) -> Tensor:
     """Each element kept, and divided by `keep_prob`, with probability `keep_prob`; else 0.
 
@@ -98,9 +99,9 @@ def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
 
 @public("nn.dropout_v2")
 def dropout_v2(
-    x: Any,
-    rate: Any,
-    noise_shape: Any = None,
+    x: TensorLike,
+    rate: TensorLike,
+    noise_shape: ShapeLike | TensorLike | None = None,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
