@@ -6,9 +6,9 @@
 
 Each row is measured in a process of its own with empty caches on disk, its systems in turn. `first`
 is the time of the first call, which compiles; with `--warm` another process then finds what the
-first one left on disk. With `--prepare 6` the rows compile first, six at a time, and are measured
-one after the other with what that left on disk: on a GPU that is lent by the minute, peers that
-compile for a minute a row do not keep it waiting. The ratio is the best peer's time by ours, beside
+first one left on disk. With `--prepare 3`, three rows compile at once, are then measured one after
+the other with what that left on disk, and the next three follow: peers that compile for a minute a
+row keep a GPU waiting less. The ratio is the best peer's time by ours, beside
 the bar; memory is the most that was in use at once.
 """
 
@@ -168,11 +168,18 @@ def report(name: str, given: argparse.Namespace) -> list[str]:
 
 
 def report_prepared(given: argparse.Namespace) -> None:
-    """Print all rows: first calls of several at once, then the steps of one after the other."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.prepare) as threads:
+    """Print all rows, some at a time: first calls of these at once, then the steps of one after the
+    other."""
+    for start in range(0, len(given.only), given.prepare):
+        report_together(given.only[start : start + given.prepare], given)
+
+
+def report_together(names: list[str], given: argparse.Namespace) -> None:
+    """Print rows that compile at once."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as threads:
         first = {
             name: threads.submit(run_row, name, f"{folder}/{name}", given, "--first")
-            for name in given.only
+            for name in names
         }
         prepared = {name: ran.result() for name, ran in first.items()}
         for name, (cold, others) in prepared.items():
