@@ -54,9 +54,9 @@ class Identity(NamedTuple):
             self._offer(fields.get("bulk")),
         )
 
-    def _offer(self, told: Any) -> Offer | None:
+    def _offer(self, given: Any) -> Offer | None:
         """What a WELCOME says of a connection for chunks, if this process can have it."""
-        match told:
+        match given:
             case [int(port), int(ticket), None] if not self.is_secret:
                 return Offer(port, ticket, None)
             case [int(port), int(ticket), [str(outgoing), str(incoming)]] if self.takes_bulk:

@@ -116,7 +116,7 @@ class Transposition:
         self._size = operand.dtype.itemsize
 
     def emit(self) -> None:
-        """All squares."""
+        """Transpose all tiles."""
         frame, b, words = self.frame, self.frame.b, Words(0)
         across = -(-self.copy.across.count(words) // _SIDE)
         along = -(-self.copy.along.count(words) // _SIDE)
