@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.cluster.server import server_at
+from thalweg.cluster.server import TaskServer, server_at
 from thalweg.cluster.transport.peer import Peer
 
 pytest.importorskip("zmq")
@@ -310,3 +310,32 @@ def test_a_task_that_comes_up_late_is_not_taken_for_lost(monkeypatch: pytest.Mon
         assert session.run(there) == 3.0
     second.stop()
     first.stop()
+
+
+def test_a_session_may_come_before_its_server_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    came, found = threading.Event(), list[Any]()
+    received, update = TaskServer.received, TaskServer.update
+
+    def noticed(self: TaskServer, peer: Any, message: Any) -> None:
+        came.set()
+        received(self, peer, message)
+
+    def late(self: TaskServer, cluster: Any) -> None:
+        def use() -> None:
+            with tf.Graph().as_default(), tf.Session(f"thalweg://{address}") as session:
+                found.append(session.run(tf.constant(3) + 4))
+
+        address = self.endpoint.address
+        client = threading.Thread(target=use)
+        client.start()
+        assert came.wait(60)
+        update(self, cluster)
+        clients.append(client)
+
+    clients: list[threading.Thread] = []
+    monkeypatch.setattr(TaskServer, "received", noticed)
+    monkeypatch.setattr(TaskServer, "update", late)
+    server = tf.train.Server.create_local_server()
+    clients[0].join(60)
+    server.stop()
+    assert found == [7]

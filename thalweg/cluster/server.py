@@ -72,10 +72,14 @@ class TaskServer(Member):
             Kind.CLOSE: self._close,
             Kind.RESET: self._answer_later(self._reset),
         }
-        super().__init__(bindable(self._by_task[self.task]))
-        self._worker.lender = self.endpoint.lender
         self._job, self._index = job, index
-        self.update(cluster)
+        self._made = threading.Event()
+        try:
+            super().__init__(bindable(self._by_task[self.task]))
+            self._worker.lender = self.endpoint.lender
+            self.update(cluster)
+        finally:
+            self._made.set()
         _servers[self.endpoint.address] = self
 
     def update(self, cluster: ClusterSpec) -> None:
@@ -114,7 +118,10 @@ class TaskServer(Member):
     # As a task
 
     def received(self, peer: Peer, message: Message) -> None:
-        """Do what a message asks for: what is short, at once; what is not, on another thread."""
+        """Do what a message asks for: what is short, at once; what is not, on another thread. The
+        first ones may come as soon as there is an endpoint."""
+        if not self._made.is_set():
+            self._made.wait()
         act = self._acts.get(message.kind)
         if act is not None:
             act(peer, message)
