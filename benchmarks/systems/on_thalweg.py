@@ -12,9 +12,6 @@ from works import Work
 import thalweg as tf
 from systems import graph_flows, graph_net
 from systems.step import Step
-from thalweg.inspect.explain import explain
-from thalweg.optimize.options import OptimizerSwitches
-from thalweg.runtime.plan import plan as plan_step
 
 
 def start(threads: int) -> str:
@@ -53,8 +50,11 @@ def make_saving(work: Work, threads: int) -> Step:
     return replace(made, call=step, settle=saver.wait)
 
 
-def planned_by(session: Any, plan: Any, switches: OptimizerSwitches) -> Any:
-    """A step's plan by other passes of the optimiser."""
+def planned_by(session: Any, plan: Any, switches: Any) -> Any:
+    """A step's plan by other passes of the optimiser, which older checkouts do not have."""
+    from thalweg.inspect.explain import explain
+    from thalweg.runtime.plan import plan as plan_step
+
     engine = session._engine
     made = plan_step(plan.step, engine.devices, engine.placer, switches=switches)
     others = plan.resources, plan.graph_size, engine.devices[0]
