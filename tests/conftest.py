@@ -36,6 +36,20 @@ def _require_device(wanted: str) -> None:
         raise pytest.UsageError(f"THALWEG_TEST_DEVICE is {wanted}, and this process has no {kind}")
 
 
+#: What `thalweg run` leaves to the children of its process.
+_INHERITED = {name: os.environ.get(name) for name in ("THALWEG_RUN", "PYTHONPATH")}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """A test that runs the command in this process leaves nothing to those that start others."""
+    for name, value in _INHERITED.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()  # modules and tests live on: the collector need not look through them each time

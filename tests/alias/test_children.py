@@ -23,7 +23,11 @@ def work(x):
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         print("spawned", pool.apply(work, (2,)), flush=True)
-    for arguments in (["child.py", "x"], ["-c", "import sys; print('thalweg' in sys.modules)"]):
+    for arguments in (
+        ["child.py", "x"],
+        ["-c", "import sys; print('thalweg' in sys.modules)"],
+        ["-c", "import thalweg as t, tensorflow as f, numpy; print(numpy.float(f.abs is t.abs))"],
+    ):
         subprocess.run([sys.executable, *arguments], check=True)
 """
 
@@ -59,6 +63,7 @@ def test_children_have_what_the_program_has(tmp_path: Path) -> None:
         "spawned b'\\x02\\x04'",
         "A child. __main__ None ['child.py', 'x'] b'\\x01'",
         "False",
+        "1.0",
     ], done.stderr
 
 

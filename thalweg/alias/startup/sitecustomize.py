@@ -32,8 +32,8 @@ class Awaiting:
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """None, but for the first module that is awaited: that one, imported by then."""
-        if fullname not in AWAITED:
-            return None
+        if fullname not in AWAITED or _is_beginning("thalweg"):
+            return None  # Thalweg itself imports some of them, and is not whole until it has
         return self.ready().imported(fullname)
 
     def main_program(self, path: str) -> Any:
@@ -57,6 +57,12 @@ class Awaiting:
                 sys.path.append(self.given["root"])
             importlib.import_module(CHILDREN).begin(self.given)
         return sys.modules[CHILDREN]
+
+
+def _is_beginning(name: str) -> bool:
+    """Whether a module is being imported."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 def begin() -> None:
