@@ -34,7 +34,7 @@ from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
 Done = Callable[[Message | None, Exception | None], None]
 
 _RETRY = 0.001  # seconds until a full queue is tried again
-_LOOK = 1.0  # seconds until a thread that waits looks whether the peer is lost
+_CHECK_EVERY = 1.0  # seconds: a thread that waits checks that the peer is not lost
 _MAX_HELD = 1000  # messages to a peer that is not ready
 _CREDIT = WINDOW // 4  # bytes after which a sender is told that they were taken
 _FIRST_OF_HANDLERS = int(Kind.STATUS)
@@ -314,7 +314,7 @@ class Peer(ABC):
             raise WireError(f"a {letter.kind.name} with data")
         is_taken = threading.Event()  # as chunks that follow need its streams
         loop.call(lambda: self._take_announced(channel, letter, is_taken))
-        while not is_taken.wait(_LOOK) and self._error is None:
+        while not is_taken.wait(_CHECK_EVERY) and self._error is None:
             pass
 
     def _take_announced(self, channel: Channel, letter: Letter, is_taken: threading.Event) -> None:
