@@ -33,6 +33,7 @@ class Case:
     dtype: str = "bfloat16"
     limit: float = 1e-2
     tf32: bool = False  # whether tensor cores see 10 bits of float32 numbers
+    is_mean: bool = False  # of positive inputs: what is rounded to one side alone is far from it
 
 
 def convolution(stride: int, padding: Any) -> Build:
@@ -117,6 +118,17 @@ def tf32_layer(*shapes: tuple[int, ...]) -> Case:
     return Case(smooth, shapes, "float32", 3e-3, tf32=True)
 
 
+def tf32_means(build: Build, *shapes: tuple[int, ...]) -> Case:
+    """What such numbers are off by on average: 7e-4 where they are cut off, not rounded."""
+    return Case(build, shapes, "float32", 1e-4, tf32=True, is_mean=True)
+
+
+def squares(a: Any, b: Any) -> list[Any]:
+    """A product, and both its gradients of factors that vary."""
+    y = tf.matmul(a, b)
+    return [y, *tf.gradients(y * y, [a, b])]
+
+
 CASES = {
     "long sums in parts": Case(products, [(192, 16384), (16384, 256)]),
     "few rows, as layers have": Case(products, [(128, 4096), (4096, 1024)]),
@@ -140,6 +152,11 @@ CASES = {
     "tf32 windows 3x3": tf32_layer((64, 14, 14, 256), (3, 3, 256, 256)),
     "tf32 windows 5x5": tf32_layer((64, 14, 14, 24), (5, 5, 24, 64)),
     "tf32 pointwise": tf32_layer((32, 28, 28, 192), (1, 1, 192, 96)),
+    "tf32 mean of products": tf32_means(squares, (640, 2048), (2048, 1000)),
+    "tf32 mean of few rows": tf32_means(squares, (128, 4096), (4096, 1024)),
+    "tf32 mean of odd rows": tf32_means(squares, (641, 1023), (1023, 333)),
+    "tf32 mean of windows 3x3": tf32_means(smooth, (64, 14, 14, 256), (3, 3, 256, 256)),
+    "tf32 mean of pointwise": tf32_means(smooth, (32, 28, 28, 192), (1, 1, 192, 96)),
     "special values": Case(special, [(1 << 16,)], "float32", 1e-7),
     "large feeds and fetches": Case(lambda x: [x * 2], [(128, 224, 224, 3)], "float32", 0.0),
 }  # fmt: skip
@@ -152,11 +169,13 @@ def run(case: Case, gpus: int) -> list[np.ndarray]:
     with tf.Graph().as_default():
         inputs = [tf.placeholder(case.dtype, shape) for shape in case.shapes]
         values = [rng.standard_normal(shape, np.float32) for shape in case.shapes]
+        values = [np.abs(value) for value in values] if case.is_mean else values
         kind = inputs[0].dtype.as_numpy_dtype
         feeds = {x: v.astype(kind) for x, v in zip(inputs, values, strict=True)}
         config = tf.ConfigProto(device_count={"GPU": gpus})
         with tf.Session(config=config) as session:
-            return session.run(case.build(*inputs), feeds)
+            found = session.run(case.build(*inputs), feeds)
+    return [np.mean(one, dtype=np.float64) for one in found] if case.is_mean else found
 
 
 def error(found: np.ndarray, wanted: np.ndarray) -> float:

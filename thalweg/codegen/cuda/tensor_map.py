@@ -17,6 +17,8 @@ from thalweg.ir.dynamic import Dynamic, factors_of
 
 BYTES = 128  # of an encoded map
 MAX_RANK = 5
+#: The dtype of a map by which the copy engine rounds float32 numbers to what tensor cores see.
+ROUNDED_FLOAT32 = "tfloat32"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class TensorMap:
     what is outside of the tensor is zero."""
 
     address: int
-    dtype: str  # as NumPy and ml_dtypes name it
+    dtype: str  # as NumPy and ml_dtypes name it, or `ROUNDED_FLOAT32`
     itemsize: int
     extents: tuple[int, ...]
     strides: tuple[int, ...]  # in bytes, of all axes but the innermost
@@ -62,9 +64,9 @@ class TensorMap:
         strides = [stride // 16 for stride in self.strides]
         words = [low, high, len(self.extents), self.itemsize, *padded(self.extents, 1)]
         words += [*padded(strides, 0)[: MAX_RANK - 1], *padded(self.box, 1), *padded(self.steps, 1)]
-        if self.windows is not None:
-            window = self.windows
-            words += [*window.lower, *window.upper, window.channels, window.pixels]
+        window = self.windows or Windows((0, 0), (0, 0), 0, 0)
+        words += [*window.lower, *window.upper, window.channels, window.pixels]
+        words.append(self.dtype == ROUNDED_FLOAT32)
         packed = b"".join(struct.pack("<I", word & 0xFFFFFFFF) for word in words)
         return packed.ljust(BYTES, b"\0")
 
@@ -73,7 +75,7 @@ class MapWord:
     """Where the emulated copy engine finds what: the numbers of 32-bit words."""
 
     ADDRESS, RANK, ITEMSIZE, EXTENTS, STRIDES, BOX, STEPS = 0, 2, 3, 4, 9, 13, 18
-    LOWER, UPPER, CHANNELS, PIXELS = 23, 25, 27, 28
+    LOWER, UPPER, CHANNELS, PIXELS, IS_ROUNDED = 23, 25, 27, 28, 29
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from thalweg import errors
 from thalweg.codegen.cuda.launch import LaunchShape
-from thalweg.codegen.cuda.tensor_map import BYTES, TensorMap
+from thalweg.codegen.cuda.tensor_map import BYTES, ROUNDED_FLOAT32, TensorMap
 from thalweg.device.cuda.driver import (
     Condition,
     Context,
@@ -47,7 +47,7 @@ _THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
 _MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75, 76, 97
 
 #: How tensor maps name the elements of tensors; those of other types are bytes.
-_MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+_MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, ROUNDED_FLOAT32: 11}
 _MAP_BYTES = 0
 _NOT_INTERLEAVED, _L2_256, _ZEROS_OUTSIDE = 0, 3, 0
 _SWIZZLES = {32: 1, 64: 2, 128: 3}  # by the bytes of a line

@@ -17,6 +17,7 @@ from thalweg.codegen.cuda.contraction.helpers import (
     inline,
     shared_address,
 )
+from thalweg.codegen.cuda.contraction.tf32 import rounded_to_even
 from thalweg.codegen.cuda.emulation import Slot
 from thalweg.codegen.cuda.tensor_map import MAX_RANK, MapWord
 from thalweg.codegen.llvm.builder import I8, I32, I64, POINTER, VOID, Builder, Value, constant
@@ -240,8 +241,10 @@ def _swizzled(b: Builder, tensor: Value, tile: Value, offset: Value) -> Value:
     return b.element(tile, "i8", moved)
 
 
-def _put(b: Builder, target: Value, source: Value, inside: Value, size: Value) -> None:
-    """Put an element to its place, or zeros where it is not inside."""
+def _put(
+    b: Builder, tensor: Value, target: Value, source: Value, inside: Value, size: Value
+) -> None:
+    """Put an element to its place, or zeros where it is not inside; rounded where the map says."""
     with b.loop(constant(I32, 0), size, constant(I32, 1)) as loop:
         byte = b.choose(
             inside,
@@ -249,6 +252,9 @@ def _put(b: Builder, target: Value, source: Value, inside: Value, size: Value) -
             lambda: constant(I8, 0),
         )
         b.store(byte, b.element(target, "i8", loop.index))
+    is_rounded = _word(b, tensor, MapWord.IS_ROUNDED)
+    with b.when(b.compare("ne", is_rounded, constant(I32, 0))):
+        b.store(rounded_to_even(b, b.load(I32, target)), target)
 
 
 def _element(b: Builder, tensor: Value, at: Sequence[Value], size: Value) -> tuple[Value, Value]:
@@ -278,7 +284,7 @@ def _arrived(b: Builder, grid: Value, barrier: Value, count: Value) -> None:
 def _write_box(b: Builder) -> None:
     grid, tensor, destination, barrier, *at = b.parameters
     with _elements_of_box(b, tensor, at) as (source, inside, offset, size):
-        _put(b, _swizzled(b, tensor, destination, offset), source, inside, size)
+        _put(b, tensor, _swizzled(b, tensor, destination, offset), source, inside, size)
     _arrived(b, grid, barrier, _box_bytes(b, tensor))
     b.ret()
 
@@ -331,7 +337,7 @@ def _write_windows(b: Builder) -> None:
             source, inside = _element(b, tensor, at, size)
             index = b.binary("add", b.binary("mul", pixel.index, channels), loop.index)
             target = _swizzled(b, tensor, destination, b.binary("mul", index, size))
-            _put(b, target, source, inside, size)
+            _put(b, tensor, target, source, inside, size)
         following, carry = list[Value](), one
         for axis, place in enumerate((w, h)):
             step = b.binary("mul", carry, _word(b, tensor, MapWord.STEPS + 1 + axis))

@@ -11,10 +11,11 @@ from math import gcd
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.layout import SharedTile
-from thalweg.codegen.cuda.contraction.problem import Operand
+from thalweg.codegen.cuda.contraction.problem import FLOAT32, Operand
 from thalweg.codegen.cuda.contraction.space import At, Space, round_up
 from thalweg.codegen.cuda.tensor_map import (
     MAX_RANK,
+    ROUNDED_FLOAT32,
     TensorMap,
     TensorMapSpec,
     Windows,
@@ -149,7 +150,7 @@ class _Match:
         known = tuple(map(int, extents))
         made = TensorMap(
             start * self.size,
-            self.operand.dtype.name,
+            ROUNDED_FLOAT32 if self.operand.dtype == FLOAT32 else self.operand.dtype.name,
             self.size,
             known,
             tuple(strides),

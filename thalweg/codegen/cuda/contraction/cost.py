@@ -19,7 +19,7 @@ from thalweg.codegen.cuda.contraction.epilogue import (
     epilogue_of,
     varying_loads,
 )
-from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem
+from thalweg.codegen.cuda.contraction.problem import FLOAT32, FLOAT64, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import Words
 from thalweg.codegen.cuda.contraction.transposition import moved_bytes
@@ -56,6 +56,7 @@ _FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first
 _PART_LATENCY = 25  # cycles for each part of a tile, which a thread of it adds up
 _COPY_FILL = 3_500  # the same of a launch that transposes an operand
 _COPY_SHARE = 0.75  # of the memory's rate, that it reaches
+_ROUNDING = 2  # instructions of a thread, for a number that tensor cores see the nearest of
 _FILL = 1_200  # cycles until the first operands of a tile are there
 _LATENCY = 2_400  # cycles from a stage that is free to the next operands in it
 _NARROW_OUT = 0.12  # cycles more for each sum in chunks of few columns
@@ -115,7 +116,7 @@ class Cost:
         """A block of terms of one tile: its products, the lines that the copy engine brings one by
         one, whatever their length, or the bytes that no other multiprocessor asks for meanwhile."""
         made, sides = self.made, (self.problem.a, self.problem.b)
-        products = made.m * made.n * made.k / self._rate()
+        products = made.m * made.n * made.k / self._rate() + self._rounding()
         sizes = [
             mn * made.k * operand.dtype.itemsize
             for mn, operand in zip((made.m, made.n), sides, strict=True)
@@ -135,6 +136,15 @@ class Cost:
             return full  # the terms of the next tile are there when this one is stored
         ahead = made.stages * (1 + made.residents) / 2  # the other block may be storing
         return max(full, (_LATENCY + full) / ahead)
+
+    def _rounding(self) -> float:
+        """What warps take to round the factors of a block (see `tf32`): each warp those it reads.
+        The copy engine rounds on the way, and where other threads bring operands they also wait."""
+        made = self.made
+        if made.unit != "mma" or self.problem.a.dtype != FLOAT32:
+            return 0.0
+        factors = made.m * made.warps_n + made.n * made.warps // made.warps_n
+        return _ROUNDING * factors * made.k / _of(_CORES, self.target.capability)
 
     def _rate(self) -> float:
         """Products a cycle."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.layout import ATOM, SharedTile, swizzled
-from thalweg.codegen.cuda.contraction.problem import Problem
+from thalweg.codegen.cuda.contraction.problem import FLOAT32, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import round_up
 from thalweg.codegen.cuda.contraction.staging import Staging, shared_tile
+from thalweg.codegen.cuda.contraction.tf32 import rounded
 from thalweg.codegen.cuda.contraction.warp_instructions import (
     STEP_BYTES,
     WarpInstructions,
@@ -177,12 +178,21 @@ class _Mma:
 
     def _rows_of(self, base: Value, row: Value, step: int) -> list[Value]:
         """The registers of 16 rows."""
-        return self._matrices(self.memory.a, base, row, step, 1, 2)
+        return self._factors(self.memory.a, base, row, step, 1, 2)
 
     def _columns_of(self, base: Value, column: Value, step: int) -> list[list[Value]]:
         """The registers of twice 8 columns."""
-        found = self._matrices(self.memory.b, base, column, step, 2, 1)
+        found = self._factors(self.memory.b, base, column, step, 2, 1)
         return [found[:2], found[2:]]
+
+    def _factors(
+        self, tile: SharedTile, base: Value, mn: Value, step: int, by_line: int, by_term: int
+    ) -> list[Value]:
+        """Four matrices as they are multiplied."""
+        found = self._matrices(tile, base, mn, step, by_line, by_term)
+        if self.work.problem.a.dtype != FLOAT32:
+            return found
+        return [rounded(self.frame.b, register) for register in found]
 
     def _matrices(
         self, tile: SharedTile, base: Value, mn: Value, step: int, by_line: int, by_term: int

@@ -13,8 +13,10 @@ from thalweg.codegen.cuda.contraction.layout import SharedTile
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.space import At
+from thalweg.codegen.cuda.contraction.tf32 import rounded
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
 from thalweg.codegen.llvm.builder import Value
+from thalweg.codegen.math.conversion import storage_type
 
 _COPIED = (4, 8, 16)  # bytes that cp.async copies
 
@@ -46,8 +48,11 @@ class Staging:
         batch: At,
         first: Value,
         threads: tuple[int, int] | None = None,
+        is_rounded: bool = False,
     ) -> None:
+        """`is_rounded` is whether tensor cores read the tile as it is then (see `tf32`)."""
         self.frame, self.tile = frame, tile
+        self._is_rounded = is_rounded
         self._instructions = instructions
         self._reader = TileReader(frame, operand, (tile.mn, tile.k), batch, first, threads=threads)
         self.is_copied = is_copied(operand, tile)
@@ -62,9 +67,22 @@ class Staging:
                 destination = self.frame.at_byte(base, offset)
                 self._instructions.copy(destination, source, size, inside)
 
+    def complete(self, base: Value) -> None:
+        """Round what this thread copied to a tile at `base`, which is there."""
+        frame = self.frame
+        if not (self._is_rounded and self.is_copied):
+            return
+        kind = storage_type("float32", self._reader.vector)
+        for chunk in self._reader.chunks:
+            with frame.b.when(chunk.exists):
+                address = frame.at_byte(base, self.tile.offset(frame, chunk.mn, chunk.k))
+                found = frame.load_aligned(kind, address, kind.bits // 8)
+                frame.store_aligned(rounded(frame.b, found), address, kind.bits // 8)
+
     def read(self, start: Value) -> list[Value]:
         """The chunks of the block of terms from `start` on."""
-        return self._reader.raw(start)
+        found = self._reader.raw(start)
+        return [rounded(self.frame.b, raw) for raw in found] if self._is_rounded else found
 
     def put(self, values: Sequence[Value], base: Value) -> None:
         """Put chunks into a tile at `base`."""

@@ -23,6 +23,7 @@ from thalweg.codegen.cuda.contraction.helpers import (
     unpacked,
 )
 from thalweg.codegen.cuda.contraction.problem import BFLOAT16, FLOAT8, FLOAT16, FLOAT32
+from thalweg.codegen.cuda.contraction.tf32 import seen
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.llvm.builder import (
     FLOAT,
@@ -49,8 +50,6 @@ MMA_NAMES = {
 }
 STEP_BYTES = 32  # of the terms of a product, whatever their type
 EXCHANGE = 32  # bytes of a lane's exchange memory
-
-_TF32_MASK = -(1 << 13)  # the bits of a float32 that tensor cores look at
 
 
 def exchange_bytes(is_emulated: bool, threads: int) -> int:
@@ -240,8 +239,7 @@ def elements(b: Builder, address: Value, dtype: np.dtype[Any], count: int) -> li
     """Elements that lie side by side, as tensor cores see them."""
     if dtype == FLOAT32:
         bits = [b.load(I32, b.element(address, "i32", constant(I64, n))) for n in range(count)]
-        seen = [b.binary("and", one, constant(I32, _TF32_MASK)) for one in bits]
-        return [b.convert("bitcast", one, "float") for one in seen]
+        return [b.convert("bitcast", seen(b, one), "float") for one in bits]
     kind: Type = I8 if dtype.itemsize == 1 else I16
     raw = [b.load(kind, b.element(address, kind.scalar, constant(I64, n))) for n in range(count)]
     return [from_memory(b, one, dtype) for one in raw]

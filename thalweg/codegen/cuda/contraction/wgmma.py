@@ -17,7 +17,7 @@ from thalweg.codegen.cuda.contraction.epilogue import epilogue_of
 from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.layout import ATOM, LINE, LINES, SharedTile
-from thalweg.codegen.cuda.contraction.problem import Operand, Problem
+from thalweg.codegen.cuda.contraction.problem import FLOAT32, Operand, Problem
 from thalweg.codegen.cuda.contraction.rewriting import Rewriter
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.space import At, Space, Words, round_up
@@ -296,6 +296,9 @@ def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
         work.finish(frame, tile, lambda sink: slabs.store(sink, row, frame.i32(0), fours))
 
 
+_Staged = list[tuple[Staging, int]]  # operands that threads bring, and where in a stage
+
+
 class _Producer:
     """What the warps that load do: one thread for the copy engine, or all of them."""
 
@@ -322,8 +325,9 @@ class _Producer:
             for side, start in zip(self.plan.sides, starts, strict=True)
         ]
         own = [
-            self._staging(side, tile, start) if side.copy is None else None
+            (self._staging(side, tile, start), side.offset)
             for side, start in zip(self.plan.sides, starts, strict=True)
+            if side.copy is None
         ]
         with b.loop(frame.wide(tile.first), frame.wide(tile.end), one) as loop:
             block = b.convert("trunc", loop.index, "i32")
@@ -333,10 +337,10 @@ class _Producer:
             start = frame.times32(block, self.work.schedule.k)
             if self.plan.copies:
                 self._copy(number, start, boxes)
-            if any(own):
-                self._bring(number, start, [one for one in own if one is not None], tile.done)
-        if any(side is not None and side.is_copied for side in own):
-            self._finish(tile)
+            if own:
+                self._bring(number, start, own, tile.done)
+        if any(staging.is_copied for staging, _ in own):
+            self._finish(tile, own)
 
     # The copy engine
 
@@ -402,35 +406,37 @@ class _Producer:
             tile.batch,
             start,
             (first, 32 * self.plan.loaders),
+            side.operand.dtype == FLOAT32,
         )
 
-    def _bring(self, number: Value, start: Value, sides: list[Staging], done: Value) -> None:
+    def _bring(self, number: Value, start: Value, sides: _Staged, done: Value) -> None:
         frame, b = self.frame, self.frame.b
-        offsets = [side.offset for side in self.plan.sides if side.copy is None]
-        for staging, offset in zip(sides, offsets, strict=True):
+        for staging, offset in sides:
             base = self.pipe.place(frame, number, offset)
             if staging.is_copied:
                 staging.copy(start, base)
             else:
                 staging.put(staging.read(start), base)
-        if not any(staging.is_copied for staging in sides):
-            self._arrive(number)
+        if not any(staging.is_copied for staging, _ in sides):
+            self._arrive(number, sides)
             return
         self.threads.commit()
         self.threads.wait(self._lag)
         earlier = b.binary("sub", number, frame.i32(self._lag))
         with b.when(b.compare("sge", earlier, done)):
-            self._arrive(earlier)
+            self._arrive(earlier, sides)
 
     @property
     def _lag(self) -> int:
         return min(_LAG, self.plan.stages - 1)
 
-    def _arrive(self, number: Value) -> None:
+    def _arrive(self, number: Value, sides: _Staged) -> None:
+        for staging, offset in sides:
+            staging.complete(self.pipe.place(self.frame, number, offset))
         self.engine.publish_writes()
         self.engine.arrive(self.pipe.barrier(self.frame, number, self.pipe.barriers))
 
-    def _finish(self, tile: Tile) -> None:
+    def _finish(self, tile: Tile, sides: _Staged) -> None:
         """Wait for the last blocks of a tile."""
         frame, b = self.frame, self.frame.b
         self.threads.wait(0)
@@ -438,4 +444,4 @@ class _Producer:
         begin = b.binary("sub", end, frame.i32(self._lag))
         begin = b.intrinsic("smax", begin, tile.done)
         with b.loop(frame.wide(begin), frame.wide(end), constant(I64, 1)) as loop:
-            self._arrive(b.convert("trunc", loop.index, "i32"))
+            self._arrive(b.convert("trunc", loop.index, "i32"), sides)
