@@ -214,8 +214,9 @@ class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
         try:
             results = self._run(invocation, context, values, cells)
         finally:
-            for place in self.written:
-                cast("Buffer", borrowed[place]).touch()
+            if self.written:
+                buffers = cast("list[Buffer]", borrowed)
+                Buffer.touch_all([buffers[place] for place in self.written])
         if first and results is not None:
             for cell, buffer in first.items():
                 cell.buffer = buffer

@@ -456,13 +456,13 @@ def test_a_pipeline_prefetches_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     with tf.Session() as session:
         session.run(iterator.initializer)
         staged: list[int] = []
-        real = CudaProgram._stage
+        real = CudaProgram._bind_inputs
 
-        def stage(self: Any, place: Any, value: Any, number: int) -> None:
-            staged.append(np.asarray(value).nbytes)
-            real(self, place, value, number)
+        def bind(self: Any, invocation: Any, values: Any) -> None:
+            staged.extend(np.asarray(v).nbytes for v in values if not isinstance(v, DeviceBuffer))
+            real(self, invocation, values)
 
-        monkeypatch.setattr(CudaProgram, "_stage", stage)
+        monkeypatch.setattr(CudaProgram, "_bind_inputs", bind)
         found = [session.run([total, label]) for _ in range(2)]
         np.testing.assert_allclose(found[1][0], images[2:4].sum(1))
         np.testing.assert_array_equal(found[1][1], [2, 3])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from thalweg import errors
@@ -207,12 +207,14 @@ class LibcudaContext(Context):
 
     def enter(self) -> None:
         """Have this thread's calls go to this context."""
-        if getattr(self._current, "is_set", False):
-            return
+        try:
+            return self._current.entered  # None; this is asked for twice in every step
+        except AttributeError:
+            pass
         code = library().cuCtxSetCurrent(self._handle)
         if code:
             raise self.failure(code, "cuCtxSetCurrent", _described(code))
-        self._current.is_set = True
+        self._current.entered = None
 
     # Memory
 
@@ -373,8 +375,8 @@ class LibcudaGraph(Graph):
         self._leaves: set[int] = set()  # nodes that nothing comes after
         self._condition: Sequence[int] | None = None  # of one that repeats
         self._root = self  # the graph that is launched
-        self._launch = _called_often("cuGraphLaunch", 2)
         self._first: _Launch | None = None  # the kernel that was added first
+        self._start: Callable[[int], int] | None = None  # the whole of it, on a stream
 
     @property
     def _is_one_kernel(self) -> bool:
@@ -461,28 +463,28 @@ class LibcudaGraph(Graph):
 
     def finish(self) -> None:
         if self._is_one_kernel and self._root is self:
-            return  # it is launched by itself
+            self._start = self._first  # it is launched by itself
+            return
         if self._condition is not None:  # whether there is another iteration
             self._add_condition(self._condition, sorted(self._leaves))
         if self._root is not self:
             return
         arguments = byref(self._runnable), self._graph, ctypes.c_ulonglong(0)
         self._context.call("cuGraphInstantiateWithFlags", *arguments)
+        self._start = partial(_called_often("cuGraphLaunch", 2), self._runnable)
 
     def update(self, node: int, kernel: KernelNode) -> None:
         if self._is_one_kernel and self._root is self:
-            self._first = _Launch(kernel)
+            self._start = self._first = _Launch(kernel)
             return
         given = _parameters(kernel, self._context_handle)
         arguments = self._root._runnable, self._nodes[node], byref(given[0])
         self._context.call("cuGraphExecKernelNodeSetParams_v2", *arguments)
 
     def launch(self, stream: int) -> None:
+        assert self._start is not None  # it is finished
         self._context.enter()
-        if self._is_one_kernel and self._first is not None:
-            code = self._first(stream)
-        else:
-            code = self._launch(self._runnable, stream)
+        code = self._start(stream)
         if code:
             raise self._context.failure(code, "cuGraphLaunch", _described(code))
 
@@ -514,9 +516,13 @@ class _Launch:
         self._before = c_void_p(kernel.function), *sizes, shared
         self._after = c_void_p(given.parameters), None
         self._function = library().cuLaunchKernel
+        self._stream, self._arguments = -1, self._before
 
     def __call__(self, stream: int) -> int:
-        return self._function(*self._before, c_void_p(stream), *self._after)
+        if stream != self._stream:  # each invocation has one
+            self._stream = stream
+            self._arguments = *self._before, c_void_p(stream), *self._after
+        return self._function(*self._arguments)
 
 
 def _parameters(kernel: KernelNode, context: c_void_p) -> tuple[_KernelParameters, Any]:

@@ -78,7 +78,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         self.input_dtypes = [
             region.inputs[place].dtype.base_dtype.as_numpy_dtype for place, _ in template.inputs
         ]
-        self._shared = shared
+        self._shared, self._driver = shared, shared.memory.context
         self.device, self.target = shared.name, shared.target
         self._constants: list[DeviceBuffer] | None = None
         references = [output.reference for output in template.outputs]
@@ -109,11 +109,12 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         except BaseException:
             invocation.close()  # what it was given is not known to be whole
             raise
-        if self._is_repeated or invocation.memory_size <= _MAX_KEPT_AT_ONCE:
-            self._idle.append(invocation)
-        else:
+        if not self._is_repeated:
             self._is_repeated = True
-            invocation.close()
+            if invocation.memory_size > _MAX_KEPT_AT_ONCE:
+                invocation.close()
+                return results
+        self._idle.append(invocation)
         return results
 
     def invocation(self, is_timed: bool = False) -> Invocation:
@@ -201,7 +202,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
 
     def _launch(self, invocation: Invocation, context: Any) -> None:
         """Run the graphs one after the other; between two of them a step may be stopped."""
-        driver, stream = self._shared.memory.context, invocation.stream
+        driver, stream = self._driver, invocation.stream
         try:
             for number, graph in enumerate(invocation.graphs):
                 if number:
@@ -215,26 +216,27 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
 
     def _bind_inputs(self, invocation: Invocation, values: Sequence[Any]) -> None:
         for number, (place, targets) in enumerate(self.inputs):
-            value, staged = values[place], invocation.inputs[number]
-            address = staged.address
+            value, (address, host) = values[place], invocation.inputs[number]
             if type(value) is np.ndarray or not isinstance(value, Buffer):
-                self._stage(staged, value, number)
+                if host is not None:
+                    host[...] = value
+                else:
+                    self._upload(address, value, number)
             elif self._is_here(value):
                 address = value.address
                 invocation.held.append(value)
+            elif host is not None:
+                host[...] = value.lease()
             else:
-                self._stage(staged, value.lease(), number)
+                self._upload(address, value.lease(), number)
             if address != invocation.input_addresses[number]:
                 invocation.input_addresses[number] = address
                 invocation.bind(targets, address)
 
-    def _stage(self, staged: Any, value: Any, number: int) -> None:
-        """Put an array of the host where the kernels read it."""
-        if staged.host is not None:
-            staged.host[...] = value
-            return
+    def _upload(self, address: int, value: Any, number: int) -> None:
+        """Put a large array of the host where the kernels read it."""
         array = np.require(value, self.input_dtypes[number], ["C", "A"])
-        self._shared.memory.upload(staged.address, array)
+        self._shared.memory.upload(address, array)
 
     def _bind_outputs(self, invocation: Invocation, results: list[Any]) -> None:
         """New memory for the results that the invocation has none for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -50,6 +50,12 @@ class Buffer(ABC):
     def touch(self) -> None:
         """Note that the elements were written."""
         self.version = next(_VERSIONS)
+
+    @staticmethod
+    def touch_all(buffers: Iterable[Buffer]) -> None:
+        """Note that the elements of several were written."""
+        for buffer, version in zip(buffers, _VERSIONS, strict=False):  # buffers end first
+            buffer.version = version
 
     @property
     def nbytes(self) -> int:
