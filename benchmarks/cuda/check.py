@@ -175,7 +175,7 @@ def run(case: Case, gpus: int) -> list[np.ndarray]:
         config = tf.ConfigProto(device_count={"GPU": gpus})
         with tf.Session(config=config) as session:
             found = session.run(case.build(*inputs), feeds)
-    return [np.mean(one, dtype=np.float64) for one in found] if case.is_mean else found
+    return [np.asarray(np.mean(one, dtype=np.float64)) for one in found] if case.is_mean else found
 
 
 def error(found: np.ndarray, wanted: np.ndarray) -> float:

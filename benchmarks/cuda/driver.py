@@ -9,7 +9,7 @@ from typing import Any
 
 _MAX_DYNAMIC_SHARED = 8
 _STATIC_SHARED = 48 << 10
-_DTYPES = {"uint8": 0, "float16": 6, "float32": 7, "bfloat16": 9}
+_DTYPES = {"uint8": 0, "float16": 6, "float32": 7, "bfloat16": 9, "tfloat32": 11}
 _NONE, _L2_256 = 0, 3
 _SWIZZLES = {32: 1, 64: 2, 128: 3}
 _MAP_BYTES = 128

@@ -4,12 +4,13 @@
     python benchmarks/cuda/networks.py --only lstm --kernels 12        # what takes longest
     THALWEG_CUDA=emulated python benchmarks/cuda/networks.py --tiny    # that every row runs
 
-Each row is measured in a process of its own with empty caches on disk, its systems in turn. `first`
-is the time of the first call, which compiles; with `--warm` another process then finds what the
-first one left on disk. With `--prepare 3`, three rows compile at once, are then measured one after
-the other with what that left on disk, and the next three follow: peers that compile for a minute a
-row keep a GPU waiting less. The ratio is the best peer's time by ours, beside
-the bar; memory is the most that was in use at once.
+Each row is measured in a process of its own with empty caches on disk, its systems in turn. `built`
+is the time until a step can be called: the graph or module, the first use of the GPU, and weights
+on it, which NumPy made before. `first` is that of the first step, which compiles. With `--warm`
+another process then finds what the first one left on disk. With `--prepare 3`, three rows compile
+at once, are then measured one after the other with what that left on disk, and the next three
+follow: peers that compile for a minute a row keep a GPU waiting less. The ratio is the best peer's
+time by ours, beside the bar; memory is the most that was in use at once.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parents[n]) for n in (1, 2))]
 
-from rows import NAMES, NULL, NULL_BAR, ROWS  # noqa: E402 - found on the path above
+from rows import NAMES, NULL, NULL_BAR, ROWS, row_of  # noqa: E402 - found on the path above
 from sides.side import Side  # noqa: E402
 
 OURS = "thalweg"
+CALLS = ("built", "first")
 CACHES = ("THALWEG_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 # The process of a row
@@ -62,14 +64,16 @@ def makers(given: argparse.Namespace) -> dict[str, Callable[[str, bool], Side]]:
 def measure(name: str, given: argparse.Namespace) -> None:
     """Measure a row and print what is found, a line of JSON each, as soon as it is."""
     sides: dict[str, Side] = {}
+    if name != NULL:
+        row = row_of(name, given.tiny)
+        _ = row.weights, row.data  # nobody's time: random numbers that all systems begin with
     for system, make in makers(given).items():
         try:
             start = time.perf_counter()
             side = make(name, given.tiny)
-            building = time.perf_counter() - start
+            built = time.perf_counter()
             loss = side.step()
-            taken = time.perf_counter() - start
-            tell(system, building=building, first=taken, loss=loss)
+            tell(system, built=built - start, first=time.perf_counter() - built, loss=loss)
             side.forget_peak()
             sides[system] = side
         except Exception as error:  # one that fails leaves the others to be measured
@@ -184,12 +188,10 @@ def report_together(names: list[str], given: argparse.Namespace) -> None:
         prepared = {name: ran.result() for name, ran in first.items()}
         for name, (cold, others) in prepared.items():
             found, more = run_row(name, f"{folder}/{name}", given)
-            warm = {
-                system: {"first": one["first"]} for system, one in found.items() if "first" in one
-            }
+            warm = {system: {k: one[k] for k in CALLS if k in one} for system, one in found.items()}
             for system, one in cold.items():
-                if "first" in one:
-                    found.setdefault(system, dict(one))["first"] = one["first"]
+                known = found.setdefault(system, dict(one))
+                known.update({k: one[k] for k in CALLS if k in one})
             print("\n".join(lines_of(name, found, warm, others + more)), flush=True)
 
 
@@ -212,9 +214,9 @@ def _shown(system: str, found: dict[str, Any], warm: dict[str, Any]) -> str:
         return text + f"FAILED {found['error']}"
     if "time" in found:
         text += f"{1e3 * found['time']:9.3f} ms  "
-    text += f"first {found['first']:6.1f} s "
-    if "first" in warm:
-        text += f"(warm {warm['first']:5.1f}) "
+    for call in CALLS:
+        text += f"{call} {found[call]:6.2f} s "
+        text += f"(warm {warm[call]:5.2f}) " if call in warm else ""
     text += f" loss {found['loss']:8.4f}"
     return text + (f"  memory {found['peak'] / 2**30:6.2f} GiB" if found.get("peak") else "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal
 
 import models
@@ -43,14 +43,16 @@ class Row:
         is_norm = f"{layer}/moving_mean" in self._declared
         return "float32" if is_norm else self.weight_dtype
 
-    @property
+    @cached_property
     def _declared(self) -> dict[str, tuple[models.Shape, float | None]]:
         return models.declarations(self.model, self.shape)
 
+    @cached_property
     def weights(self) -> dict[str, np.ndarray]:
         """The first values of all weights."""
         return {name: models.initial(name, *form) for name, form in self._declared.items()}
 
+    @cached_property
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """A batch: images, vectors or tokens, and labels."""
         rng = np.random.default_rng(1)
@@ -103,6 +105,7 @@ ROWS = {
 }
 
 
+@cache
 def row_of(name: str, is_tiny: bool) -> Row:
     """A row, perhaps at a size for emulation."""
     row = ROWS[name]

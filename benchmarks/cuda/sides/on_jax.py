@@ -25,8 +25,8 @@ def make(name: str, is_tiny: bool) -> Side:
 
 
 def _training_step(row: Row) -> Side:
-    weights = {name: owned(v).astype(row.dtype_of(name)) for name, v in row.weights().items()}
-    x, labels = map(owned, row.data())
+    weights = {name: owned(v).astype(row.dtype_of(name)) for name, v in row.weights.items()}
+    x, labels = map(owned, row.data)
     x = x.astype(row.weight_dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
     zeros = {name: jnp.zeros_like(w) for name, w in weights.items() if trainable(name)}
     slots = (zeros, jax.tree.map(jnp.copy, zeros)) if row.optimizer == "adam" else ()

@@ -41,12 +41,12 @@ def _training_step(row: Row, graph: Any) -> Side:
         feeds[given] = value
         return tf.Variable(tf.cast(given, dtype), trainable=trainable)
 
-    x, labels = row.data()
+    x, labels = row.data
     inputs = variable(x, tf.int32 if x.dtype == np.int32 else row.weight_dtype, False)
     answers = variable(labels, tf.int32, False)
     variables = {
         name: variable(value, row.dtype_of(name), models.trainable(name))
-        for name, value in row.weights().items()
+        for name, value in row.weights.items()
     }
     net = GraphNet(tf, variables, training=True)
     logits = row.model(net, inputs)

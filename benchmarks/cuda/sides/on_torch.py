@@ -29,14 +29,14 @@ def make(name: str, is_tiny: bool, mode: str) -> Side:
 
 
 def _training_step(row: Row, compiled: Callable[[Any], Any]) -> Side:
-    values = row.weights()
+    values = row.weights
     names = [name.split("/")[0] for name in values if name.startswith("lstm") and "kernel" in name]
     lstm = recurrent(values, names).to(DEVICE, getattr(torch, row.weight_dtype)) if names else None
     weights: dict[str, Any] = {}
     for name, value in values.items():
         made = weight(name, value).detach().to(DEVICE, getattr(torch, row.dtype_of(name)))
         weights[name] = made.requires_grad_(models.trainable(name))
-    x, labels = (tensor(part).to(DEVICE) for part in row.data())
+    x, labels = (tensor(part).to(DEVICE) for part in row.data)
     x = x.to(getattr(torch, row.weight_dtype)) if x.is_floating_point() else x
     every = [*weights.values(), *(lstm.parameters() if lstm else ())]
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
