@@ -131,3 +131,47 @@ def test_ten_thousand_mutated_messages_are_read_or_refused():
         except WireError:
             outcomes.add("refused")
     assert outcomes == {"read", "refused"}
+
+
+def bundled(*frames: bytes) -> bytes:
+    return wire.bundle_head([len(frame) for frame in frames]) + b"".join(frames)
+
+
+def test_messages_that_left_together_are_told_apart():
+    frames = [written(Message(Kind.RUN, 1)), written(Message(Kind.TENSOR, 1, {}, [ARRAYS[0]]))]
+    assert wire.frames_of(bundled(*frames)) == frames
+    assert wire.frames_of(frames[0]) == frames[:1]
+
+
+def test_every_truncated_packet_of_messages_is_refused():
+    packet = bundled(written(Message(Kind.RUN, 1)), written(Message(Kind.DONE, 1, {"a": 1})))
+    for length in range(len(wire.BUNDLE_MAGIC), len(packet)):
+        with pytest.raises(WireError):
+            wire.frames_of(packet[:length])
+    with pytest.raises(WireError):
+        wire.frames_of(packet + b"more")
+
+
+def test_a_packet_with_more_messages_than_there_may_be_is_refused():
+    frames = [written(Message(Kind.RUN))] * (wire.MAX_BUNDLE + 1)
+    with pytest.raises(WireError, match="messages in version"):
+        wire.frames_of(bundled(*frames))
+
+
+def test_a_message_that_is_written_again_has_its_own_step_and_value():
+    fields = wire.FixedFields(key="k")
+    shapes = [(2, 3), (2, 3), (3,), ()]
+    for step, shape in enumerate(shapes, 1):
+        value = np.full(shape, step, np.float32)
+        frame = wire.write_inline(Message(Kind.TENSOR, step, fields, [value]), False, step, 1000)
+        assert frame is not None
+        letter = wire.read(bytes(frame))
+        assert (letter.step, letter.request, letter.fields) == (step, step, {"key": "k"})
+        assert letter.values[0].shape == shape and np.all(letter.values[0] == step)
+
+
+def test_a_value_above_the_limit_is_not_written_inline():
+    fields, value = wire.FixedFields(key="k"), np.zeros(100, np.float32)
+    message = Message(Kind.TENSOR, 1, fields, [value])
+    assert wire.write_inline(message, False, 0, 400) is not None
+    assert wire.write_inline(message._replace(values=[value.repeat(2)]), False, 0, 400) is None

@@ -57,6 +57,33 @@ def test_an_abort_answers_who_waits_and_who_comes_later():
         meeting.send(KEY, 1)
 
 
+@pytest.mark.parametrize("sends_first", [True, False])
+def test_what_is_expected_arrives_once_and_is_told_apart(sends_first: bool):
+    meeting, arrived, other = Rendezvous(), list[Any](), KEY._replace(tensor="y:0")
+
+    def send() -> None:
+        meeting.send(KEY, 1)
+        meeting.send(other, 2)
+
+    if sends_first:
+        send()
+    meeting.expect({KEY: "x", other: "y"}, lambda *each: arrived.append(each))
+    if not sends_first:
+        send()
+    meeting.send(KEY, 3)  # comes again: of no concern to who expected one
+    assert arrived == [("x", 1, None), ("y", 2, None)]
+
+
+@pytest.mark.parametrize("aborts_first", [True, False])
+def test_an_abort_answers_who_expects_something_once(aborts_first: bool):
+    meeting, arrived = Rendezvous(), list[Any]()
+    if aborts_first:
+        meeting.abort(ERROR)
+    meeting.expect({KEY: "x", KEY._replace(tensor="y:0"): "y"}, lambda *e: arrived.append(e))
+    meeting.abort(ERROR)
+    assert arrived == [(None, None, ERROR)]
+
+
 def test_every_receive_is_answered_once_whatever_comes_first():
     for _ in range(200):
         meeting, answers, start = Rendezvous(), Answers(), threading.Barrier(3)

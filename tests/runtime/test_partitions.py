@@ -332,6 +332,27 @@ def test_a_value_leaves_as_soon_as_it_is_made():
             np.testing.assert_allclose(values[1], ((given + 1) @ given).sum(), rtol=1e-4)
 
 
+def test_what_a_short_program_makes_leaves_at_its_end():
+    """To wake a thread that sends it would take longer than the rest of the program."""
+    x = tf.placeholder(tf.float32, [100, 100])
+    with tf.device("/cpu:1"):
+        there = tf.reduce_sum(tf.matmul(x + 1.0, x))
+    with tf.device("/cpu:0"):
+        early = tf.matmul(x, x)
+        late = tf.matmul(early, early)
+    with tf.device("/cpu:1"):
+        there += tf.reduce_sum(early)
+    given = np.full((100, 100), 0.1, np.float32)
+    with session() as opened:
+        explained = opened.plan([late, there], {x: given})
+        invocations = [program._invocation() for program in programs_of(explained.plan)]
+        assert invocations and not any(invocation.early for invocation in invocations)
+        values = opened.run([late, there], {x: given})
+        np.testing.assert_allclose(values[0], np.linalg.matrix_power(given, 4), rtol=1e-4)
+        total = ((given + 1) @ given).sum() + (given @ given).sum()
+        np.testing.assert_allclose(values[1], total, rtol=1e-4)
+
+
 def test_what_was_sent_before_a_fault_is_sent_once():
     x = tf.placeholder(tf.float32, [200, 200])
     index = tf.placeholder(tf.int32, [])

@@ -38,6 +38,7 @@ from thalweg.graph.node import Node
 from thalweg.ops.core.basic import NoOp
 from thalweg.optimize.pipeline import PassReport
 from thalweg.partition.cut import Partition, partition
+from thalweg.partition.transfers import Receiving, Sending
 from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.platform import spans
 from thalweg.runtime.cancellation import Cancellation
@@ -56,6 +57,23 @@ class ClusterPlan(Plan):
 
     handle: int = 0
     tasks: tuple[TaskPart, ...] = ()
+
+    @cached_property
+    def others(self) -> Sequence[TaskPart]:
+        """The parts of other processes to which the own one sends nothing before it receives."""
+        return [part for part in self.tasks if part.peer is not None and part not in self.fed]
+
+    @cached_property
+    def fed(self) -> Sequence[TaskPart]:
+        """The parts of other processes to which the own one sends something at once."""
+        own = [each for part in self.own for each in part.partitions]
+        tasks = {task for each in own for task in _sent_first(each)}
+        return [part for part in self.tasks if part.peer is not None and part.task in tasks]
+
+    @cached_property
+    def own(self) -> Sequence[TaskPart]:
+        """The part of this process, if it has one."""
+        return [part for part in self.tasks if part.peer is None]
 
 
 @dataclass(frozen=True)
@@ -267,12 +285,10 @@ class RunningStep:
         """Start all tasks, the own one last, and collect what is fetched. Of the own part, this
         thread does what takes long; the rest is done as messages come."""
         try:
-            for part in self._plan.tasks:
-                if part.peer is not None:
-                    self._start(part, feeds)
-            for part in self._plan.tasks:
-                if part.peer is None:
-                    self._start_own(part, feeds)
+            for part in self._plan.others:
+                self._start(part, feeds)
+            if self._plan.own:
+                self._start_together(feeds)
             while (work := self._work.get()) is not None:
                 work()
         except BaseException as error:  # an interrupt, say
@@ -284,6 +300,20 @@ class RunningStep:
         if self._error is not None:
             raise self._error
         return [self._found[place] for place in range(len(self._found))]
+
+    def _start_together(self, feeds: Sequence[Any]) -> None:
+        """Start the own part, and have those that it sends values to hear of the step with them: a
+        packet costs more than a message."""
+        together = self._member.endpoint.loop.together()
+        try:
+            with together:
+                for part in self._plan.fed:
+                    self._start(part, feeds)
+                for part in self._plan.own:
+                    self._start_own(part, feeds)
+        except BaseException:
+            together.end()
+            raise
 
     def _finish(self) -> None:
         """Do what is left of a step that its own thread has left."""
@@ -369,6 +399,17 @@ def _stand_in(device: str) -> Device:
 
 def _used(placement: Placement) -> set[str]:
     return {task_of(device) for node, device in placement.items() if not is_replicated(node)}
+
+
+def _sent_first(part: Partition) -> set[str]:
+    """The tasks that a partition sends something to before it receives anything."""
+    late, found = set[Node](), set[str]()
+    for node in part.nodes:
+        if isinstance(node.op, Receiving) or not late.isdisjoint(part.order[node]):
+            late.add(node)
+        elif isinstance(node.op, Sending):
+            found.add(task_of(node.op.recv_device))
+    return found
 
 
 def _without_groups(targets: Sequence[Node]) -> tuple[Node, ...]:

@@ -73,12 +73,13 @@ class TaskServer(Member):
             Kind.RESET: self._answer_later(self._reset),
         }
         self._job, self._index = job, index
-        self._made = threading.Event()
+        self._made, self._is_made = threading.Event(), False
         try:
             super().__init__(bindable(self._by_task[self.task]))
             self._worker.lender = self.endpoint.lender
             self.update(cluster)
         finally:
+            self._is_made = True
             self._made.set()
         _servers[self.endpoint.address] = self
 
@@ -120,7 +121,7 @@ class TaskServer(Member):
     def received(self, peer: Peer, message: Message) -> None:
         """Do what a message asks for: what is short, at once; what is not, on another thread. The
         first ones may come as soon as there is an endpoint."""
-        if not self._made.is_set():
+        if not self._is_made:
             self._made.wait()
         act = self._acts.get(message.kind)
         if act is not None:
@@ -129,7 +130,7 @@ class TaskServer(Member):
     def _take(self, _: Peer, message: Message) -> None:
         """A value for a step."""
         self._worker.traffic.received(message.values)
-        given = values_of(message)  # none for a token
+        given = message.values or values_of(message)  # none for a token
         key = _key(*message.fields["key"])
         self._worker.deliver(message.step, key, given[0] if given else ())
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class Statistics(NamedTuple):
     """The counters of a task at one moment, as STATUS messages carry them."""
@@ -35,13 +37,19 @@ class Traffic:
     def sent(self, values: Sequence[Any]) -> None:
         """Count values that leave this process."""
         if values:
-            size = sum([getattr(value, "nbytes", 0) for value in values])
+            size = _size(values)
             with self._lock:
                 self._sent += size
 
     def received(self, values: Sequence[Any]) -> None:
         """Count values that came from another process."""
         if values:
-            size = sum([getattr(value, "nbytes", 0) for value in values])
+            size = _size(values)
             with self._lock:
                 self._received += size
+
+
+def _size(values: Sequence[Any]) -> int:
+    if len(values) == 1 and isinstance(values[0], np.ndarray):  # as nearly always
+        return values[0].nbytes
+    return sum([getattr(value, "nbytes", 0) for value in values])

@@ -33,6 +33,14 @@ The content of a tensor is its elements in row-major order. That of a tensor of 
 length of each string, 8 bytes, and then the strings. A CHUNK has a second frame, its data: the
 next bytes of the stream whose number it has in the place of the step.
 
+A packet of a connection within the host is one message, or several that left together:
+
+    0       4      the magic word "THLB"
+    4       2      version of this format
+    6       2      number of messages
+    8       4·n    bytes of each
+    …       …      the messages
+
 Large values between hosts have a TCP connection of their own, which a WELCOME offers: a port, a
 ticket, and a key for each direction where the cluster has one. It begins with 16 bytes:
 
@@ -73,12 +81,16 @@ from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
 
 MAGIC = b"THLW"
-VERSION = 3
+BUNDLE_MAGIC = b"THLB"
+VERSION = 4
 MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection on which a larger one is announced
 MAX_FIELDS = 4 << 20  # bytes
 MAX_VALUES = 4096
 MAX_RANK = 64  # NumPy's own limit
 MAX_ELEMENTS = 1 << 48  # also of a shape with a zero in it
+MAX_BUNDLE = 64  # messages in one packet within a host
+MAX_PACKET = 160 << 10  # bytes of it; the system takes little more at once
+_MAX_HEADS = 64  # of messages with the same fields: shapes of their values
 
 
 class Kind(IntEnum):
@@ -135,6 +147,17 @@ class FixedFields(dict[str, Any]):
     @cached_property
     def _prefixes(self) -> dict[tuple[Kind, int, int], bytes]:
         return {}
+
+    @cached_property
+    def heads(self) -> dict[tuple[Any, ...], bytes]:
+        """All that comes before the content of one small array, by its type and shape."""
+        return {}
+
+    def keep_head(self, shaped: tuple[Any, ...], head: bytes) -> None:
+        """Write no such head again."""
+        if len(self.heads) >= _MAX_HEADS:
+            self.heads.clear()
+        self.heads[shaped] = head
 
 
 class Message(NamedTuple):
@@ -197,13 +220,17 @@ class VersionError(WireError):
 BYTES = 0
 _STRING = 7
 _HEAD = Struct("<4sHHQQQQHHI")
+_NUMBERS = Struct("<QQQQHHI")  # what follows the kind
+_FORM = Struct("<4sHHHHI")  # the head of a message without its numbers
+_BUNDLE = Struct("<4sHH")
 _STAMP = Struct("<QQ")
 _VALUE = Struct("<BBB5xQQQ")
 _STEP = Struct("<QQ")  # and the request
-_STAMP_OFFSET, _STEP_OFFSET, _RANK_OFFSET = 8, 24, 2
+_STAMP_OFFSET, _STEP_OFFSET, _FLAGS_OFFSET, _RANK_OFFSET = 8, 24, 40, 2
 _ALIGNMENT = 16
 _IS_ANSWER = 1
 _ARRAYS: Any = (np.ndarray, np.generic)
+_array: Any = np.ndarray
 _PADDING = [bytes(-size % _ALIGNMENT) for size in range(_ALIGNMENT)]
 _LENGTH = np.dtype("<u8")
 _STORAGE: dict[int, Dtype] = {row.enum: row.storage for row in TABLE if row.dtype_class != "opaque"}
@@ -213,7 +240,7 @@ _PLAIN_CODES: dict[Dtype, int] = {
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
-_MAX_KEPT, _MAX_KEPT_BYTES = 4096, 512  # fields that were read, and bytes of each
+_MAX_KEPT, _MAX_KEPT_BYTES = 4096, 1024  # messages that were read, and bytes of each
 _PLACES = {int(place): place for place in Place}
 
 
@@ -310,9 +337,38 @@ def write_inline(message: Message, is_answer: bool, request: int, limit: int) ->
     """The frame of a message that is alike in every step, and whose values are plain arrays of a
     few bytes, as most are; None for any other."""
     kind, step, fields, values, _ = message
-    if not isinstance(fields, FixedFields) or len(values) > MAX_VALUES:
+    if not isinstance(fields, FixedFields):
         return None
-    frame = fields.prefix(kind, step, request, _IS_ANSWER if is_answer else 0, len(values))
+    flags = _IS_ANSWER if is_answer else 0
+    if not values:
+        return fields.prefix(kind, step, request, flags, 0)
+    if len(values) > 1:
+        return _write_plain(fields, message, request, flags, limit)
+    (value,) = values
+    if not isinstance(value, _ARRAYS):
+        return None
+    array: np.ndarray[Any, Dtype] = value
+    shaped = kind, flags, array.dtype, array.shape
+    head = fields.heads.get(shaped)
+    if head is None:
+        frame = _write_plain(fields, message, request, flags, limit)
+        if frame is not None:
+            fields.keep_head(shaped, bytes(frame[: len(frame) - array.nbytes]))
+        return frame
+    frame = bytearray(head)
+    _STEP.pack_into(frame, _STEP_OFFSET, step, request)
+    frame += array.tobytes()
+    return frame
+
+
+def _write_plain(
+    fields: FixedFields, message: Message, request: int, flags: int, limit: int
+) -> bytearray | None:
+    """A message with plain arrays of a few bytes; None where some are not."""
+    kind, step, _, values, _ = message
+    if len(values) > MAX_VALUES:
+        return None
+    frame = fields.prefix(kind, step, request, flags, len(values))
     contents = list[bytes]()
     for given in values:
         if not isinstance(given, _ARRAYS):
@@ -350,29 +406,123 @@ def stamp(frame: bytearray, session: int, sequence: int) -> None:
     _STAMP.pack_into(frame, _STAMP_OFFSET, session, sequence)
 
 
+def bundle_head(sizes: Sequence[int]) -> bytes:
+    """What comes before messages of some sizes that travel in one packet."""
+    return _BUNDLE.pack(BUNDLE_MAGIC, VERSION, len(sizes)) + _sizes_struct(len(sizes)).pack(*sizes)
+
+
+@memoized(MAX_BUNDLE)
+def _sizes_struct(count: int) -> Struct:
+    return Struct(f"<{count}I")
+
+
 # In
+
+
+def frames_of(packet: bytes) -> list[bytes]:
+    """The frames of a packet of a connection within the host; a WireError where it has none."""
+    if not packet.startswith(BUNDLE_MAGIC):
+        return [packet]
+    if len(packet) < _BUNDLE.size:
+        raise WireError(f"{len(packet)} bytes are no messages")
+    _, version, count = _BUNDLE.unpack_from(packet)
+    start = _BUNDLE.size + 4 * count
+    if version != VERSION or count > MAX_BUNDLE or start > len(packet):
+        raise WireError(f"{count} messages in version {version}")
+    frames = list[bytes]()
+    for size in _sizes_struct(count).unpack_from(packet, _BUNDLE.size):
+        frames.append(packet[start : start + size])
+        start += size
+    if start != len(packet):
+        raise WireError(f"{len(packet)} bytes where the messages end at {start}")
+    return frames
 
 
 def read(frame: bytes) -> Letter:
     """A message, read; a WireError where the frame is none, or of another version."""
     if len(frame) < _HEAD.size:
         raise WireError(f"{len(frame)} bytes are no message")
-    magic, version, number, session, sequence, step, request, flags, count, field_bytes = (
-        _HEAD.unpack_from(frame)
+    session, sequence, step, request, _, count, field_bytes = _NUMBERS.unpack_from(
+        frame, _STAMP_OFFSET
     )
+    end = _HEAD.size + field_bytes
+    if count:
+        end = _end_of_headers(frame, end, count)
+    repeated = frame[:_STAMP_OFFSET] + frame[_FLAGS_OFFSET:end]
+    read_form = _read_form_again if len(repeated) <= _MAX_KEPT_BYTES else _read_form
+    kind, is_answer, fields, places, is_complete, size = read_form(repeated)
+    if len(frame) != size:
+        raise WireError(f"{len(frame)} bytes where the values end at {size}")
+    values: list[Any] = []
+    for header, dtype, start in places:
+        if dtype is not None:
+            values.append(_array(header.shape, dtype, frame, start))
+        else:
+            values.append(value_of(header, frame, start) if start else header)
+    return Letter(kind, session, sequence, step, request, is_answer, fields, values, is_complete)
+
+
+def _end_of_headers(frame: bytes, start: int, count: int) -> int:
+    """Where the headers of values that begin somewhere end, if the frame is as long as it says."""
+    for _ in range(count if count <= MAX_VALUES else 0):
+        rank = start + _RANK_OFFSET
+        if rank >= len(frame):
+            break
+        start += _VALUE.size + frame[rank] * _LENGTH.itemsize
+    return start
+
+
+class _Form(NamedTuple):
+    """A message without its numbers and the content of its values: the same in every step."""
+
+    kind: Kind
+    is_answer: bool
+    fields: Mapping[str, Any]
+    #: Of each value its header, its type if it is an array in the frame, and where its content
+    #: begins there; 0 if that is elsewhere.
+    places: Sequence[tuple[ValueHeader, Dtype | None, int]]
+    is_complete: bool
+    size: int  # bytes of the frame
+
+
+def _read_form(repeated: bytes) -> _Form:
+    """What the bytes of a frame say that are no numbers, step, or content."""
+    skipped = _FLAGS_OFFSET - _STAMP_OFFSET
+    magic, version, number, flags, count, field_bytes = _FORM.unpack_from(repeated)
     kind = _KINDS.get(number)
     if magic != MAGIC or version != VERSION or kind is None or flags & ~_IS_ANSWER:
         raise _foreign(magic, version, number, flags)
-    end = _HEAD.size + field_bytes
-    if field_bytes > MAX_FIELDS or end > len(frame) or count > MAX_VALUES:
+    end = _FORM.size + field_bytes
+    if field_bytes > MAX_FIELDS or end > len(repeated) or count > MAX_VALUES:
         raise WireError(f"fields of {field_bytes} bytes, {count} values")
-    fields, values, is_complete = _NO_FIELDS, list[Any](), True
-    if field_bytes:
-        read_fields = _read_again if field_bytes <= _MAX_KEPT_BYTES else _read_fields
-        fields = read_fields(frame[_HEAD.size : end])
-    if count or end != len(frame):
-        values, is_complete = _read_values(frame, end, count)
-    return Letter(kind, session, sequence, step, request, flags != 0, fields, values, is_complete)
+    fields = _read_fields(repeated[_FORM.size : end]) if field_bytes else _NO_FIELDS
+    headers = _read_headers(repeated, end, count)
+    start, places = len(repeated) + skipped, list[tuple[ValueHeader, Dtype | None, int]]()
+    for header in headers:
+        if header.place is not Place.INLINE:
+            places.append((header, None, 0))
+            continue
+        start += -start % _ALIGNMENT
+        places.append((header, _STORAGE[header.code] if header.is_view else None, start))
+        start += header.nbytes
+    is_complete = all(header.place is Place.INLINE for header in headers)
+    return _Form(kind, flags != 0, fields, places, is_complete, start)
+
+
+def _read_headers(repeated: bytes, start: int, count: int) -> list[ValueHeader]:
+    headers = list[ValueHeader]()
+    for _ in range(count):
+        end = start + _VALUE.size
+        if end > len(repeated):
+            raise WireError("a value's header ends early")
+        end += repeated[start + _RANK_OFFSET] * _LENGTH.itemsize
+        headers.append(_read_header(repeated[start:end]))
+        start = end
+    return headers
+
+
+#: A step's messages are the same every time but for numbers; whoever reads them changes nothing.
+_read_form_again = memoized(_MAX_KEPT)(_read_form)
 
 
 def _foreign(magic: bytes, version: int, kind: int, flags: int) -> WireError:
@@ -397,39 +547,7 @@ def _read_fields(told: bytes) -> Mapping[str, Any]:
     return cast("dict[str, Any]", fields)
 
 
-#: The same step has the same fields every time; whoever reads them changes nothing in them.
-_read_again = memoized(_MAX_KEPT)(_read_fields)
-
-
-def _read_values(frame: bytes, start: int, count: int) -> tuple[list[Any], bool]:
-    """The values of a message, or their headers, and whether all are there."""
-    headers = list[ValueHeader]()
-    for _ in range(count):
-        end = start + _VALUE.size
-        if end > len(frame):
-            raise WireError("a value's header ends early")
-        end += frame[start + _RANK_OFFSET] * _LENGTH.itemsize
-        headers.append(_read_header(frame[start:end]))
-        start = end
-    values, is_complete = list[Any](), True
-    for header in headers:
-        if header.place is not Place.INLINE:
-            values.append(header)
-            is_complete = False
-            continue
-        start += -start % _ALIGNMENT
-        if start + header.nbytes > len(frame):
-            raise WireError(f"{len(frame)} bytes where a value begins at {start}")
-        values.append(value_of(header, frame, start))
-        start += header.nbytes
-    if start != len(frame):
-        raise WireError(f"{len(frame)} bytes where the values end at {start}")
-    return values, is_complete
-
-
-@memoized(_MAX_KEPT)
 def _read_header(data: bytes) -> ValueHeader:
-    """The header of a value: that of a small one is the same in every step."""
     place, code, rank, nbytes, number, offset = _VALUE.unpack_from(data)
     if place not in _PLACES or rank > MAX_RANK or len(data) != _VALUE.size + rank * 8:
         raise WireError(f"a value of rank {rank} in place {place}")

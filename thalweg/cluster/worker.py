@@ -113,7 +113,7 @@ class Worker:
         """Run this task's partitions of a step on threads that may not wait, as long as all calls
         are short, and by `later` from then on; `done` is told the fetched values by their places,
         or an error."""
-        opened = self.session(session)
+        opened = self._sessions.get(session) or self.session(session)
         plan = opened.plans[handle]
         step = self._step(number, session)
         ended = partial(self._ran, step, done)
@@ -133,7 +133,7 @@ class Worker:
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""
-        step = self._step(number)
+        step = self._steps.get(number) or self._step(number)
         if step.cancellation.error is None:
             Rendezvous.send(step, key, value)
 

@@ -8,11 +8,13 @@ and later, with the first error: no receiver waits for a sender that failed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 #: (value, error): one of them is None
 Received = Callable[[Any, BaseException | None], None]
+#: (what was expected, value, error)
+Arrived = Callable[[Any, Any, BaseException | None], None]
 
 
 class Key(NamedTuple):
@@ -33,6 +35,8 @@ class Rendezvous:
         self._lock = threading.Lock()
         self._sent: dict[Key, Any] = {}
         self._waiting: dict[Key, Received] = {}
+        self._expected: dict[Key, Any] = {}
+        self._arrived: Arrived | None = None
         self.error: BaseException | None = None
 
     def send(self, key: Key, value: Any) -> None:
@@ -40,11 +44,28 @@ class Rendezvous:
         with self._lock:
             if self.error is not None:
                 raise self.error
-            received = self._waiting.pop(key, None)
-            if received is None:
+            expected = self._expected.pop(key, None)
+            received = None if expected is not None else self._waiting.pop(key, None)
+            if expected is None and received is None:
                 self._sent[key] = value
-        if received is not None:
+        if expected is not None and self._arrived is not None:
+            self._arrived(expected, value, None)
+        elif received is not None:
             received(value, None)
+
+    def expect(self, expected: Mapping[Key, Any], arrived: Arrived) -> None:
+        """Call `arrived` with every one of several values when it is there, and with what stands
+        for its key here; with the error once. Only one part of a step may do so."""
+        with self._lock:
+            error = self.error
+            if error is None:
+                self._expected, self._arrived = {**expected}, arrived
+            early = [key for key in self._sent if key in expected] if self._sent else ()
+            found = [(self._expected.pop(key), self._sent.pop(key)) for key in early]
+        if error is not None:
+            arrived(None, None, error)
+        for each, value in found:
+            arrived(each, value, None)
 
     def receive(self, key: Key, received: Received) -> None:
         """Call `received` once: with the value when it is there, or with the error."""
@@ -63,6 +84,9 @@ class Rendezvous:
                 return
             self.error = error
             waiting, self._waiting = [*self._waiting.values()], {}
+            arrived, self._arrived, self._expected = self._arrived, None, {}
             self._sent.clear()
+        if arrived is not None:
+            arrived(None, None, error)
         for received in waiting:
             received(None, error)

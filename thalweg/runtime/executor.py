@@ -137,7 +137,7 @@ class StartablePartitions:
             return
         given = self._partitions[0].feeds(feeds) if feeds else ()
         context = Context(self._node, self._own, cancellation, rendezvous)
-        StraightRun(straight, given, context, soon, later, ended).go_on()
+        StraightRun(straight, given, context, soon, later, ended).begin()
 
     def _end(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, Recorder, ask
@@ -120,3 +121,117 @@ def put(peer: Peer, step: int) -> bool:
     """Send a message if there is room for it now."""
     frame = wire.write(Message(Kind.TENSOR, step, {"padding": "x" * 1000}))
     return peer._attempt(peer._channel(frame), frame)
+
+
+def packets(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of messages in each packet that leaves for a peer from now on."""
+    found, channel = list[int](), peer._local
+    assert channel is not None
+    put, put_together = channel.put, channel.put_together
+    monkeypatch.setattr(channel, "put", lambda frame: found.append(1) or put(frame))
+    monkeypatch.setattr(
+        channel, "put_together", lambda frames: found.append(len(frames)) or put_together(frames)
+    )
+    return found
+
+
+def test_what_is_sent_together_leaves_in_one_packet_and_in_order(
+    endpoint: MakeEndpoint, monkeypatch: pytest.MonkeyPatch
+):
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    sizes = packets(peer, monkeypatch)
+    with client.loop.together():
+        for step in range(3):
+            peer.send(Message(Kind.RUN, step, wire.FixedFields()))
+        assert not sizes
+    peer.send(Message(Kind.RUN, 3, wire.FixedFields()))
+    assert sizes == [3, 1]
+    steps = [server.handler.messages.get(timeout=LONG)[1].step for _ in range(4)]
+    assert steps == [0, 1, 2, 3]
+
+
+def test_no_packet_has_more_messages_or_bytes_than_it_may(
+    endpoint: MakeEndpoint, monkeypatch: pytest.MonkeyPatch
+):
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    sizes = packets(peer, monkeypatch)
+    large = np.zeros(30_000, np.uint8)
+    with client.loop.together():
+        for step in range(wire.MAX_BUNDLE + 1):
+            peer.send(Message(Kind.RUN, step, wire.FixedFields()))
+        for step in range(6):
+            peer.send(Message(Kind.RUN, step, wire.FixedFields(), [large]))
+    assert sizes[0] == wire.MAX_BUNDLE and sum(sizes) == wire.MAX_BUNDLE + 7
+    for _ in range(sum(sizes)):
+        server.handler.messages.get(timeout=LONG)
+
+
+def test_what_one_callback_answers_leaves_in_one_packet(endpoint: MakeEndpoint):
+    class Twice(Recorder):
+        def received(self, peer: Peer, message: Message) -> None:
+            if message.kind is Kind.STATUS:
+                peer.send(Message(Kind.RUN, 1, wire.FixedFields()))
+                peer.reply(message, Message(Kind.DONE, 2, wire.FixedFields()))
+                held = server.loop.outboxes[threading.get_ident()].held[peer]
+                self.held = len(held)
+
+    handler = Twice()
+    server, client = endpoint(handler=handler), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    ask(peer)
+    assert handler.held == 2
+    assert [client.handler.messages.get(timeout=LONG)[1].step for _ in range(2)] == [1, 1]
+
+
+def test_a_bad_message_in_a_packet_does_not_lose_the_others(endpoint: MakeEndpoint):
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    good = [wire.write(Message(Kind.RUN, step)) for step in (1, 2)]
+    bad = wire.write(Message(Kind.RUN, 3))
+    bad[6] = 99  # of no kind
+    assert peer._local is not None and peer._local.put_together([good[0], bad, good[1]])
+    steps = [server.handler.messages.get(timeout=LONG)[1].step for _ in range(2)]
+    assert steps == [1, 2] and sum(server.refused.values()) == 1
+
+
+def test_who_is_lost_takes_nothing_that_was_held(endpoint: MakeEndpoint):
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    answers = list[Exception | None]()
+    with client.loop.together():
+        peer.request(Message(Kind.STATUS), lambda _, error: answers.append(error))
+        server.close()
+        client.handler.losses.get(timeout=LONG)
+    (error,) = answers
+    assert isinstance(error, errors.UnavailableError)
+
+
+def test_packets_for_which_there_is_no_room_leave_later_and_in_order(
+    endpoint: MakeEndpoint, monkeypatch: pytest.MonkeyPatch
+):
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    channel, room, tried = peer._local, threading.Event(), threading.Event()
+    assert channel is not None
+    write = channel._write
+
+    def write_if_there_is_room(*frames: bytearray) -> bool:
+        tried.set()
+        return room.is_set() and write(*frames)
+
+    monkeypatch.setattr(channel, "_write", write_if_there_is_room)
+    for step in range(5):
+        message = Message(Kind.RUN, step, wire.FixedFields())
+        client.loop.call(lambda message=message: peer.send(message))
+    assert tried.wait(LONG)
+    room.set()
+    steps = [server.handler.messages.get(timeout=LONG)[1].step for _ in range(5)]
+    assert steps == [0, 1, 2, 3, 4]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from thalweg.cluster.wire import Letter, WireError, stamp
+from thalweg.cluster.wire import Letter, WireError, bundle_head, stamp
 
 #: Hand the frames of a message to a socket: False where its queue is full.
 Write = Callable[..., bool]
@@ -30,6 +30,14 @@ class Channel:
             self.sent += 1
             stamp(frame, self.session, self.sent)
             return self._write(frame, *more)
+
+    def put_together(self, frames: Sequence[bytearray]) -> bool:
+        """Send messages in one packet, as `put` does one."""
+        with self._lock:
+            for frame in frames:
+                self.sent += 1
+                stamp(frame, self.session, self.sent)
+            return self._write(bundle_head([len(frame) for frame in frames]), *frames)
 
     def check(self, letter: Letter) -> None:
         """Refuse a message that cannot be the next: one that came before, or elsewhere."""

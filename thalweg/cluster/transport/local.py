@@ -19,8 +19,8 @@ from contextlib import suppress
 from secrets import token_hex
 
 from thalweg.cluster.transport.loop import Loop
+from thalweg.cluster.wire import MAX_PACKET
 
-MAX_LOCAL = 160 << 10  # bytes of a message; the system takes little more at once
 _BUFFER = 4 << 20  # bytes that may wait to be read, where the system allows it
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _BACKLOG = 128
@@ -33,7 +33,7 @@ class LocalSocket:
         self._loop, self._socket = loop, connected
         self._file = connected.fileno()
         self._lock = threading.Lock()
-        self._buffer = memoryview(bytearray(MAX_LOCAL))
+        self._buffer = memoryview(bytearray(MAX_PACKET))
         self._received: Callable[[bytes], None] | None = None
         self._ended: Callable[[], None] = self.close
         connected.setblocking(False)
@@ -46,11 +46,15 @@ class LocalSocket:
         if not is_watched:
             self._loop.watch(self._file, self._read)
 
-    def send(self, frame: bytearray) -> bool:
-        """Send a message of one frame, as the sockets of ZeroMQ do."""
+    def send(self, frame: bytearray, *more: bytearray) -> bool:
+        """Send a packet, as the sockets of ZeroMQ do a message, whose frames it has one after the
+        other."""
         with self._lock:
             try:
-                self._socket.send(frame)
+                if more:
+                    self._socket.sendmsg((frame, *more))
+                else:
+                    self._socket.send(frame)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -64,7 +68,7 @@ class LocalSocket:
             self._socket.close()
 
     def _read(self) -> None:
-        """One message: while there are more, the loop calls again."""
+        """One packet: while there are more, the loop calls again."""
         try:
             count = self._socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -72,7 +76,7 @@ class LocalSocket:
         except OSError:
             count = 0
         if count and self._received is not None:
-            self._received(bytes(self._buffer[:count]))
+            self._received(self._buffer[:count].tobytes())
         else:
             self._ended()
 

@@ -20,11 +20,13 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+from thalweg.cluster.transport.outbox import Outbox, Together
 from thalweg.platform import tf_logging
 
 Callback = Callable[[], None]
 
 _MAX_WAIT = 1.0  # seconds between two looks at the timers
+_MAX_EVENTS = 64  # that are looked at in one go
 
 
 class Loop:
@@ -41,6 +43,8 @@ class Loop:
         self._looked = time.monotonic()
         self._stopped = False
         self._ending = threading.Lock()  # nobody writes to a descriptor that is closed
+        self._outbox = Outbox()
+        self.outboxes: dict[int, Outbox] = {}  # of threads that send several messages at once
         self.watch(self._wakeup, self._clear_wakeup)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._ident = 0  # of the thread, once it runs
@@ -48,6 +52,10 @@ class Loop:
     def start(self) -> None:
         """Begin to call back."""
         self._thread.start()
+
+    def together(self) -> Together:
+        """Has what this thread sends to one peer leave in one packet, at the end of a `with`."""
+        return Together(self.outboxes)
 
     @property
     def is_current(self) -> bool:
@@ -87,10 +95,17 @@ class Loop:
     def _run(self) -> None:
         _wake_without_preempting()
         self._ident = threading.get_ident()
+        self.outboxes[self._ident] = outbox = self._outbox
         poll, callbacks, timers = self._epoll.poll, self._callbacks, self._timers
         while not self._stopped:
-            for file, _ in poll(self._timeout()):
-                guarded(callbacks.get(file, _nothing))
+            for file, _ in poll(self._timeout(), _MAX_EVENTS):
+                try:
+                    callbacks.get(file, _nothing)()
+                    if outbox.held:
+                        outbox.flush()
+                except Exception:
+                    _log_failure()
+                    guarded(outbox.flush)
             self._advance()
             if self._calls:
                 self._run_calls()
@@ -104,7 +119,7 @@ class Loop:
     def _run_calls(self) -> None:
         """Those that are there now: one that calls again must not keep the sockets waiting."""
         for _ in range(len(self._calls)):
-            guarded(self._calls.popleft())
+            self._call(self._calls.popleft())
 
     def _advance(self) -> None:
         """Move the clock on, by no more than a running thread can have waited."""
@@ -115,7 +130,12 @@ class Loop:
 
     def _run_timers(self) -> None:
         while self._timers and self._timers[0][0] <= self._now:
-            guarded(heappop(self._timers)[2])
+            self._call(heappop(self._timers)[2])
+
+    def _call(self, function: Callback) -> None:
+        guarded(function)
+        if self._outbox.held:
+            guarded(self._outbox.flush)
 
     def _timeout(self) -> float:
         if self._calls:
@@ -140,7 +160,11 @@ def guarded(function: Callable[..., None], *args: Any) -> None:
     try:
         function(*args)
     except Exception:
-        tf_logging.error("A callback of the cluster's transport failed", exc_info=True)
+        _log_failure()
+
+
+def _log_failure() -> None:
+    tf_logging.error("A callback of the cluster's transport failed", exc_info=True)
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from thalweg import errors
 from thalweg.cluster import wire
@@ -23,12 +23,13 @@ from thalweg.cluster.transport.bulk import BulkSocket
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.courier import Courier
 from thalweg.cluster.transport.lending import Lender
-from thalweg.cluster.transport.local import MAX_LOCAL, LocalSocket
+from thalweg.cluster.transport.local import LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded
 from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Parcel, Unpacker
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
-from thalweg.cluster.wire import Content, Kind, Letter, Message, WireError
+from thalweg.cluster.wire import MAX_PACKET, Content, Kind, Letter, Message, WireError
+from thalweg.platform import tf_logging
 
 #: (answer, None) or (None, why there is none); on the I/O thread, or that of a request that failed
 Done = Callable[[Message | None, Exception | None], None]
@@ -83,7 +84,7 @@ class Peer(ABC):
     def __init__(self, surroundings: Surroundings, address: str) -> None:
         self.address = address
         self.incarnation = 0  # a random number of its endpoint; 0 while unknown
-        self._surroundings = surroundings
+        self._surroundings, self._outboxes = surroundings, surroundings.loop.outboxes
         self._control = Channel(self._write)
         self._bulk: Channel | None = None  # a connection for chunks, which delay no message then
         self._bulk_socket: BulkSocket | None = None
@@ -93,6 +94,7 @@ class Peer(ABC):
         self._is_settled = threading.Event()  # it is ready or lost
         self._is_lost = threading.Event()
         self._held: deque[_Errand] | None = deque()  # until it is ready
+        self._late: deque[Callable[[], bool]] = deque()  # packets that its courier sends
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._requests: dict[int, Done] = {}
@@ -141,7 +143,7 @@ class Peer(ABC):
     def _send(self, message: Message, is_answer: bool, request: int) -> None:
         if self._held is None and not self._courier.is_busy:
             frame = wire.write_inline(message, is_answer, request, MAX_INLINE)
-            if frame is not None and self._attempt(self._channel(frame), frame):  # as nearly always
+            if frame is not None and self._attempt_small(frame):  # as nearly always
                 return
         if self._error is not None:
             raise _again(self._error)
@@ -200,7 +202,7 @@ class Peer(ABC):
 
     def _channel(self, frame: bytearray) -> Channel:
         """The connection that a message takes."""
-        if self._local is not None and len(frame) <= MAX_LOCAL:
+        if self._local is not None and len(frame) <= MAX_PACKET:
             return self._local
         return self._control
 
@@ -219,11 +221,54 @@ class Peer(ABC):
         while not self._attempt(channel, frame, *more):
             self._is_lost.wait(_RETRY)
 
+    def _attempt_small(self, frame: bytearray) -> bool:
+        """Send a message by the connection that it takes, or have it held by this thread."""
+        local = self._local
+        if local is None or len(frame) > MAX_PACKET:
+            return self._attempt_now(self._control.put, frame)
+        outbox = self._outboxes.get(threading.get_ident())
+        if outbox is None or self._error is not None:
+            return self._attempt_now(local.put, frame)
+        outbox.hold(self, frame)
+        return True
+
     def _attempt(self, channel: Channel, frame: bytearray, *more: Any) -> bool:
+        if channel is self._local:
+            return self._attempt_small(frame)
+        return self._attempt_now(channel.put, frame, *more)
+
+    def release(self, frames: Sequence[bytearray]) -> None:
+        """Send messages that an outbox has held, in one packet."""
+        channel, is_one = cast("Channel", self._local), len(frames) == 1
+        if is_one and not self._late and self._error is None:  # as nearly always
+            try:
+                if channel.put(frames[0]):
+                    return
+            except ConnectionError:
+                tf_logging.debug("%s: a packet did not leave", self.address)  # nor does the next
+        put = partial(channel.put, frames[0]) if is_one else partial(channel.put_together, frames)
+        with suppress(errors.OpError):  # the peer is lost, and all who wait know
+            if not self._surroundings.loop.is_current:
+                self._insist(put)
+            elif self._late or not self._attempt_now(put):
+                self._late.append(put)
+                self._give(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Send the packets for which there was no room, in their order; on the courier's thread."""
+        while self._late:
+            self._insist(self._late[0])
+            self._late.popleft()
+
+    def _insist(self, put: Callable[[], bool]) -> None:
+        while not self._attempt_now(put):
+            self._is_lost.wait(_RETRY)
+
+    def _attempt_now(self, put: Callable[..., bool], *frames: Any) -> bool:
         if self._error is not None:
             raise _again(self._error)
         try:
-            return channel.put(frame, *more)
+            return put(*frames)
         except ConnectionError as error:
             lost = unavailable(self.address, str(error))
             self._surroundings.loop.call(lambda: self.lose(lost))
@@ -234,12 +279,15 @@ class Peer(ABC):
     def take(self, channel: Channel, letter: Letter, data: Sequence[Any]) -> None:
         """A message of this peer came over one of its connections."""
         channel.check(letter)
-        kind = letter.kind
+        kind, _, _, step, request, is_answer, fields, values, is_complete = letter
         if kind >= _FIRST_OF_HANDLERS:
-            if letter.is_complete:
-                self._deliver(letter, letter.values)
-            else:
+            if not is_complete:
                 self._unpack(letter)
+            elif is_answer:
+                self._answer(request, Message(kind, step, fields, values, request), None)
+            else:
+                message = Message(kind, step, fields, values, request)
+                self._surroundings.handler.received(self, message)
         elif kind is Kind.CHUNK and data:
             self._take_chunk(letter.step, data[0])
         elif kind is Kind.CREDIT:
@@ -342,14 +390,21 @@ class Peer(ABC):
         local.watch(partial(self._received_local, channel), lambda: self.lose(broke))
         return channel
 
-    def _received_local(self, channel: Channel, frame: bytes) -> None:
+    def _received_local(self, channel: Channel, packet: bytes) -> None:
         try:
-            letter = wire.read(frame)
-            if letter.is_complete and letter.kind >= _FIRST_OF_HANDLERS:  # as nearly always
-                channel.check(letter)
-                self._deliver(letter, letter.values)
-            else:
-                self.take(channel, letter, ())
+            if not packet.startswith(wire.BUNDLE_MAGIC):
+                self.take(channel, wire.read(packet), ())
+                return
+            for frame in wire.frames_of(packet):
+                guarded(self._take_framed, channel, frame)
+        except WireError as error:
+            self._surroundings.refuse(str(error))
+
+    def _take_framed(self, channel: Channel, frame: bytes) -> None:
+        """Take one message of several that came together: what is wrong with it is of no concern
+        to the others."""
+        try:
+            self.take(channel, wire.read(frame), ())
         except WireError as error:
             self._surroundings.refuse(str(error))
 
@@ -388,7 +443,7 @@ class Peer(ABC):
             return
         frame = wire.write(Message(Kind.BYE))
         with suppress(errors.OpError):
-            self._attempt(self._channel(frame), frame)
+            self._attempt_now(self._channel(frame).put, frame)
         self._end(closed, linger_ms)
 
     def inherit(self) -> None:

@@ -25,6 +25,9 @@ from thalweg.ops.state.variable_uses import Use
 
 Array = NDArray[Any]
 
+#: Vector instructions of a program whose results are delivered while it runs. A shorter one is over
+#: before a thread that is woken for that has done as much as the program's own does afterwards.
+_MIN_WORK_DELIVERED = 1_000_000
 _DATA = 16  # where an array object keeps the address of its elements
 _word_at = ctypes.c_int64.from_address
 
@@ -99,6 +102,7 @@ class Invocation:
         it, but not inside an update of a variable, which must not pause. Where nothing is packed,
         calls that keep what they packed begin with what comes after that."""
         entries: list[TableEntry] = []
+        delivers = sum(call.work for call in template.calls) >= _MIN_WORK_DELIVERED
         made: list[int] = []  # results that are there and not signalled yet
         start = self._kept[2].ctypes.data
         for number, call in enumerate(template.calls):
@@ -111,7 +115,7 @@ class Invocation:
             if keeps and not packs:  # the barrier after packing is also that of the other factor
                 phases, barrier = phases[1:], True
             entries += entries_of(phases, arguments, barrier, thread, no_pause, work)
-            if not template.holds_gil:
+            if delivers:
                 made += [n for n, one in enumerate(template.outputs) if one.made_by == number]
         return entries
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,17 @@ class DynamicPartition(Op):
                 f"data.shape must start with partitions.shape, got data.shape = {rows.shape}, "
                 f"partitions.shape = {chosen.shape}",
             )
-        self._check_range(chosen)
-        return [rows[chosen == number] for number in range(self.num_partitions)]
+        parts, found = list[Array](), 0
+        for number in range(self.num_partitions):
+            is_in = chosen == number
+            parts.append(rows[is_in])
+            found += np.count_nonzero(is_in)
+        if found != chosen.size:  # each row is in one part, or in none
+            self._refuse(chosen)
+        return parts
 
-    def _check_range(self, partitions: Array) -> None:
+    def _refuse(self, partitions: Array) -> NoReturn:
         is_good = (partitions >= 0) & (partitions < self.num_partitions)
-        if is_good.all():
-            return
         bad = np.argwhere(~is_good)[0]
         place = ",".join(map(str, bad))
         raise errors.InvalidArgumentError(
@@ -152,14 +156,16 @@ class DynamicStitch(Op):
             raise errors.InvalidArgumentError(
                 None, None, f"data must agree behind the indices, got {sorted(shapes)}"
             )
-        return self._stitched([np.ravel(places) for places in indices], data, shapes.pop())
+        return self._stitched([np.asarray(places).ravel() for places in indices], data, *shapes)
 
     def _stitched(self, indices: list[Array], data: list[Array], rest: tuple[int, ...]) -> Array:
-        count = max((int(places.max()) + 1 for places in indices if places.size), default=0)
-        if any(places.size and places.min() < 0 for places in indices):
+        every = np.concatenate(indices)
+        count = int(np.maximum.reduce(every)) + 1 if every.size else 0
+        if every.size and np.minimum.reduce(every) < 0:
             raise errors.InvalidArgumentError(None, None, "indices must not be negative")
         kind = np.asarray(data[0]).dtype
-        merged = np.full((count, *rest), b"" if kind.kind == "O" else 0, kind)
+        size = count, *rest
+        merged = np.full(size, b"", kind) if kind.kind == "O" else np.zeros(size, kind)
         for places, rows in zip(indices, data, strict=True):
             merged[places] = np.asarray(rows).reshape(places.size, *rest)
         return merged

@@ -71,6 +71,12 @@ class StraightGraph:
         self._values, self._pending = frame.values, frame.pending
         self.vertices = [_vertex(each) for each in frame.vertices]
         calls = [each.call for each in frame.vertices if each.call is not None]
+        #: What runs receive, whatever comes first.
+        self.expected: dict[Key, _Vertex] = {
+            vertex.key: vertex
+            for place, vertex in enumerate(self.vertices)
+            if vertex is not None and vertex.key is not None and not self._pending[place]
+        }
         self.fetches = wiring.fetches
         self._start: _Start | None = None
         self._executables = [c.function for c in calls if isinstance(c.function, Executable)]
@@ -94,7 +100,8 @@ class StraightGraph:
         version, values, pending = objects.version, self._values[:], self._pending[:]
         places = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
         variables = [at for at in places if _is_lasting(self.vertices[at])]
-        ready = [at for at in reversed(places) if at not in variables]
+        begun = {*variables, *(at for at in places if self.vertices[at].key is not None)}
+        ready = [at for at in reversed(places) if at not in begun]
         for vertex in [self.vertices[at] for at in variables]:
             cell = vertex.call.function(context.at(vertex.call.node))
             put(vertex.outputs[0], cell, values, pending, ready)
@@ -192,6 +199,13 @@ class StraightRun:
         self._turn = threading.Lock()  # held by who goes on, and for good once the run is over
         for edges, value in zip(graph.fed, feeds, strict=True):
             put(edges, value, self._values, self._pending, self._ready)
+
+    def begin(self) -> None:
+        """Wait for what is received, and call all that is ready."""
+        if self._graph.expected:
+            rendezvous: Any = self._context.rendezvous  # there is one if something is received
+            rendezvous.expect(self._graph.expected, self._arrive)
+        self.go_on()
 
     def go_on(self) -> None:
         """Call all that is ready, unless another thread does: that sees what came."""
