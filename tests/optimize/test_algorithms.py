@@ -271,6 +271,32 @@ def test_functions_are_hoisted_and_what_is_cheap_is_not() -> None:
     assert_same([y], {x: values(4, 4), s: values(1) ** 2})
 
 
+@pytest.mark.parametrize(
+    ("function", "is_hoisted"),
+    [
+        (tf.nn.softplus, True),
+        (tf.nn.elu, True),
+        (tf.sqrt, True),
+        (lambda x: tf.abs(tf.exp(tf.complex(x, x))), True),
+        (tf.nn.relu, False),
+        (lambda x: tf.nn.relu6(x) / 2.0, False),
+        (lambda x: tf.abs(tf.complex(x, x) + 1.0), False),
+    ],
+)
+def test_what_is_hoisted_goes_by_the_cost_of_the_function(
+    function: Callable[[Any], Any], is_hoisted: bool
+) -> None:
+    x = placeholder(4, 4)
+
+    def body(i: Any, a: Any) -> Any:
+        return i + 1, a + tf.cast(function(x), tf.float32)
+
+    y = tf.while_loop(lambda i, a: i < 3, body, [0, x])[1]
+    found = [name for name in fired([y], [x]) if name.startswith("invariant")]
+    assert bool(found) == is_hoisted, found
+    assert_same([y], {x: abs(values(4, 4))})
+
+
 @pytest.mark.parametrize("build", ["cond", "while"])
 def test_bodies_are_optimised_with_their_gradients(build: str) -> None:
     x, n = placeholder(3), tf.placeholder(tf.int32, [], name="n")

@@ -14,12 +14,13 @@ import numpy as np
 
 from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.traced.calls import Runner, label, run_pending_before
+from thalweg.functions.traced.calls import label, run_pending_before
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.signature import Arguments
 from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer
+from thalweg.runtime.fast_path import BoundProgram
 
 _MAX_KINDS = 4
 _VALUES = (int, float, str, bool, type(None))
@@ -41,7 +42,10 @@ class CallKind:
     """A kind of call: what its arguments must be, what runs it, and what that gives."""
 
     expected: list[Expected]
-    program: Runner
+    run: BoundProgram
+    context: Any
+    captured: list[Any]
+    variables: list[Any]
     dtypes: list[DType]
     shapes: list[TensorShape]
     has_effects: bool
@@ -73,7 +77,9 @@ class CallCache:
                 continue
             if not state["lazy_trace"].done:
                 run_pending_before(kind.has_effects)
-            results = kind.program(arrays)
+            if kind.captured:
+                arrays += kind.captured
+            results = kind.run(kind.context, arrays, kind.variables)
             if results is None:
                 return MISSED  # the reference kernels say why
             if kind.packed is None:
@@ -95,7 +101,7 @@ class CallCache:
         if found.devices is not None:
             packed = _labelled(packed, found.devices)
         effects, device = concrete.has_effects, EAGER.device_name
-        kind = CallKind(expected, found.run, dtypes, shapes, effects, packed, device)
+        kind = CallKind(expected, *found[:4], dtypes, shapes, effects, packed, device)
         self._kinds = [kind, *self._kinds][:_MAX_KINDS]
 
 

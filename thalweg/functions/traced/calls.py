@@ -31,16 +31,17 @@ from thalweg.runtime.fetches import feed_value
 from thalweg.runtime.plan import Step
 from thalweg.variables.variable import variable_of
 
-#: (arrays, in the order of the arguments) -> the results, or None where that must be found out
-Runner = Callable[[list[Any]], list[Any] | None]
 Kinds = list[tuple[DType, TensorShape]]  # of what a program gives
 
 
 class Program(NamedTuple):
-    """What runs calls of one kind: what it gives, and on which devices, where not all is on the
-    CPU."""
+    """What runs calls of one kind: with the arrays of the arguments and, after them, those that
+    were captured; what it gives, and on which devices, where not all is on the CPU."""
 
-    run: Runner
+    run: BoundProgram
+    context: Any
+    captured: list[Any]
+    variables: list[Any]
     kinds: Kinds
     devices: Sequence[str] | None
 
@@ -133,16 +134,10 @@ class EagerCall:
             return None
         run, shapes = bound
         kinds = list(zip(self.dtypes, map(TensorShape.of, shapes), strict=True))
-        runner = self._runner(planned.step, run, arrays[len(tensors) :])
-        return Program(runner, kinds, planned.step.devices)
-
-    def _runner(self, step: PlannedStep, run: BoundProgram, captured: list[Any]) -> Runner:
-        """A program as a function of the arguments alone."""
-        cells, context = self._cells(), step.context
+        step, cells = planned.step, self._cells()
         variables = [cells[number] for number in step.cells]
-        if captured:
-            return lambda given: run(context, given + captured, variables)
-        return lambda given: run(context, given, variables)
+        captured = arrays[len(tensors) :]
+        return Program(run, step.context, captured, variables, kinds, step.devices)
 
     # With the code around it
 

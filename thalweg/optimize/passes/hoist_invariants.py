@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from thalweg.control.liveness import traced_tensors
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
@@ -21,9 +23,13 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument, Body
+from thalweg.ir.expr import Call, argument, as_expr
+from thalweg.ir.functions.table import FUNCTIONS
+from thalweg.ir.rewrite import walk
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.optimize.workspace import body_rewriter
+from thalweg.platform.dtype_traits import compute_dtype
 
 
 def hoist_invariants(graph: StepGraph) -> None:
@@ -40,19 +46,36 @@ def hoist_invariants(graph: StepGraph) -> None:
             _Hoisting(node, graph).run()
 
 
-def _is_worth_keeping(op: Op) -> bool:
+def _is_worth_keeping(node: Node) -> bool:
     """Whether computing an output element takes more than one input element, or longer than to read
     it: a function of 1,024 floats in a loop is 4 times faster as a value that is read, one of a
     million floats twice."""
-    if type(op).__module__ in _FUNCTIONS:
-        return op.type_name not in _CHEAP
+    op = node.op
+    if op.elementwise:
+        return _calls_function(node)
     moves = type(op).__module__.startswith("thalweg.ops.arrays") or not op.parsed.inputs
-    return not (op.elementwise or op.of_shapes or moves or op.type_name in _VIEWS)
+    return not (op.of_shapes or moves or op.type_name in _VIEWS)
 
 
-_FUNCTIONS = frozenset({"thalweg.ops.math.transcendental", "thalweg.ops.math.special"})
-_CHEAP = frozenset({"MulNoNan", "SigmoidGrad", "TanhGrad"})
+_MIN_COST = 5.0  # in vector instructions: that of a square root
 _VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze", "Identity", "Fill", "BroadcastTo"})
+
+
+def _calls_function(node: Node) -> bool:
+    """Whether an element takes a function that costs more than to read its value."""
+    if not node.op.has("element"):
+        return False
+    inputs = [argument(n, _number_dtype(tensor)) for n, tensor in enumerate(node.inputs)]
+    parts = walk([as_expr(node.op.element(*inputs))])
+    return any(
+        isinstance(part, Call) and FUNCTIONS[part.function].cost >= _MIN_COST for part in parts
+    )
+
+
+def _number_dtype(tensor: Tensor) -> Any:
+    """The dtype of elements as kernels see them; a complex number's parts stand for it."""
+    dtype = tensor.dtype.base_dtype.real_dtype.as_numpy_dtype
+    return compute_dtype(np.dtype(dtype))
 
 
 class _Hoisting:
@@ -91,9 +114,9 @@ class _Hoisting:
         """The tensors of the body that are the same in all iterations."""
         body = self._op.body
         fixed = set(body.arguments[self._count :])
-        for argument, output in zip(body.arguments, body.outputs, strict=False):
-            if argument is output:
-                fixed.add(argument)
+        for given, output in zip(body.arguments, body.outputs, strict=False):
+            if given is output:
+                fixed.add(given)
         fixed = {tensor for tensor in fixed if not tensor.dtype.is_ref_dtype}
         for node in nodes:
             if is_free(node) and fixed.issuperset(node.inputs) and not _may_fail(node.op):
@@ -105,7 +128,7 @@ class _Hoisting:
         heavy: set[Tensor] = set()
         for node in nodes:
             if fixed.issuperset(node.outputs) and node.inputs:
-                own = _is_worth_keeping(node.op) and not node.op.host_only
+                own = not node.op.host_only and _is_worth_keeping(node)
                 if own or (not heavy.isdisjoint(node.inputs) and not _enlarges(node)):
                     heavy.update(node.outputs)
         staying = [n for n in nodes if not n.outputs or not fixed.issuperset(n.outputs)]

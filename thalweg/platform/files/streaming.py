@@ -7,14 +7,16 @@ large file only a few tensors are in memory twice.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ Array = NDArray[Any]
 
 #: Linux's advice to map pages at once: one by one, as they are met, takes longer than to copy them.
 _POPULATE_READ = 22
+_DONT_NEED = 4  # its advice to unmap them
 _MIN_SHARED_BLOCKS = 4  # of fewer it does not pay to wake a second thread
 
 
@@ -36,19 +39,28 @@ class Mapped:
     """A file in memory, read-only."""
 
     def __init__(self, path: str) -> None:
-        self._map: mmap.mmap | None = None
         self.array: Array = np.empty(0, np.uint8)
         with durable.file_errors(path), open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self.array = np.frombuffer(self._map, np.uint8)
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.array = np.frombuffer(content, np.uint8)
 
     def advise(self, advice: int, begin: int, end: int) -> None:
-        """Tell the system what is about to happen to a part; one that does not know is not told."""
+        """Tell the system what is about to happen to a part; one that does not know is not told.
+
+        `mmap.madvise` holds the interpreter's lock, for which other threads then wait."""
         start = begin // mmap.PAGESIZE * mmap.PAGESIZE
-        with suppress(OSError):
-            if self._map is not None:
-                self._map.madvise(advice, start, min(end, self.array.size) - start)
+        if (tell := _madvise()) is not None:
+            tell(self.array.ctypes.data + start, min(end, self.array.size) - start, advice)
+
+
+@cache
+def _madvise() -> Any:
+    """The system's function, if it has one."""
+    found = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+    if found is not None:
+        found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return found
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,8 @@ class _Stream:
             raise damaged(
                 self._path, begin, f"these {end - begin} bytes are not those that were saved"
             )
+        # Both threads unmap what they have read: the end of the whole mapping would be one's work.
+        self._mapped.advise(_DONT_NEED, *self._extent(block))
         for tensor in self._blocks[block]:
             self._count(tensor)
 
