@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg import protos
 from thalweg.cluster.targets import connect, reset
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, graphs
 from thalweg.graph.likes import FetchLike
-from thalweg.inspect import trace
-from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
@@ -22,6 +20,9 @@ from thalweg.runtime.engine import Engine
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.session import BaseSession, live
+
+if TYPE_CHECKING:
+    from thalweg.inspect.explain import StepPlan
 
 
 class InspectedSession(BaseSession):
@@ -48,6 +49,8 @@ class InspectedSession(BaseSession):
             >>> "exp" in str(plan)
             True
         """
+        from thalweg.inspect.explain import explain  # most programs never ask
+
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
@@ -59,6 +62,8 @@ class InspectedSession(BaseSession):
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
     ) -> list[Any]:
+        from thalweg.inspect import trace  # most programs never ask
+
         record, recorder = trace.Trace(step), spans.Recorder()
         since_epoch = time.time_ns() - time.perf_counter_ns()
         try:
