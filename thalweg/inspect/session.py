@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -49,21 +50,19 @@ class InspectedSession(BaseSession):
             >>> "exp" in str(plan)
             True
         """
-        from thalweg.inspect.explain import explain  # most programs never ask
-
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         size, engine = len(self._graph.nodes), self._engine
         planned, values = engine.explained(self._plan(step)), list(feeds.values())
-        return explain(planned, step, values, engine.resources, size, engine.devices[0])
+        explaining = importlib.import_module("thalweg.inspect.explain")  # most programs never ask
+        return explaining.explain(planned, step, values, engine.resources, size, engine.devices[0])
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
     ) -> list[Any]:
-        from thalweg.inspect import trace  # most programs never ask
-
+        trace = importlib.import_module("thalweg.inspect.trace")  # most programs never ask
         record, recorder = trace.Trace(step), spans.Recorder()
         since_epoch = time.time_ns() - time.perf_counter_ns()
         try:

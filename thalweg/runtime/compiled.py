@@ -8,6 +8,7 @@ and a node that cannot be compiled is run on its NumPy kernel, between what can.
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,9 +107,7 @@ _MAX_SIGHTED = 1024  # sets of shapes whose runs are counted
 def lower(region: Region, shapes: Mapping[Tensor, Any], target: Target) -> Lowered:
     """A region, lowered now. The compiler is imported for that and not before: it is a third of the
     package, and a process whose programs are all on disk does without."""
-    from thalweg.lower import lowering
-
-    return lowering.lower(region, shapes, target)
+    return importlib.import_module("thalweg.lower.lowering").lower(region, shapes, target)
 
 
 class Executable:

@@ -9,6 +9,7 @@ that is damaged counts as not there; the disk keeps those that were used last.
 
 from __future__ import annotations
 
+import importlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,8 +104,7 @@ class ProgramCache:
 
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """A region on concrete shapes, lowered now or in an earlier process."""
-    from thalweg.lower import lowering  # the compiler: not before
-
+    lowering = importlib.import_module("thalweg.lower.lowering")  # not before it is needed
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
     name = _entry_name(fingerprint(region), f"lowering {target} {sizes}")
     found = _read(name, region)

@@ -6,6 +6,7 @@ else. Several devices in one process share the cores: each gets a pool with its 
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -80,9 +81,8 @@ class CpuDevice(Device):
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """A lowered region as a program on this device's threads."""
-        from thalweg.device.cpu.loading import make_program  # the compiler: not before
-
-        return make_program(lowered, kernels, self.pool, self.target, self.threads)
+        compiler = importlib.import_module("thalweg.device.cpu.loading")  # not before it is needed
+        return compiler.make_program(lowered, kernels, self.pool, self.target, self.threads)
 
     def find_kernels(self, names: Sequence[str]) -> list[Loaded] | None:
         """Kernels by their names in the kernel cache, loaded; None unless all are there."""
@@ -106,16 +106,14 @@ class CpuDevice(Device):
         loaded: Sequence[Loaded],
     ) -> Listing:
         """What a program was made of."""
-        from thalweg.device.cpu.listing import listed  # the compiler: not before
-
+        compiler = importlib.import_module("thalweg.device.cpu.listing")  # not before it is needed
         found = [loaded[call.kernel] for call in template.calls]
-        return listed(lowered, kernels, found, self.target, keeps=True)
+        return compiler.listed(lowered, kernels, found, self.target, keeps=True)
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> CpuControl:
         """A conditional or a loop as native programs."""
-        from thalweg.device.cpu.control_program import CpuControl  # the compiler: not before
-
-        return CpuControl(unit, self.pool, self.target, self.threads, lower)
+        compiler = importlib.import_module("thalweg.device.cpu.control_program")  # as above
+        return compiler.CpuControl(unit, self.pool, self.target, self.threads, lower)
 
 
 @memoized(64)

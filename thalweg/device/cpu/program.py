@@ -7,6 +7,7 @@ table; any number of calls may be in flight, each in its own invocation.
 
 from __future__ import annotations
 
+import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -86,9 +87,9 @@ class Program(RegionProgram[Invocation, "Call"]):
 
     def compiled_kernels(self) -> list[CompiledKernel]:
         """The kernels of its launches, in order."""
-        from thalweg.device.cpu.compiled_kernel import CpuKernel  # the compiler: not before
-
-        return [CpuKernel(call, self.pool, self.threads) for call in self.calls]
+        # Most programs never ask.
+        made = importlib.import_module("thalweg.device.cpu.compiled_kernel")
+        return [made.CpuKernel(call, self.pool, self.threads) for call in self.calls]
 
     @property
     def summary(self) -> str:
