@@ -106,8 +106,7 @@ class ObjectFile:
         for offset, kind, symbol, addend in _RELOCATION.iter_unpack(self._bytes_of(section)):
             if kind not in _DISTANCES:
                 raise LookupError
-            found: _Symbol = symbols[symbol]
-            _, _, _, place, value, _ = found
+            _, _, _, place, value, _ = symbols[int(symbol)]
             at = base + offset
             _DISTANCE.pack_into(content, at, starts[place] + value + addend - at)
 
