@@ -449,6 +449,29 @@ print(count[0], np.concatenate([np.ravel(x) for x in found]).tobytes().hex())
 """
 
 
+_STEP = """
+import sys
+import thalweg as tf
+x = tf.placeholder(tf.float32, [2, 2])
+with tf.Session() as session:
+    print(session.run(tf.nn.relu(tf.matmul(x, x) + 1), {x: [[1, 2], [3, -4]]}).tolist())
+print([name in sys.modules for name in ("thalweg.lower.lowering", "thalweg.codegen.kernels")])
+"""
+
+
+def test_a_process_that_finds_its_programs_imports_no_compiler(tmp_path: Path) -> None:
+    environment = {**os.environ, "THALWEG_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+    def printed() -> list[str]:
+        command = [sys.executable, "-c", _STEP]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    (first, compiles), (later, finds) = printed(), printed()
+    assert first == later
+    assert (compiles, finds) == ("[True, True]", "[False, False]")
+
+
 def test_processes_at_the_same_time(tmp_path: Path) -> None:
     environment = {**os.environ, "THALWEG_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
 

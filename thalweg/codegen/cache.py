@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from thalweg.codegen.llvm.compile import place
@@ -105,7 +105,13 @@ class Kernels:
         self.disk = disk
         self._known = Bounded[str, Future[Loaded]]("kernels in memory", 1 << 13)
         self._lock = threading.Lock()
-        self.statistics = Statistics()
+        self._counts = asdict(Statistics())
+
+    @property
+    def statistics(self) -> Statistics:
+        """What the cache did so far."""
+        with self._lock:
+            return Statistics(**self._counts)
 
     def load(self, requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
         """The kernels asked for; each is compiled only once."""
@@ -213,9 +219,8 @@ class Kernels:
     def count(self, **more: float) -> None:
         """Add to the statistics."""
         with self._lock:
-            old = self.statistics
-            sums = {name: getattr(old, name) + n for name, n in more.items()}
-            self.statistics = replace(old, **sums)
+            for name, n in more.items():
+                self._counts[name] += n
 
 
 def _placed(made: Compiled, target: CpuTarget) -> Loaded:

@@ -17,7 +17,7 @@ from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.loops.kernel import Iteration, emit_iteration, emit_loops
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.sources import own_digest
-from thalweg.codegen.winograd.plan import ENABLED
+from thalweg.codegen.winograd import ENABLED
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Accumulated, Expr, Reduce, Word, constant, select
 from thalweg.ir.fingerprint import fingerprint, integers

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from thalweg.device.tuning import Tuned
 from thalweg.ir.kernel import Kernel
-from thalweg.lower.dynamic_shapes import SpecializedKernel
-from thalweg.lower.nests.bufferize import Launch
+
+if TYPE_CHECKING:
+    from thalweg.lower.dynamic_shapes import SpecializedKernel
+    from thalweg.lower.nests.bufferize import Launch
 
 
 class CompiledKernel(ABC):

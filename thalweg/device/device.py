@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from thalweg.ir.target import Target
-from thalweg.lower.control.builder import Lower
-from thalweg.lower.dynamic_shapes import SpecializedKernel
-from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
+
+if TYPE_CHECKING:
+    from thalweg.lower.control.builder import Lower
+    from thalweg.lower.dynamic_shapes import SpecializedKernel
+    from thalweg.lower.lowering import Lowered
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,14 @@ from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.device import DeviceProgram
 from thalweg.device.program_template import Output, ProgramTemplate
 from thalweg.graph.analysis.node_effects import locks_updates
-from thalweg.lower.lowering import Lowered
-from thalweg.lower.memory.arena import Arena
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import USES, Use
+
+if TYPE_CHECKING:
+    from thalweg.lower.lowering import Lowered
+    from thalweg.lower.memory.arena import Arena
 
 #: First values of variables, which are theirs once the step has ended well.
 FirstValues = dict[VariableCell, Buffer]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,12 @@ from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Load
 from thalweg.ir.kernel import Argument, Contraction
 from thalweg.ir.rewrite import walk
-from thalweg.lower.lowering import Lowered
-from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.bufferize import Launch
+
+if TYPE_CHECKING:
+    from thalweg.lower.lowering import Lowered
+    from thalweg.lower.memory.arena import Arena
+    from thalweg.lower.nests.bufferize import Launch
 
 Array = NDArray[Any]
 #: Argument words that hold an address: which, and how far from the array's start it points.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Protocol, TypeVar
 from thalweg.codegen.progress import progress
 from thalweg.ir.kernel import Contraction
 
+#: Whether steps are tuned when they are first compiled.
+TUNES = os.environ.get("THALWEG_TUNE") == "1"
 #: How many seconds tuning may take, unless told otherwise.
 BUDGET = 60.0
 BETTER = 0.97  # a winner that gains less than this is luck

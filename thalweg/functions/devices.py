@@ -20,7 +20,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.compilable import is_number
-from thalweg.place.devices import Devices
+from thalweg.place.devices import accelerated_first
 from thalweg.place.kinds import ANY, CPU
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.resources import Resources
@@ -42,7 +42,7 @@ class EagerDevices:
         self.all: Sequence[Device] = local_devices(count, gpus=options.gpus)
         self.names = [device.name for device in self.all]
         self.has_gpus = len(self.all) > 1
-        self._preferred = Devices(self.names).accelerated_first
+        self._preferred = accelerated_first(tuple(self.names))
         self._by_name = dict(zip(self.names, self.all, strict=True))
         self._resources = resources.with_others(self.all) if self.has_gpus else [resources]
         self._copies: dict[int, tuple[weakref.ref[Array], Buffer]] = {}

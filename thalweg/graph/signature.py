@@ -15,6 +15,7 @@ from typing import Any
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
+from thalweg.platform.caches import memoized
 
 _FIXED: dict[str, DType] = {
     dtype.name: dtype for dtype in dtypes.groups["any"] | {dtypes.resource, dtypes.variant}
@@ -77,6 +78,7 @@ class Signature:
         return grouped
 
 
+@memoized(1_000)  # families of ops have one signature
 def parse(text: str) -> Signature:
     """Parse a signature line."""
     body, _, constraints = text.partition(";")
@@ -92,6 +94,7 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+@memoized(2_000)  # most ops have an `x: T`
 def _argument(text: str) -> Argument:
     name, _, kind = (part.strip() for part in text.partition(":"))
     if kind.startswith("["):

@@ -1,5 +1,8 @@
 """Plans, profiles, traces and timelines of steps; nothing below imports it."""
 
-from thalweg.inspect import session, timeline, tuning
+from thalweg.inspect import session, timeline
+from thalweg.public import publish_from
 
-__all__ = ["session", "timeline", "tuning"]
+publish_from("thalweg.inspect.tuning", "tune")
+
+__all__ = ["session", "timeline"]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thalweg import protos
 from thalweg.cluster.targets import connect, reset
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, graphs
 from thalweg.graph.likes import FetchLike
-from thalweg.inspect import trace
-from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
@@ -22,6 +21,9 @@ from thalweg.runtime.engine import Engine
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.session import BaseSession, live
+
+if TYPE_CHECKING:
+    from thalweg.inspect.explain import StepPlan
 
 
 class InspectedSession(BaseSession):
@@ -54,11 +56,13 @@ class InspectedSession(BaseSession):
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         size, engine = len(self._graph.nodes), self._engine
         planned, values = engine.explained(self._plan(step)), list(feeds.values())
-        return explain(planned, step, values, engine.resources, size, engine.devices[0])
+        explaining = importlib.import_module("thalweg.inspect.explain")  # most programs never ask
+        return explaining.explain(planned, step, values, engine.resources, size, engine.devices[0])
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
     ) -> list[Any]:
+        trace = importlib.import_module("thalweg.inspect.trace")  # most programs never ask
         record, recorder = trace.Trace(step), spans.Recorder()
         since_epoch = time.time_ns() - time.perf_counter_ns()
         try:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets
 from thalweg.ir.kernel import Kernel
 from thalweg.ir.parametric import with_dynamic
-from thalweg.lower.nests.bufferize import Launch
 from thalweg.platform.caches import Bounded
+
+if TYPE_CHECKING:
+    from thalweg.lower.nests.bufferize import Launch
 
 
 @dataclass(frozen=True)

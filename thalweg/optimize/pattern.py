@@ -18,6 +18,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
+from types import FunctionType
 from typing import Any, cast
 
 from thalweg.graph.op import REGISTRY, Op
@@ -170,6 +171,9 @@ def traced(function: SymbolFunction) -> Apply:
 
 def parameters(function: SymbolFunction) -> list[str]:
     """The names of a function's parameters, less those that have a value already."""
+    if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
+        code, given = function.__code__, len(function.__defaults__ or ())  # at a tenth of the cost
+        return [*code.co_varnames[: code.co_argcount - given]]
     found = inspect.signature(function).parameters.values()
     return [each.name for each in found if each.default is each.empty and each.kind in _NAMED]
 

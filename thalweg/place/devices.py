@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from thalweg.graph.device import DeviceSpec
+from thalweg.platform.caches import memoized
 
 
 class Devices:
@@ -19,22 +21,10 @@ class Devices:
         self.names = tuple(names)
         self._specs = [DeviceSpec.from_string(name) for name in names]
 
-    @property
+    @cached_property
     def have_tasks(self) -> bool:
         """Whether they belong to several tasks."""
         return len({str(without_device(spec)) for spec in self._specs}) > 1
-
-    @property
-    def accelerated_first(self) -> Devices:
-        """The same, with the GPUs of each task before its CPUs."""
-        tasks = list(dict.fromkeys(str(without_device(spec)) for spec in self._specs))
-        places = {task: place for place, task in enumerate(tasks)}
-
-        def rank(item: tuple[str, DeviceSpec]) -> tuple[int, bool]:
-            return places[str(without_device(item[1]))], item[1].device_type != "GPU"
-
-        pairs = sorted(zip(self.names, self._specs, strict=True), key=rank)
-        return Devices([name for name, _ in pairs])
 
     def kind(self, name: str) -> str:
         """Of which kind a device is."""
@@ -53,6 +43,20 @@ class Devices:
         task = without_device(request)
         is_here = any(matches(task, spec) for spec in self._specs)
         return is_here and request.device_type not in {spec.device_type for spec in self._specs}
+
+
+@memoized(64)
+def accelerated_first(names: tuple[str, ...]) -> Devices:
+    """Devices, with the GPUs of each task before its CPUs."""
+    specs = [DeviceSpec.from_string(name) for name in names]
+    tasks = list(dict.fromkeys(str(without_device(spec)) for spec in specs))
+    places = {task: place for place, task in enumerate(tasks)}
+
+    def rank(item: tuple[str, DeviceSpec]) -> tuple[int, bool]:
+        return places[str(without_device(item[1]))], item[1].device_type != "GPU"
+
+    pairs = sorted(zip(names, specs, strict=True), key=rank)
+    return Devices([name for name, _ in pairs])
 
 
 def matches(request: DeviceSpec, device: DeviceSpec) -> bool:

@@ -23,7 +23,7 @@ from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
-from thalweg.place.devices import Devices, without_device
+from thalweg.place.devices import accelerated_first, without_device
 from thalweg.place.groups import Group, Groups, bound_inputs
 from thalweg.place.kinds import ANY, cpu_only, kinds_of
 from thalweg.platform import tf_logging
@@ -37,7 +37,7 @@ class Placer:
 
     def __init__(self, devices: Sequence[str], soft: bool = False) -> None:
         self._names = tuple(devices)
-        self._devices = Devices(devices).accelerated_first
+        self._devices = accelerated_first(self._names)
         self._kinds = {name: self._devices.kind(name) for name in devices}
         self._kinds_of = kinds_of if "GPU" in self._kinds.values() else cpu_only
         self._soft = soft

@@ -8,19 +8,20 @@ and a node that cannot be compiled is run on its NumPy kernel, between what can.
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.device.cpu import loading as native
+from thalweg.device import tuning
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
+from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
-from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
@@ -29,6 +30,9 @@ from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import freed_after_fork
 from thalweg.runtime.program_cache import CachedProgram, ProgramCache
+
+if TYPE_CHECKING:
+    from thalweg.lower.lowering import Lowered
 
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[..., list[Any]]  # (context, the region's inputs, its variables) -> its outputs
@@ -98,6 +102,12 @@ _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the olde
 _PROGRAMS_AT_ONCE, _SIGHTINGS = 16, 32
 _MAX_SMALL_WORK = 200_000  # vector instructions of a program whose region is small
 _MAX_SIGHTED = 1024  # sets of shapes whose runs are counted
+
+
+def lower(region: Region, shapes: Mapping[Tensor, Any], target: Target) -> Lowered:
+    """A region, lowered now. The compiler is imported for that and not before: it is a third of the
+    package, and a process whose programs are all on disk does without."""
+    return importlib.import_module("thalweg.lower.lowering").lower(region, shapes, target)
 
 
 class Executable:
@@ -243,7 +253,7 @@ class Executable:
     def _restored(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram | None:
         """The program that an earlier process made."""
         with gc_paused():
-            found = None if native.TUNES else self._cache.find(list(shapes.values()))
+            found = None if tuning.TUNES else self._cache.find(list(shapes.values()))
         if found is None:
             return None
         self._not_restored.append(found.form)

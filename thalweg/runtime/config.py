@@ -49,8 +49,8 @@ def session_options(config: Any) -> SessionOptions:
         config.log_device_placement,
         config.operation_timeout_in_ms,
         tuple(config.device_filters),
-        _gpu_options(config.gpu_options),
-        _switches(config.graph_options),
+        _gpu_options(config.gpu_options) if config.HasField("gpu_options") else GpuOptions(),
+        _switches(config.graph_options) if config.HasField("graph_options") else DEFAULT,
     )
 
 

@@ -9,12 +9,13 @@ that is damaged counts as not there; the disk keeps those that were used last.
 
 from __future__ import annotations
 
+import importlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -22,16 +23,17 @@ import numpy as np
 from thalweg.codegen.cache import shared_disk
 from thalweg.codegen.contraction.tune import winners
 from thalweg.codegen.sources import own_digest
-from thalweg.codegen.winograd.plan import ENABLED
+from thalweg.codegen.winograd import ENABLED
 from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
-from thalweg.lower import lowering
 from thalweg.lower.dynamic_shapes import Form
 from thalweg.lower.fingerprint import fingerprint
-from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import NotCompiled, Region, Shape
 from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encode
+
+if TYPE_CHECKING:
+    from thalweg.lower.lowering import Lowered
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -102,10 +104,11 @@ class ProgramCache:
 
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """A region on concrete shapes, lowered now or in an earlier process."""
+    lowering = importlib.import_module("thalweg.lower.lowering")  # not before it is needed
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
     name = _entry_name(fingerprint(region), f"lowering {target} {sizes}")
     found = _read(name, region)
-    if not isinstance(found, Lowered):
+    if not isinstance(found, lowering.Lowered):
         made = found = lowering.lower(region, shapes, target)
         _write(name, region, lambda: made, _MAX_BYTES)
     return found

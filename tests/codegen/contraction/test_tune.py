@@ -15,7 +15,8 @@ from thalweg.codegen.contraction.plan import schedule, schedules
 from thalweg.codegen.contraction.tune import Winners, parsed
 from thalweg.codegen.kernels import emit, keep_schedule, request, tuned_schedule
 from thalweg.codegen.machine import host, named
-from thalweg.device.cpu import loading, tuner
+from thalweg.device import tuning
+from thalweg.device.cpu import tuner
 from thalweg.platform.disk_cache import Disk
 
 HERE = host()
@@ -135,7 +136,7 @@ def test_no_time_measures_nothing(folder):
 
 
 def test_steps_tune_themselves_when_asked_to(folder, monkeypatch):
-    monkeypatch.setattr(loading, "TUNES", True)
+    monkeypatch.setattr(tuning, "TUNES", True)
     monkeypatch.setattr(tuner, "BUDGET", 0.2)
     with tf.Graph().as_default(), tf.Session() as session:
         _, fetches, feeds = step(session)

@@ -6,13 +6,13 @@ is that winner. A file that is damaged, or that other generators wrote, counts a
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import asdict, fields
 from hashlib import sha256
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.ir.target import Target
 from thalweg.platform.caches import Bounded
 from thalweg.platform.disk_cache import Disk, disk_of_environment
@@ -20,8 +20,9 @@ from thalweg.platform.disk_cache import Disk, disk_of_environment
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from thalweg.codegen.contraction.schedule import Schedule
+
 _STATE = sha256(b"state of the schedules").hexdigest()
-_SAMPLE = Schedule(1, 0, 1)
 
 Kept = TypeVar("Kept", bound="DataclassInstance")
 
@@ -36,7 +37,7 @@ class Winners:
 
     def find(self, key: str, target: Target) -> Schedule | None:
         """The schedule that was kept for a kernel of a processor, if any."""
-        return self.find_like(key, target, _SAMPLE)
+        return self.find_like(key, target, _sample())
 
     def find_like(self, key: str, target: Target, sample: Kept) -> Kept | None:
         """The schedule that was kept for a kernel, if it is one of the sample's type."""
@@ -74,7 +75,13 @@ _process: dict[str, Winners] = {}
 
 def parsed(content: bytes) -> Schedule | None:
     """The schedule for a processor in the content of a file, if it is one."""
-    return parsed_like(content, _SAMPLE)
+    return parsed_like(content, _sample())
+
+
+def _sample() -> Schedule:
+    # The compiler's: not before it is needed.
+    compiler = importlib.import_module("thalweg.codegen.contraction.schedule")
+    return compiler.Schedule(1, 0, 1)
 
 
 def parsed_like(content: bytes, sample: Kept) -> Kept | None:

@@ -9,7 +9,7 @@ and there is nothing that a kernel has no use for.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from thalweg.platform.collector import gc_paused
@@ -27,8 +27,8 @@ _RELOCATABLE = 1
 _BITS, _SYMBOLS, _STRINGS, _RELOCATIONS, _ZEROS = 1, 2, 3, 4, 8
 _UNWIND = 0x70000001  # how to leave a function that calls others, on x86-64
 _KINDS = frozenset((_BITS, _SYMBOLS, _STRINGS, _RELOCATIONS, _ZEROS, _UNWIND))
-_ALLOC, _EXECUTABLE = 2, 4
-_FLAGS = 1 | _ALLOC | _EXECUTABLE | 16 | 32 | 64  # writable, mergeable, strings, info is a section
+_WRITABLE, _ALLOC, _EXECUTABLE = 1, 2, 4
+_FLAGS = _WRITABLE | _ALLOC | _EXECUTABLE | 16 | 32 | 64  # mergeable, strings, info is a section
 _ALIGNMENTS = frozenset(1 << power for power in range(13))
 _MAX_ZEROS = 1 << 24
 _ABSOLUTE = 0xFFF1
@@ -41,6 +41,9 @@ _X86 = {1: 8, 24: 8, **dict.fromkeys((2, 4, 9, 10, 11, 41, 42), 4)}
 _ARM_WORDS = (258, 261, 273, 274, 275, 277, 278, 280, 282, 283, 284, 285, 286, 299, 311, 312)
 _ARM = {257: 8, 260: 8, **dict.fromkeys(_ARM_WORDS, 4)}
 _CHANGED = {"x86_64": _X86, "aarch64": _ARM}
+_DISTANCES = frozenset((2, 4))  # relocations of x86-64: how far away a symbol, or a function, is
+_DISTANCE = struct.Struct("<i")
+_CACHE_LINE = 64
 
 
 #: name, kind, flags, address, offset, size, link, info, alignment, size of an entry
@@ -71,6 +74,41 @@ class ObjectFile:
             raise ValueError("This is no object file.") from error
         if not sound:
             raise ValueError("This is no object file that a kernel can be.")
+
+    def flat(self, functions: Sequence[str]) -> tuple[bytes, list[int]] | None:
+        """Its code and constants as one piece of memory, wherever that lies, and where in it the
+        functions are; None where it takes a linker: it refers to something by its address, or to
+        something outside, or has memory of its own. Most kernels of x86-64 do not."""
+        if not self._code.startswith(struct.pack("<H", _MACHINES["x86_64"]), _IDENT_BYTES + 2):
+            return None
+        starts, content = dict[int, int](), bytearray()
+        for place, section in enumerate(self._sections):
+            if section[2] & _ALLOC:
+                if section[1] != _BITS or section[2] & _WRITABLE:
+                    return None
+                content += bytes(-len(content) % max(section[8], _CACHE_LINE))
+                starts[place] = len(content)
+                content += self._bytes_of(section)
+        try:
+            found = {self._name(s[0]): starts[s[3]] + s[4] for s in self._symbols if s[1] >> 4}
+            for section in self._sections:
+                if section[1] == _RELOCATIONS and section[7] in starts:
+                    self._set_distances(section, starts, content)
+            offsets = [found[name] for name in functions]
+        except (LookupError, struct.error):
+            return None
+        return (bytes(content), offsets) if offsets else None
+
+    def _set_distances(
+        self, section: _Section, starts: Mapping[int, int], content: bytearray
+    ) -> None:
+        symbols, base = self._symbols, starts[section[7]]
+        for offset, kind, symbol, addend in _RELOCATION.iter_unpack(self._bytes_of(section)):
+            if kind not in _DISTANCES:
+                raise LookupError
+            _, _, _, place, value, _ = symbols[int(symbol)]
+            at = base + offset
+            _DISTANCE.pack_into(content, at, starts[place] + value + addend - at)
 
     def _conditions(self, functions: Sequence[str], architecture: str) -> Iterator[bool]:
         """In this order: each may rely on those before it."""

@@ -6,7 +6,6 @@ is likely to cost less than the plain convolution, and how scratch memory is lai
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from math import ceil, prod
 from thalweg.codegen.contraction.cost import CORES, chunks, imbalance_of
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.machine import CpuTarget
+from thalweg.codegen.winograd import ENABLED
 from thalweg.codegen.winograd.algorithm import WAYS, Algorithm, algorithm
 from thalweg.codegen.winograd.form import Window, window_of
 from thalweg.ir.kernel import Contraction
@@ -148,8 +148,6 @@ def layout_of(window: Window, blocks: Blocks, lanes: int) -> Layout:
 _INPUT, _FILTER, _RESULT, _SUM, _TILE = 10.5, 7.0, 12.0, 6.0, 100.0
 #: The share of the peak that register tiles reach, and that of the plain convolution.
 _REACHED, _PLAIN = 0.93, 0.88
-#: Whether there is any: without, every convolution is the plain sum of its products.
-ENABLED = os.environ.get("THALWEG_WINOGRAD", "1") != "0"
 #: How much less than the plain convolution blocks must cost: results are less exact, after all.
 _WORTH = 0.85
 _OTHERS = 8  # schedules worth measuring

@@ -6,29 +6,31 @@ else. Several devices in one process share the cores: each gets a pool with its 
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded, find_all
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.control_program import CpuControl
-from thalweg.device.cpu.listing import Listing, listed
-from thalweg.device.cpu.loading import make_program
 from thalweg.device.cpu.pool import Pool, default_pool, default_threads
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.device import Device
-from thalweg.lower.control.builder import Lower
-from thalweg.lower.dynamic_shapes import SpecializedKernel
-from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.platform.caches import memoized
+
+if TYPE_CHECKING:
+    from thalweg.device.cpu.control_program import CpuControl
+    from thalweg.device.cpu.listing import Listing
+    from thalweg.lower.control.builder import Lower
+    from thalweg.lower.dynamic_shapes import SpecializedKernel
+    from thalweg.lower.lowering import Lowered
 
 Array = NDArray[Any]
 LOCAL_TASK = "/job:localhost/replica:0/task:0"  # that of sessions without a cluster
@@ -79,7 +81,8 @@ class CpuDevice(Device):
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """A lowered region as a program on this device's threads."""
-        return make_program(lowered, kernels, self.pool, self.target, self.threads)
+        compiler = importlib.import_module("thalweg.device.cpu.loading")  # not before it is needed
+        return compiler.make_program(lowered, kernels, self.pool, self.target, self.threads)
 
     def find_kernels(self, names: Sequence[str]) -> list[Loaded] | None:
         """Kernels by their names in the kernel cache, loaded; None unless all are there."""
@@ -103,12 +106,14 @@ class CpuDevice(Device):
         loaded: Sequence[Loaded],
     ) -> Listing:
         """What a program was made of."""
+        compiler = importlib.import_module("thalweg.device.cpu.listing")  # not before it is needed
         found = [loaded[call.kernel] for call in template.calls]
-        return listed(lowered, kernels, found, self.target, keeps=True)
+        return compiler.listed(lowered, kernels, found, self.target, keeps=True)
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> CpuControl:
         """A conditional or a loop as native programs."""
-        return CpuControl(unit, self.pool, self.target, self.threads, lower)
+        compiler = importlib.import_module("thalweg.device.cpu.control_program")  # as above
+        return compiler.CpuControl(unit, self.pool, self.target, self.threads, lower)
 
 
 @memoized(64)

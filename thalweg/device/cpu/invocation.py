@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.cpu.courier import Deliver, Early
-from thalweg.device.cpu.listing import entries_of
-from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry
+from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry, entries_of
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.memory.arena import rounded

@@ -16,7 +16,7 @@ from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.kept_packing import kept_packing
-from thalweg.device.cpu.pool import Entry
+from thalweg.device.cpu.pool import Entry, entries_of
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
@@ -76,16 +76,6 @@ class Listing:
     lowered: Lowered
     calls: Sequence[Call]
     arena: Arena
-
-
-def entries_of(
-    functions: Sequence[int], arguments: int, barrier: bool, thread: int, no_pause: bool, work: int
-) -> list[Entry]:
-    """The calls of a kernel's functions, each of which continues what those before began."""
-    return [
-        Entry(function, arguments, barrier or phase > 0, thread, no_pause or phase > 0, work)
-        for phase, function in enumerate(functions)
-    ]
 
 
 def listed(

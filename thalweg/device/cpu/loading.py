@@ -12,11 +12,12 @@ from thalweg.codegen.cache import load_all, name_of
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import CpuTarget
+from thalweg.device import tuning
 from thalweg.device.cpu.listing import Call, listed
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
-from thalweg.device.cpu.tuner import TUNES, tune_new
+from thalweg.device.cpu.tuner import tune_new
 from thalweg.device.program_template import Border, Layout
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Kernel
@@ -37,7 +38,7 @@ def make_program(
     threads: int,
 ) -> Program:
     """A region, lowered for a target, as a program of a pool on at most so many of its threads."""
-    if TUNES:
+    if tuning.TUNES:
         tune_new(kernels, pool, threads)
     launches = lowered.launches
     pairs = zip(launches, kernels, strict=True)

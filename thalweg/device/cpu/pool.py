@@ -92,6 +92,16 @@ class Entry(NamedTuple):
     work: int = 0
 
 
+def entries_of(
+    functions: Sequence[int], arguments: int, barrier: bool, thread: int, no_pause: bool, work: int
+) -> list[Entry]:
+    """The calls of a kernel's functions, each of which continues what those before began."""
+    return [
+        Entry(function, arguments, barrier or phase > 0, thread, no_pause or phase > 0, work)
+        for phase, function in enumerate(functions)
+    ]
+
+
 class Jump(NamedTuple):
     """Go on at another entry: always, or where the byte at `decides` is (or is not) zero.
 

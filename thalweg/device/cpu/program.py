@@ -7,19 +7,18 @@ table; any number of calls may be in flight, each in its own invocation.
 
 from __future__ import annotations
 
+import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
 from thalweg.device.compiled_kernel import CompiledKernel
-from thalweg.device.cpu.compiled_kernel import CpuKernel
 from thalweg.device.cpu.courier import Deliver, courier_of
 from thalweg.device.cpu.invocation import Invocation, address_of
-from thalweg.device.cpu.listing import Call, Listing
 from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program import RegionProgram, Times
@@ -27,12 +26,15 @@ from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
 from thalweg.platform.amounts import plural
 
+if TYPE_CHECKING:
+    from thalweg.device.cpu.listing import Call, Listing  # noqa: F401 - Call is named in a string
+
 Array = NDArray[Any]
 #: An argument word, the address it begins with, and how far that moves from row to row.
 Move = tuple[int, int, int]
 
 
-class Program(RegionProgram[Invocation, Call]):
+class Program(RegionProgram[Invocation, "Call"]):
     """A region, compiled for one set of shapes.
 
     All that a call needs is in the template; `listing` gives what it was made of.
@@ -85,7 +87,9 @@ class Program(RegionProgram[Invocation, Call]):
 
     def compiled_kernels(self) -> list[CompiledKernel]:
         """The kernels of its launches, in order."""
-        return [CpuKernel(call, self.pool, self.threads) for call in self.calls]
+        # Most programs never ask.
+        made = importlib.import_module("thalweg.device.cpu.compiled_kernel")
+        return [made.CpuKernel(call, self.pool, self.threads) for call in self.calls]
 
     @property
     def summary(self) -> str:

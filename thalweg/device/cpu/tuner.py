@@ -7,7 +7,6 @@ THALWEG_TUNE=1 does so whenever a step is compiled that has contractions not mea
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +25,6 @@ from thalweg.device.tuning import BETTER, BUDGET, Tuned, iterations_of, within_b
 from thalweg.ir.kernel import Argument, Contraction
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.platform import tf_logging
-
-#: Whether steps are tuned when they are first compiled.
-TUNES = os.environ.get("THALWEG_TUNE") == "1"
 
 _MIN_RUNS, _MAX_RUNS = 5, 60  # runs of a schedule
 _PATIENCE = 0.05  # seconds for the runs of a schedule, more or less

@@ -13,8 +13,12 @@ LIBRARY = "libcuda.so.1"
 
 @cache
 def library() -> Any:
-    """The driver's library. Raises `OSError` where there is none."""
-    return ctypes.CDLL(LIBRARY)
+    """The driver's library; None where there is none. The search takes longer than all else that a
+    session begins with."""
+    try:
+        return ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
 
 
 def driver_kind() -> str:
@@ -29,8 +33,4 @@ def driver_kind() -> str:
     if wanted == "emulated":
         is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
         return "" if is_hidden else wanted
-    try:
-        library()
-    except OSError:
-        return ""
-    return "libcuda"
+    return "" if library() is None else "libcuda"

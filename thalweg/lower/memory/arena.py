@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.bufferize import Launch
-from thalweg.lower.nests.loop_nest import LoopNest
+
+if TYPE_CHECKING:
+    from thalweg.lower.nests.bufferize import Launch
+    from thalweg.lower.nests.loop_nest import LoopNest
 
 Array = NDArray[Any]
 
