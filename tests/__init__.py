@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("THALWEG_VERIFY", "1")
+# Matrices of tests are small, and the threads of NumPy's BLAS spin where they have nothing to do.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     # Not beside the sources, then: without any bytecode each process, those that tests start too,

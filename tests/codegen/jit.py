@@ -6,12 +6,11 @@ import ctypes
 from functools import partial
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from tests.codegen.kept import kept
+from thalweg.codegen.llvm import compile
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
-from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.machine import named
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
 from thalweg.codegen.math.elements import Evaluator
@@ -19,8 +18,6 @@ from thalweg.ir.expr import Expr, Load
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
-
-TRIPLES = {"aarch64": "aarch64-unknown-linux-gnu"}
 
 
 def variable_loads(*arrays: Any) -> list[Expr]:
@@ -30,9 +27,18 @@ def variable_loads(*arrays: Any) -> list[Expr]:
 
 
 def module_text(expr: Any, count: int, lanes: int, faults: bool = False, fp16: bool = False) -> str:
-    """A function over pointers (inputs, output, fault word) and a size divisible by the lanes."""
+    """A module whose function `run` is over pointers (inputs, output, fault word) and a size
+    divisible by the lanes."""
     module = Module(fp16)
-    b = module.function("run", [*[POINTER] * (count + 2), I64])
+    add_function(module, "run", expr, count, lanes, faults)
+    return module.text
+
+
+def add_function(
+    module: Module, name: str, expr: Any, count: int, lanes: int, faults: bool = False
+) -> None:
+    """Add what computes an expression, as `module_text` says."""
+    b = module.function(name, [*[POINTER] * (count + 2), I64])
     *inputs, output, fault, size = b.parameters
     with b.loop(constant(I64, 0), size, constant(I64, lanes)) as loop:
         report = _report(fault) if faults else None
@@ -41,7 +47,6 @@ def module_text(expr: Any, count: int, lanes: int, faults: bool = False, fp16: b
         stored = to_memory(b, evaluator.value(expr), dtype)
         b.store(stored, b.element(output, stored.type.scalar, loop.index))
     b.ret()
-    return module.text
 
 
 def _report(word: Value) -> Any:
@@ -65,46 +70,9 @@ def _leaf(b: Builder, inputs: list[Value], index: Value, lanes: int) -> Any:
     return leaf
 
 
-def machine(cpu: str) -> llvm.TargetMachine:
-    """A target machine by the name of its processor."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    triple = TRIPLES.get(cpu, llvm.get_default_triple())
-    features = ""
-    if cpu == "native":
-        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    return llvm.Target.from_triple(triple).create_target_machine(
-        cpu="generic" if cpu == "aarch64" else cpu,
-        features=features,
-        opt=3,
-        reloc="pic",
-        codemodel="small",
-    )
-
-
-def optimised(text: str, cpu: str) -> llvm.ModuleRef:
-    """A module after LLVM's passes for a processor."""
-    module = llvm.parse_assembly(text)
-    target = machine(cpu)
-    module.triple, module.data_layout = target.triple, str(target.target_data)
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    passes = llvm.create_pass_builder(target, options)
-    passes.getModulePassManager().run(module, passes)
-    return module
-
-
 def assembly(text: str, cpu: str) -> str:
     """The machine code of a module as text."""
-    return kept(partial(_assembly, text, cpu), "assembly", cpu, text).decode()
-
-
-def _assembly(text: str, cpu: str) -> bytes:
-    return machine(cpu).emit_assembly(optimised(text, cpu)).encode()
-
-
-def _object(text: str, cpu: str) -> bytes:
-    return machine(cpu).emit_object(optimised(text, cpu))
+    return kept(lambda: compile.assembly(text, named(cpu)).encode(), "assembly", cpu, text).decode()
 
 
 def run(
@@ -115,8 +83,8 @@ def run(
     padded = [np.concatenate([a, np.repeat(a[-1:], -size % lanes)]) for a in arrays]
     fp16 = named(cpu).native_fp16
     text = module_text(expr, len(arrays), lanes, faults, fp16)
-    code = kept(partial(_object, text, cpu), "object", cpu, text)
-    (address,) = place(code, ["run"], named(cpu))
+    code = kept(partial(compile.object_code, text, named(cpu)), "object", cpu, text)
+    (address,) = compile.place(code, ["run"], named(cpu))
     output = np.zeros(len(padded[0]), expr.dtype)
     word = np.zeros(1, np.int64)
     places = [a.ctypes.data for a in (*padded, output, word)]

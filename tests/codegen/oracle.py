@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -188,8 +188,22 @@ def native(
     words: Sequence[int] = (),
 ) -> int:
     """Run a kernel in machine code, one thread after the other; what is in the fault word."""
+    return call(compiled(kernel, target), arrays, threads, words)
+
+
+def compiled(kernel: Loops, target: str) -> Callable[[int, int, int], None]:
+    """The machine code of a kernel."""
     ((address,),) = load([emit_loops(kernel, named(target))], named(target))
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
+
+
+def call(
+    function: Callable[[int, int, int], None],
+    arrays: Sequence[np.ndarray],
+    threads: int,
+    words: Sequence[int],
+) -> int:
+    """Call machine code as `native` says."""
     fault = np.zeros(1, np.int64)
     given = [fault.ctypes.data, *(array.ctypes.data for array in arrays), *words]
     held = np.array(given, np.int64)
@@ -210,9 +224,10 @@ def agree(
     fault = Oracle(kernel, expected).run()
     for target in targets:
         single: list[np.ndarray] = []
+        function = compiled(kernel, target)
         for threads in (1, 3):
             found, guards = guarded(arrays)
-            assert native(kernel, found, target, threads, words) == fault, target
+            assert call(function, found, threads, words) == fault, target
             for guard in guards:
                 assert (guard == 0xA5).all(), "written outside a buffer"
             for one, other in zip(found, expected, strict=True):

@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -212,19 +212,24 @@ def check_gradient(
     values, smooth = _differentiated(values, which, single)
     with gradient_check(second), tf.Graph().as_default(), tf.Session() as session:
         inputs = [tf.constant(v, name=f"input_{i}") for i, v in enumerate(values)]
-        total = _weighted(build(*inputs))
-        grads = tf.gradients(total, [inputs[i] for i in smooth])
-        found = [_compare(session, total, inputs, values, smooth, grads, rtol, atol, step)]
-        grads = [g for g in grads if g is not None]
-        if not second or not grads:
-            return found
-        again = _weighted([tf.convert_to_tensor(g) for g in grads])
-        seconds = tf.gradients(again, [inputs[i] for i in smooth])
-        rtol, atol = 10 * rtol, 10 * atol
-        return [
-            *found,
-            _compare(session, again, inputs, values, smooth, seconds, rtol, atol, step),
-        ]
+        orders = [_order(build(*inputs), [inputs[i] for i in smooth])]
+        grads = [g for g in orders[0].grads if g is not None]
+        if second and grads:
+            orders.append(_order(grads, [inputs[i] for i in smooth]))
+        return _compare(session, orders, inputs, values, smooth, rtol, atol, step)
+
+
+class _Order(NamedTuple):
+    """A scalar, and its gradients with respect to the smooth inputs."""
+
+    total: Any
+    grads: list[Any]
+
+
+def _order(outputs: Any, inputs: list[Any]) -> _Order:
+    total = _weighted(outputs)
+    grads = tf.gradients(total, inputs)
+    return _Order(total, [None if g is None else tf.convert_to_tensor(g) for g in grads])
 
 
 def check_gradient_of_unknown(
@@ -266,44 +271,56 @@ def _differentiated(
 
 def _compare(
     session: Any,
-    total: Any,
+    orders: list[_Order],
     inputs: list[Any],
     values: list[Any],
     smooth: list[int],
-    grads: list[Any],
     rtol: float,
     atol: float,
     long_step: float,
-) -> list[Any]:
-    """Hold gradients to central differences; their values, None where there is none.
+) -> list[list[Any]]:
+    """Hold the gradients of each order to central differences; their values, None where there is
+    none.
 
-    All inputs are fed, always: the gradients are not folded, and few steps are compiled.
+    All inputs are fed, always: the gradients are not folded. The orders run as one step, which is
+    compiled once.
     """
     feeds = {inputs[i]: values[i] for i in smooth}
-    known = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
-    rest = iter(session.run(known, feeds))
-    found = [None if grad is None else next(rest) for grad in grads]
-    for position, slopes in zip(smooth, found, strict=True):
+    known = [[grad for grad in order.grads if grad is not None] for order in orders]
+    fetches = [order.total for order in orders], known
+    fetched = [iter(grads) for grads in session.run(fetches, feeds)[1]]
+    found = [
+        [None if grad is None else next(rest) for grad in order.grads]
+        for order, rest in zip(orders, fetched, strict=True)
+    ]
+    for number, position in enumerate(smooth):
         value = values[position]
         step = long_step if value.dtype == np.float32 else _STEP
         numeric = _differences(
-            lambda v, p=position: session.run(total, feeds | {inputs[p]: v}), value, step
+            lambda v, p=position: np.array(session.run(fetches, feeds | {inputs[p]: v})[0]),
+            len(orders),
+            value,
+            step,
         )
-        right = 0 if slopes is None else slopes
-        np.testing.assert_allclose(right, numeric, rtol, atol, err_msg=f"input {position}")
+        for power, (slopes, wanted) in enumerate(zip(found, numeric, strict=True)):
+            right = 0 if slopes[number] is None else slopes[number]
+            scale = 10**power
+            message = f"order {power + 1}, input {position}"
+            np.testing.assert_allclose(right, wanted, scale * rtol, scale * atol, err_msg=message)
     return found
 
 
-def _differences(function: Callable[[Any], Any], value: Any, step: float) -> Any:
-    result = np.zeros(value.shape, value.dtype)
+def _differences(function: Callable[[Any], Any], count: int, value: Any, step: float) -> Any:
+    """The slopes of so many scalars, which a function gives as a vector, at each element."""
+    result = np.zeros((count, *value.shape), value.dtype)
     directions = (1.0, 1j) if value.dtype.kind == "c" else (1.0,)
     for index in np.ndindex(value.shape):
         for direction in directions:
             shifted = [value.copy(), value.copy()]
             shifted[0][index] += step * direction
             shifted[1][index] -= step * direction
-            slope = (function(shifted[0]) - function(shifted[1])) / (2 * step)
-            result[index] += slope * direction
+            slopes = (function(shifted[0]) - function(shifted[1])) / (2 * step)
+            result[:, *index] += slopes * direction
     return result
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from thalweg.codegen.llvm.emitted import Passes
@@ -33,8 +33,11 @@ from thalweg.platform.executable import executable
 #: its first ones. The first round finds the trip count (the least of two, more arithmetic than LLVM
 #: would spend without the option for it), the second finds that nothing else is done.
 _ROUNDS = 2
+#: A linker looks through all its libraries for each: thousands would take it longer and longer.
+_LIBRARIES_PER_LINKER = 256
 _LINKING = threading.RLock()
 _libraries = itertools.count()
+_linkers: list[Any] = []  # the one that takes the next library
 
 Result = TypeVar("Result")
 
@@ -77,7 +80,8 @@ def _linked(code: bytes, functions: Sequence[str]) -> tuple[int, ...]:
         library = llvm().JITLibraryBuilder().add_object_img(code)
         for name in functions:
             library.export_symbol(name)
-        placed = library.link(_linker(), f"kernel{next(_libraries)}")
+        number = next(_libraries)
+        placed = library.link(_linker_of(number), f"kernel{number}")
         placed.detach()  # never unloaded: a thread may be in the code when Python shuts down
         return tuple(placed[name] for name in functions)
 
@@ -138,7 +142,13 @@ def _layout(target: CpuTarget) -> str:
     return str(new_machine(target).target_data)
 
 
-@cache
-def _linker() -> Any:
-    machine = new_machine(named("native"))
-    return llvm().create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
+def _linker_of(number: int) -> Any:
+    """What links a library. A linker that has enough of them is let go of, but not its code."""
+    if number % _LIBRARIES_PER_LINKER == 0:
+        machine = new_machine(named("native"))
+        for full in _linkers:
+            full.detach()
+        _linkers[:] = [
+            llvm().create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
+        ]
+    return _linkers[0]
