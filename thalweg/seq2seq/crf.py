@@ -202,7 +202,8 @@ def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], Any]:
         >>> tf.contrib.crf.viterbi_decode(np.array([[1.0, 0.0], [0.0, 3.0]]), np.zeros([2, 2]))
         ([0, 1], np.float64(4.0))
     """
-    scores, origins = np.asarray(score[0]), []
+    scores: Any = np.asarray(score[0])
+    origins: list[Any] = []
     for potentials in score[1:]:
         paths = scores[:, None] + transition_params
         origins.append(np.argmax(paths, 0))

@@ -124,7 +124,7 @@ def _result(library: Library, counts: dict[str, Any]) -> Result:
 
 def _write(path: Path, library: Library, file: str, result: Result) -> None:
     """Put the result of a file in its place; it is read anew, others may have written to it."""
-    written = json.loads(path.read_text()) if path.exists() else {}
+    written: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     written.setdefault(library.folder, {})[file] = result.counts()
     path.write_text(json.dumps(written, indent=1, sort_keys=True))
 

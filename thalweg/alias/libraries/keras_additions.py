@@ -71,18 +71,20 @@ class VarianceScaling(_KERAS.initializers.VarianceScaling):
     ) -> None:
         kind = distribution.lower()
         self.is_untruncated = kind == "untruncated_normal"
-        super().__init__(scale, mode, "normal" if kind.endswith("_normal") else kind, seed)
+        inherited: Any = super()
+        inherited.__init__(scale, mode, "normal" if kind.endswith("_normal") else kind, seed)
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        inherited: Any = super()
         if not self.is_untruncated:
-            return super().__call__(shape, dtype)
-        config = self.get_config()
-        return names.root().variance_scaling_initializer(**config)(shape, dtype)
+            return inherited.__call__(shape, dtype)
+        return names.root().variance_scaling_initializer(**self.get_config())(shape, dtype)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
+        inherited: Any = super()
         kind = {"distribution": "untruncated_normal"} if self.is_untruncated else {}
-        return {**super().get_config(), **kind}
+        return {**inherited.get_config(), **kind}
 
 
 def find_in_estimator(name: str) -> Any:
