@@ -201,7 +201,8 @@ def test_errors_in_templates_name_the_line_that_asked_for_them():
         return tf.make_template("t", lambda: tf.reshape(tf.zeros([3]), [2]))
 
     template = of_a_library()  # the program's line
-    with pytest.raises(ValueError, match=r"originally defined at:(.|\n)*the program's line") as info:
+    match = r"originally defined at:(.|\n)*the program's line"
+    with pytest.raises(ValueError, match=match) as info:
         template()
     assert "def test_" not in str(info.value)
     assert str(info.value).count("File ") == 2  # pytest's calls are around the use as well
