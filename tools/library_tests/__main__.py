@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.library_tests.table import BROKEN, LIBRARIES, Library
+from tools.library_tests.table import BROKEN, GROUNDS, LIBRARIES, Library
 
 ROOT = Path(__file__).resolve().parents[2]
 _HEAD = """# Conformance: libraries
@@ -243,6 +243,11 @@ def _last_line(text: str) -> str:
     return _grouped(lines[-1] if lines else "no output")
 
 
+def _ground(failure: str) -> str:
+    """Why a test fails, where that is known."""
+    return next((f": {why}" for test, why in GROUNDS if re.search(test, failure)), "")
+
+
 def report(ours: dict[str, Files], peers: dict[str, Files]) -> str:
     """The table of libraries, and the reasons of failures."""
     names = ["library", "passed", "run", "share", "skipped", "left out"]
@@ -255,7 +260,7 @@ def report(ours: dict[str, Files], peers: dict[str, Files]) -> str:
     for result in results:
         lines += ["", f"## {result.library.folder}", ""]
         lines += [f"- left out: {count}, {why}" for why, count in result.left_out.most_common()]
-        lines += [f"- {count}: {why}" for why, count in result.failures.most_common()]
+        lines += [f"- {count}: {why}{_ground(why)}" for why, count in result.failures.most_common()]
     return "\n".join(lines) + "\n"
 
 
