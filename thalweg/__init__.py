@@ -62,7 +62,11 @@ public.publish_from(
     "thalweg.metrics", "metrics.*", "contrib.metrics.*", "confusion_matrix", "math.confusion_matrix"
 )
 public.publish_from(
-    "thalweg.seq2seq", "contrib.seq2seq.*", "contrib.legacy_seq2seq.*", "nn.seq2seq.*"
+    "thalweg.seq2seq",
+    "contrib.crf.*",
+    "contrib.seq2seq.*",
+    "contrib.legacy_seq2seq.*",
+    "nn.seq2seq.*",
 )
 public.publish_from("thalweg.testing", "test.*")
 

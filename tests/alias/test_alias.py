@@ -88,6 +88,14 @@ def test_internal_modules_can_be_walked_to_as_attributes() -> None:
     assert tf.contrib.learn.python.learn.datasets.mnist.DataSet is not None
 
 
+def test_internal_modules_have_those_that_they_import(tensorflow: ModuleType) -> None:
+    ops = importlib.import_module("tensorflow.python.ops")
+    assert importlib.import_module("tensorflow.python.ops.rnn").rnn_cell_impl is ops.rnn_cell_impl
+    assert ops.math_ops.dtypes.float32 is tf.float32
+    with pytest.raises(AttributeError, match="no counterpart"):
+        _ = ops.tensor_util  # a package has only what lies in it
+
+
 def test_ops_are_made_by_their_raw_names(tensorflow: ModuleType) -> None:
     made = importlib.import_module("tensorflow.python.ops.gen_math_ops").mat_mul(
         [[1.0, 2.0]], [[3.0], [4.0]], transpose_a=False, transpose_b=False

@@ -134,3 +134,16 @@ def test_an_estimator_for_tpus_on_this_cpu(tmp_path: Path) -> None:
     assert sizes == [20, 40]
     with pytest.raises(ValueError, match="no TPU here"):
         tpu.TPUEstimator(model_fn, **options)
+
+
+@needs("keras", "keras")
+def test_initializers_of_keras_tell_normal_distributions_apart() -> None:
+    make = tf.keras.initializers.VarianceScaling
+    with tf.Session() as session:
+        most = {
+            kind: abs(session.run(make(1.0, "fan_in", kind, seed=1)([1, 9999]))).max()
+            for kind in ("normal", "truncated_normal", "untruncated_normal")
+        }
+    assert most["normal"] == most["truncated_normal"] < 2.3 < 3 < most["untruncated_normal"]
+    config = make(distribution="untruncated_normal").get_config()
+    assert make.from_config(config).get_config() == config

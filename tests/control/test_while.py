@@ -37,6 +37,35 @@ class TestValues:
         _, y = tf.while_loop(lambda i, a: i < 2, lambda i, a: (i + 1, x), [0, 1.0])
         assert sess.run(y, {x: 9.0}) == 9.0
 
+    def test_what_depends_on_nothing_is_made_outside(self, sess):
+        """tf.control_dependencies(None) leaves loops and conditionals, keeping the name scope."""
+        made = []
+
+        def body(i, total):
+            with tf.name_scope("weights"), tf.control_dependencies(None):
+                made.append(tf.random_uniform([], name="drawn"))
+            return i + 1, tf.cond(i > 2, lambda: total + outside(), lambda: total + made[0])
+
+        def outside():
+            with tf.control_dependencies(None):
+                made.append(made[0] * 2)
+            return made[1]
+
+        _, total = tf.while_loop(lambda i, _: i < 4, body, [0, 0.0])
+        once, twice, found = sess.run([*made, total])
+        assert twice == 2 * once
+        assert found == pytest.approx(3 * once + twice)
+        assert made[0].name.endswith("weights/drawn:0")
+        assert made[0].graph is total.graph
+
+    def test_functions_of_datasets_are_not_left(self, sess):
+        def mapped(x):
+            with tf.control_dependencies(None):
+                return x + 1
+
+        dataset = tf.data.Dataset.range(3).map(mapped)
+        assert sess.run(dataset.make_one_shot_iterator().get_next()) == 1
+
     def test_a_truth_as_variable(self, sess):
         x = tf.placeholder(tf.int32, [])
         _, i = tf.while_loop(lambda go, i: go, lambda go, i: (i + 1 < x, i + 1), [True, 0])

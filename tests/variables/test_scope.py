@@ -196,6 +196,18 @@ def test_templates_that_make_variables_again_are_wrong():
         template()
 
 
+def test_errors_in_templates_name_the_line_that_asked_for_them():
+    def of_a_library():
+        return tf.make_template("t", lambda: tf.reshape(tf.zeros([3]), [2]))
+
+    template = of_a_library()  # the program's line
+    match = r"originally defined at:(.|\n)*the program's line"
+    with pytest.raises(ValueError, match=match) as info:
+        template()
+    assert "def test_" not in str(info.value)
+    assert str(info.value).count("File ") == 2  # pytest's calls are around the use as well
+
+
 def test_template_scopes_can_be_made_at_once():
     template = tf.make_template("t", lambda: tf.get_variable("w", [1]), create_scope_now_=True)
     with tf.variable_scope("elsewhere"):

@@ -92,9 +92,19 @@ class Facade(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         path = f"{self.path}.{name}"
-        value = module_at(path) if path in _PATHS else names.find(self.path, name)
+        value = module_at(path) if path in _PATHS else self._found(name)
         setattr(self, name, value)
         return value
+
+    def _found(self, name: str) -> Any:
+        """A name of the module: its own, or a module that TensorFlow's imports."""
+        try:
+            return names.find(self.path, name)
+        except AttributeError:
+            imported = _IMPORTED.get(name)
+            if imported is None or self.path in _AROUND:
+                raise
+            return module_at(imported)
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -205,3 +215,11 @@ def _is_internal(path: str) -> bool:
 #: Parts of contrib that are here for what a library imports from them, not as a namespace.
 _UNPUBLISHED: Final = ("contrib.cudnn_rnn", "contrib.learn", "contrib.nn", "contrib.testing")
 _PATHS: Final = frozenset(_all_paths())
+#: The packages among the paths, which import none of their modules under other names.
+_AROUND: Final = frozenset(path.rpartition(".")[0] for path in _PATHS)
+#: Modules by the names under which TensorFlow's modules import each other; the outer ones win.
+_IMPORTED: Final = {
+    path.rpartition(".")[2]: path
+    for path in sorted(_PATHS - _AROUND, key=lambda path: path.count("."), reverse=True)
+    if path.startswith("python.")
+}

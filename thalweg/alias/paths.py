@@ -18,6 +18,7 @@ MESSAGES: Final = "<messages>"
 #: The modules of each package below `tensorflow`.
 MODULES: Final[dict[str, str]] = {
     "": "python core examples tools",
+    "contrib.crf.python.ops": "crf",
     "contrib.cudnn_rnn.python.ops": "cudnn_rnn_ops",
     "contrib.eager.python": "tfe",
     "contrib.eager": "python",
@@ -177,6 +178,7 @@ _HELPERS = "thalweg.alias.inside"
 #: Where the names of a module, or of the modules of a package, are looked for.
 SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "": _DEFAULT,
+    "contrib.crf": ("contrib.crf", *_DEFAULT),
     "contrib.eager.python.tfe": ("contrib.eager", ""),
     "contrib.framework": ("contrib.framework", "", "train"),
     "contrib.layers": ("contrib.layers", "layers", "initializers", "contrib.framework"),

@@ -41,9 +41,11 @@ def trace_body(
     holder: str,
     specs: Sequence[ArgumentSpec] = (),
     pack: Callable[[Sequence[Tensor]], Sequence[Any]] = tuple,
+    is_control_flow: bool = True,
 ) -> TracedBody:
     """Call a function in a new sub-graph, on arguments of these dtypes and shapes."""
     graph = SubGraph(get_default_graph(), holder)
+    graph.is_control_flow = is_control_flow
     with graph.as_default():
         arguments = tuple(graph.argument(dtype, shape, "argument") for dtype, shape in specs)
         result = function(*pack(arguments))

@@ -54,7 +54,9 @@ class Traced:
             result = function(*(arguments if len(specs) == 1 else packed))
             return self._flat(result)
 
-        (body,), self.captured = close_bodies([trace_body(call, holder, kinds)])
+        (body,), self.captured = close_bodies(
+            [trace_body(call, holder, kinds, is_control_flow=False)]
+        )
         cells = tuple(_eager_cell(tensor) for tensor in self.captured)
         self.function = Lambda(body, sparse_leaves(self.spec), cells)
 

@@ -529,6 +529,20 @@ class Graph:
             raise TypeError(f"Tensor names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_operation=False)
 
+    # Graphs around this one
+
+    @property
+    def around_control_flow(self) -> Graph:
+        """The graph that holds the conditionals and loops which this one is a part of."""
+        return self
+
+    @contextmanager
+    def with_scopes_of(self, inner: Graph) -> Generator[None]:
+        """New nodes are named and placed as those of a graph inside this one, after nothing."""
+        scopes = {"_scope": inner._scope, "_devices": inner._devices}
+        with self._having(**scopes), self.control_dependencies(None):
+            yield
+
     # What a session may do
 
     def outside(self, inner: Tensor) -> Tensor | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 from thalweg.graph import context
 from thalweg.graph.dtypes import DType
@@ -235,6 +235,12 @@ def _operator(name: str) -> tuple[Binary, Binary]:
     return operate, operate_reflected
 
 
+_OPERATORS = """
+add radd sub rsub mul rmul truediv rtruediv div rdiv floordiv rfloordiv mod rmod pow rpow matmul
+rmatmul and rand or ror xor rxor lt le gt ge invert neg abs getitem
+"""
+
+
 @public("Tensor")
 class Tensor(_UserAttributes):
     """One output of a node: a value that exists while a step runs.
@@ -387,6 +393,9 @@ class Tensor(_UserAttributes):
 
     def __abs__(self) -> Tensor:
         return operators["abs"](self)
+
+    #: Libraries give classes of their own these methods, which convert to a tensor first.
+    OVERLOADABLE_OPERATORS: ClassVar = frozenset(f"__{name}__" for name in _OPERATORS.split())
 
 
 def program_order(nodes: Iterable[Node]) -> list[Node]:

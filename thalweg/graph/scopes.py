@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ContextDecorator
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.build import graph_of
@@ -92,7 +92,8 @@ def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContex
     A tensor that was made outside does not wait: make the node inside, by `tf.identity` if need be.
 
     Args:
-        control_inputs: nodes, tensors or variables; None drops those of outer blocks.
+        control_inputs: nodes, tensors or variables; None drops those of outer blocks, and makes the
+            nodes outside of the conditionals and loops around: they run once for all iterations.
 
     Returns:
         A context manager.
@@ -105,7 +106,17 @@ def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContex
         >>> sess.run(after)
         np.int32(2)
     """
-    return get_default_graph().control_dependencies(control_inputs)
+    graph = get_default_graph()
+    if control_inputs is None and graph.around_control_flow is not graph:
+        return _outside_of_control_flow(graph)
+    return graph.control_dependencies(control_inputs)
+
+
+@contextmanager
+def _outside_of_control_flow(inner: Graph) -> Generator[None]:
+    outer = inner.around_control_flow
+    with graphs.pushed(outer), outer.with_scopes_of(inner):
+        yield
 
 
 @public("device")

@@ -57,6 +57,8 @@ class SubGraph(Graph):
         self.holder = holder  # what it is part of, for errors: "a branch of tf.cond"
         #: whether what has effects runs though nothing depends on it: so it is inside a function
         self.runs_effects = isinstance(outer, SubGraph) and outer.runs_effects
+        #: whether it is a part of a conditional or a loop, not a function
+        self.is_control_flow = False
         self.captures: dict[Tensor, Tensor] = {}  # tensor of the outer graph → argument
         self.outer_controls: dict[Node, None] = {}  # nodes of the outer graph to come after
         #: where tensors of graphs that are not around this one come from (see `capture`)
@@ -81,6 +83,11 @@ class SubGraph(Graph):
         """A number that grows with every node. Random ops are seeded by it: other bodies of the
         graph around have other numbers."""
         return self._seeds + len(self._order)
+
+    @property
+    def around_control_flow(self) -> Graph:
+        """The graph that holds the conditionals and loops which this one is a part of."""
+        return self.outer.around_control_flow if self.is_control_flow else self
 
     def argument(self, dtype: DType, shape: TensorShape, name: str) -> Tensor:
         """A new argument."""

@@ -3,7 +3,8 @@
 A `Decoder` says what one step does; `dynamic_decode` is the loop. `BasicDecoder` runs a recurrent
 cell whose next input a `Helper` picks, `BeamSearchDecoder` keeps the best beams; `AttentionWrapper`
 is a cell that looks at a memory. `legacy.py` has the unrolled models of `contrib.legacy_seq2seq`,
-`decoder_functions.py` the loop of TensorFlow 1.0. Graph code only.
+`decoder_functions.py` the loop of TensorFlow 1.0. `crf.py` scores and decodes sequences of tags.
+Graph code only.
 """
 
 from thalweg.seq2seq import (
@@ -11,6 +12,7 @@ from thalweg.seq2seq import (
     attention_wrapper,
     basic_decoder,
     beam_search,
+    crf,
     decoder,
     decoder_functions,
     helpers,
@@ -25,6 +27,7 @@ __all__ = [
     "attention_wrapper",
     "basic_decoder",
     "beam_search",
+    "crf",
     "decoder",
     "decoder_functions",
     "helpers",

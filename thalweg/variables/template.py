@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +66,7 @@ class Template:
         self._name = name
         self._unique_name = unique_name
         self._custom_getter = custom_getter
-        self._origin = traceback.format_stack(limit=3)[0]
+        self._origin = _stack()[:-2]
         self._scope: VariableScope | None = None
         self._was_called = False
         if create_scope_now:  # of variables alone: each call opens a name scope
@@ -130,9 +131,26 @@ class Template:
                 _check_no_new(trainable, all_before)
         except Exception as error:
             message = error.args[0] if error.args else ""
-            error.args = (f"{message}\n\noriginally defined at:\n{self._origin}", *error.args[1:])
+            origin = "".join(_without_common(self._origin, _stack()))
+            error.args = (f"{message}\n\noriginally defined at:\n{origin}", *error.args[1:])
             raise
         return result
+
+
+def _stack() -> list[traceback.FrameSummary]:
+    """The calls around this one, outermost first; their lines are read when they are shown."""
+    frames = traceback.walk_stack(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - builds no traceback
+    return traceback.StackSummary.extract(frames, lookup_lines=False)[::-1]
+
+
+def _without_common(
+    calls: list[traceback.FrameSummary], others: list[traceback.FrameSummary]
+) -> list[str]:
+    """Calls as text, without those around both: that is the program itself."""
+    places = [[(call.filename, call.lineno) for call in stack] for stack in (calls, others)]
+    pairs = zip(*places, strict=False)
+    common = next((n for n, (one, other) in enumerate(pairs) if one != other), len(calls) - 1)
+    return traceback.format_list(calls[common:])
 
 
 def _check_no_new(trainable: int, all_before: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as Xml
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.library_tests.table import BROKEN, LIBRARIES, Library
+from tools.library_tests.table import BROKEN, GROUNDS, LIBRARIES, Library
 
 ROOT = Path(__file__).resolve().parents[2]
 _HEAD = """# Conformance: libraries
@@ -46,6 +48,13 @@ class Result:
         """How many tests passed or failed."""
         return self.passed + self.failures.total()
 
+    def add(self, other: Result) -> None:
+        """Count the tests of another file too."""
+        self.passed += other.passed
+        self.skipped += other.skipped
+        self.left_out += other.left_out
+        self.failures += other.failures
+
     def line(self, peers: dict[str, Result]) -> str:
         """The row of the table."""
         cells = (self.library.folder, self.passed, self.run, self.share)
@@ -65,6 +74,10 @@ class Result:
         return {key: value for key, value in vars(self).items() if key != "library"}
 
 
+#: Results by the path of their file below the folder of the library.
+Files = dict[str, Result]
+
+
 def main() -> int:
     """Run the tool."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -73,49 +86,71 @@ def main() -> int:
     parser.add_argument("--file", action="append", default=[], help="a part of a file's path")
     parser.add_argument("--seconds", type=int, default=300, help="for a test")
     parser.add_argument("--peer", default=sys.executable, help="another Python, with TensorFlow 2")
-    parser.add_argument("--results", type=Path, help="counts of other runs, which these join")
+    parser.add_argument("--results", type=Path, help="counts by file, which a run adds to")
+    parser.add_argument("--missing", action="store_true", help="only files without results yet")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no file after them")
     parser.add_argument("--beside", type=Path, help="counts of the peer, for the page")
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
+    given.deadline = time.monotonic() + 60 * given.minutes
     known = _read(given.results)
     for library in LIBRARIES:
         if given.only and library.folder not in given.only:
             continue
         if (given.folder / library.folder).is_dir():
-            known[library.folder] = run_library(library, given)
-            print(report([known[library.folder]], {}), flush=True)
-    if given.results:
-        counts = {name: result.counts() for name, result in known.items()}
-        given.results.write_text(json.dumps(counts, indent=1))
+            run_library(library, known.setdefault(library.folder, {}), given)
+            print(report({library.folder: known[library.folder]}, {}), flush=True)
     if given.markdown:
-        given.markdown.write_text(_HEAD + report(list(known.values()), _read(given.beside)))
+        given.markdown.write_text(_HEAD + report(known, _read(given.beside)))
     return 0
 
 
-def _read(path: Path | None) -> dict[str, Result]:
-    """Results by library, in the order of the table."""
+def _read(path: Path | None) -> dict[str, Files]:
+    """Results of files by library."""
     if path is None or not path.exists():
         return {}
     written = json.loads(path.read_text())
-    found: dict[str, Result] = {}
-    for library in LIBRARIES:
-        if counts := written.get(library.folder):
-            numbers = counts["passed"], counts["skipped"]
-            reasons = Counter[str](counts["left_out"]), Counter[str](counts["failures"])
-            found[library.folder] = Result(library, *numbers, *reasons)
-    return found
+    libraries = {library.folder: library for library in LIBRARIES}
+    return {
+        folder: {file: _result(libraries[folder], counts) for file, counts in of_files.items()}
+        for folder, of_files in written.items()
+    }
 
 
-def run_library(library: Library, given: argparse.Namespace) -> Result:
-    """Run all test files of a library."""
-    result = Result(library)
+def _result(library: Library, counts: dict[str, Any]) -> Result:
+    reasons = Counter[str](counts["left_out"]), Counter[str](counts["failures"])
+    return Result(library, counts["passed"], counts["skipped"], *reasons)
+
+
+def _write(path: Path, library: Library, file: str, result: Result) -> None:
+    """Put the result of a file in its place; it is read anew, others may have written to it."""
+    written: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    written.setdefault(library.folder, {})[file] = result.counts()
+    path.write_text(json.dumps(written, indent=1, sort_keys=True))
+
+
+def run_library(library: Library, known: Files, given: argparse.Namespace) -> None:
+    """Run the test files of a library that are asked for."""
     for file in files(library, given.folder):
-        if not given.file or any(part in str(file) for part in given.file):
-            run_file(result, file, given)
-            print(
-                f"{file.name}: {result.passed} of {result.run} so far", file=sys.stderr, flush=True
-            )
-    return result
+        base = given.folder / library.folder
+        name = str(file.relative_to(base)) if file.is_relative_to(base) else file.name
+        if given.file and not any(part in name for part in given.file):
+            continue
+        if (given.missing and name in known) or time.monotonic() > given.deadline:
+            continue
+        known[name] = result = Result(library)
+        run_file(result, file, given)
+        if given.results:
+            _write(given.results, library, name, result)
+        print(f"{name}: {result.passed} of {result.run}", file=sys.stderr, flush=True)
+
+
+def total(of_files: Files) -> Result:
+    """What became of all tests of a library."""
+    summed = Result(next(iter(of_files.values())).library)
+    for each in of_files.values():
+        summed.add(each)
+    return summed
 
 
 def files(library: Library, folder: Path) -> Iterator[Path]:
@@ -208,16 +243,24 @@ def _last_line(text: str) -> str:
     return _grouped(lines[-1] if lines else "no output")
 
 
-def report(results: list[Result], peers: dict[str, Result]) -> str:
+def _ground(failure: str) -> str:
+    """Why a test fails, where that is known."""
+    return next((f": {why}" for test, why in GROUNDS if re.search(test, failure)), "")
+
+
+def report(ours: dict[str, Files], peers: dict[str, Files]) -> str:
     """The table of libraries, and the reasons of failures."""
     names = ["library", "passed", "run", "share", "skipped", "left out"]
     names[4:4] = ["TensorFlow 2.21", "share"] if peers else []
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    lines += [each.line(peers) for each in results]
+    beside = {name: total(of_files) for name, of_files in peers.items() if of_files}
+    order = [library.folder for library in LIBRARIES if ours.get(library.folder)]
+    results = [total(ours[name]) for name in order]
+    lines += [each.line(beside) for each in results]
     for result in results:
         lines += ["", f"## {result.library.folder}", ""]
         lines += [f"- left out: {count}, {why}" for why, count in result.left_out.most_common()]
-        lines += [f"- {count}: {why}" for why, count in result.failures.most_common()]
+        lines += [f"- {count}: {why}{_ground(why)}" for why, count in result.failures.most_common()]
     return "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,10 @@ def use_tensorflow() -> None:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"  # else it takes the library's own Keras for its own
     version1 = importlib.import_module("tensorflow.compat.v1")
     version1.disable_v2_behavior()
+    # TensorFlow 2.21 looks for its old layers here, where no release of this package has them.
+    sys.modules["tf_keras.legacy_tf_layers"] = importlib.import_module(
+        "tf_keras.src.legacy_tf_layers"
+    )
     sys.modules["tensorflow"] = version1
     neutral = [patch for patch in patches() if "thalweg.alias" not in patch.new]
     sys.meta_path.insert(0, PatchingFinder(neutral))

@@ -57,6 +57,21 @@ BROKEN = (
     ),
 )
 
+#: Why tests fail that count as failed all the same, by regular expressions for their names.
+GROUNDS = (
+    (r"test_selu\b", "compares the last bit, of which Thalweg's is the nearer one"),
+    (
+        r"test_ctc_decode_beam_search",
+        "expects the scores of an older TensorFlow; Keras 2.3.1 expects those of Thalweg",
+    ),
+    (
+        r"test_topology\.test_recursion",
+        "expects matrices where a rank is unknown; tf.matmul of TensorFlow 1.15 takes batches",
+    ),
+    (r"testGradientNoise", "counts on how many nodes TensorFlow makes before a random one"),
+    (r"F1ScoreTest\.testSomeCorrect", "TensorFlow 2.21 fails it by the same last bit"),
+)
+
 LIBRARIES = (
     Library("keras-2.2.4", ("tests/**/*test*.py",), left_out=_KERAS),
     Library("keras-2.3.1", ("tests/**/*test*.py",), left_out=_KERAS),

@@ -147,6 +147,14 @@ def test_shapes_stay_exact_where_that_is_asked(eager):
     assert [x.shape.as_list() for (x,) in seen] == [[2], [3], [4]]
 
 
+@pytest.mark.parametrize("relaxes", [None, True])
+def test_shapes_of_calls_in_a_graph_stay_exact(relaxes):
+    with tf.Graph().as_default():
+        double = tf.function(lambda x: 2 * x, experimental_relax_shapes=relaxes)
+        shapes = [double(tf.zeros([size, 3])).shape.as_list() for size in (2, 5)]
+    assert shapes == [[2, 3], [None if relaxes else 5, 3]]
+
+
 def test_a_function_that_needs_its_sizes_gets_them(eager):
     halves = tf.function(lambda x: tf.reshape(x, [2, int(x.shape[0]) // 2]))
     assert [halves(tf.ones([size])).shape.as_list() for size in (2, 4, 6)] == [

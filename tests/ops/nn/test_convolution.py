@@ -204,3 +204,18 @@ def test_wrong_depth_at_run_time() -> None:
         x = tf.placeholder(tf.float32)
         with pytest.raises(tf.errors.InvalidArgumentError, match="same depth: 2 vs 3"):
             session.run(tf.nn.conv2d(x, W, 1, "SAME"), {x: np.zeros((1, 4, 4, 2))})
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("size", [(1, 3, 4, 2), (1, 2, 3, 2), (2, 2, 2, 2)])
+def test_adjoints_of_wrong_sizes_at_run_time(size: tuple, known: bool) -> None:
+    """A graph may hold them, as in TensorFlow; they never compute anything."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        dy = tf.placeholder(tf.float32, size if known else None)
+        w, x = tf.ones([2, 2, 1, 2]), tf.ones([1, 4, 4, 1])
+        for adjoint in (
+            tf.nn.conv2d_transpose(dy, w, [1, 4, 4, 1], 2, "SAME"),
+            tf.nn.conv2d_backprop_filter(x, [2, 2, 1, 2], dy, [1, 2, 2, 1], "SAME"),
+        ):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="out_backprop has shape"):
+                session.run(adjoint, {dy: np.ones(size)})

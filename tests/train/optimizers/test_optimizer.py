@@ -137,9 +137,7 @@ def test_errors():
 
 
 def test_a_new_optimizer_is_one_formula(session):
-    from thalweg.train.optimizers.parts import ElementwiseOptimizer
-
-    class SignDescent(ElementwiseOptimizer):
+    class SignDescent(tf.train.Optimizer):
         def _step(self, grad, part):
             part.subtract(part.var, 0.25 * tf.sign(grad))
 
@@ -148,6 +146,29 @@ def test_a_new_optimizer_is_one_formula(session):
     session.run(tf.global_variables_initializer())
     session.run(update)
     assert session.run(w).tolist() == [0.75, 1.25]
+
+
+def test_optimizers_can_be_changed_in_tensorflows_way(session):
+    """Libraries look for the direct subclasses, and override what TensorFlow calls."""
+
+    class Halved(tf.train.MomentumOptimizer):
+        def _resource_apply_dense(self, grad, var):
+            return super()._resource_apply_dense(grad / 2, var)
+
+        def _resource_apply_sparse(self, grad, var, indices):
+            return super()._resource_apply_sparse(grad / 4, var, indices)
+
+    dense, table = tf.Variable([8.0]), tf.Variable([[8.0], [8.0]])
+    loss = tf.reduce_sum(dense) + tf.reduce_sum(tf.gather(table, [1]))
+    update = Halved(4.0, 0.0).minimize(loss)
+    session.run(tf.global_variables_initializer())
+    session.run(update)
+    assert session.run(dense).tolist() == [6.0]
+    assert session.run(table).tolist() == [[8.0], [7.0]]
+    public = [getattr(tf.train, name) for name in dir(tf.train) if name.endswith("Optimizer")]
+    assert {kind.__base__ for kind in public if kind is not tf.train.Optimizer} == {
+        tf.train.Optimizer
+    }
 
 
 def test_tensorflow_style_optimizers_work(session):

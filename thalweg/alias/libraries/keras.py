@@ -62,6 +62,7 @@ def _add_names() -> None:
     ours = importlib.import_module("thalweg.alias.libraries.keras_additions")
     keras.layers.AbstractRNNCell = ours.AbstractRNNCell
     keras.losses.Reduction = ours.Reduction
+    keras.initializers.VarianceScaling = ours.VarianceScaling
     for name in ("estimator", "experimental"):
         module = ModuleType(f"keras.{name}")
         module.__getattr__ = getattr(ours, f"find_in_{name}")

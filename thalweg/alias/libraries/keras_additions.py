@@ -59,6 +59,34 @@ class AbstractRNNCell(_KERAS.layers.Layer):
         return zeros if nest.is_sequence(self.state_size) else zeros[0]
 
 
+class VarianceScaling(_KERAS.initializers.VarianceScaling):
+    """Keras' initializer, with the normal distributions that TensorFlow's copy tells apart."""
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        mode: str = "fan_in",
+        distribution: str = "normal",
+        seed: int | None = None,
+    ) -> None:
+        kind = distribution.lower()
+        self.is_untruncated = kind == "untruncated_normal"
+        inherited: Any = super()
+        inherited.__init__(scale, mode, "normal" if kind.endswith("_normal") else kind, seed)
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        inherited: Any = super()
+        if not self.is_untruncated:
+            return inherited.__call__(shape, dtype)
+        return names.root().variance_scaling_initializer(**self.get_config())(shape, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        inherited: Any = super()
+        kind = {"distribution": "untruncated_normal"} if self.is_untruncated else {}
+        return {**inherited.get_config(), **kind}
+
+
 def find_in_estimator(name: str) -> Any:
     """A name of `tf.keras.estimator`: they are in the package Estimator."""
     if name != "model_to_estimator":

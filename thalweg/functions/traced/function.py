@@ -32,7 +32,7 @@ class Function:
         python_function: Callable[..., Any],
         name: str | None = None,
         input_signature: Any = None,
-        relaxes: bool = True,
+        relaxes: bool | None = None,
         state: tuple[Traces, CallCache] | None = None,
     ) -> None:
         self._python_function = python_function
@@ -139,7 +139,7 @@ class Function:
 
 
 def _state(
-    function: Callable[..., Any], name: str | None, input_signature: Any, relaxes: bool
+    function: Callable[..., Any], name: str | None, input_signature: Any, relaxes: bool | None
 ) -> tuple[Traces, CallCache]:
     recent = CallCache()
     traces = Traces(name or _name(function), Parameters(function, input_signature), relaxes)
@@ -211,13 +211,13 @@ def function(
 ) -> Function | Callable[[Callable[..., Any]], Function]:
     """Trace a Python function and call it through its traces: `@tf.function` above a `def`.
 
-    Python runs once for each kind of arguments: tensors and arrays count by dtype and shape (sizes
-    that change are left open from the second one on), Python numbers and texts by value, other
-    objects by identity. Python's `if` and `while` decide while it is traced; write `tf.cond` and
-    `tf.while_loop` for what tensors decide. Every trace is compiled.
+    Python runs once for each kind of arguments: tensors and arrays count by dtype and shape (in
+    eager code, sizes that change are left open from the second one on), Python numbers and texts by
+    value, other objects by identity. Python's `if` and `while` decide while it is traced; write
+    `tf.cond` and `tf.while_loop` for what tensors decide. Every trace is compiled.
     """
-    given = [experimental_relax_shapes, reduce_retracing]
-    relaxes = not any(choice is False for choice in given)
+    given = {experimental_relax_shapes, reduce_retracing} - {None}
+    relaxes = False not in given if given else None
 
     def decorate(inner: Callable[..., Any]) -> Function:
         if not callable(inner):

@@ -95,7 +95,7 @@ class _GraphState:
 class Traces:
     """What was traced of one function."""
 
-    def __init__(self, name: str, parameters: Parameters, relaxes: bool) -> None:
+    def __init__(self, name: str, parameters: Parameters, relaxes: bool | None) -> None:
         self.name = name
         self.calls = 0
         self.count = 0  # of traces
@@ -147,7 +147,7 @@ class Traces:
         self, function: Callable[..., Any], arguments: Arguments, outer: Graph, key: Any
     ) -> ConcreteFunction:
         reasons = self._reasons(arguments, key)
-        shapes = self._shapes(arguments, key)
+        shapes = self._shapes(arguments, key, outer)
         with self._not_again(key, shapes):
             try:
                 made = self._traced(function, arguments, shapes, outer)
@@ -165,9 +165,13 @@ class Traces:
         self.forget()
         return made
 
-    def _shapes(self, arguments: Arguments, key: Any) -> tuple[Sizes, ...]:
-        """The shapes to trace for: where others came before, what they have in common."""
-        if not self._relaxes or key in self._rigid:
+    def _shapes(self, arguments: Arguments, key: Any, outer: Graph) -> tuple[Sizes, ...]:
+        """The shapes to trace for: where others came before, what they have in common.
+
+        Graphs count on the static shapes of what a call gives, so there it must be asked for.
+        """
+        relaxes = outer.is_eager if self._relaxes is None else self._relaxes
+        if not relaxes or key in self._rigid:
             return arguments.shapes
         shapes = arguments.shapes
         for concrete in self._found.get(key, ()):

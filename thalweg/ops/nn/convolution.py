@@ -229,9 +229,7 @@ class ToInput(Convolution, abstract=True):
     def shape(self, input_sizes: Tensor, filter: Tensor, out_backprop: Tensor) -> TensorShape:
         known = constant_value_as_shape(input_sizes).with_rank(self.rank + 2)
         out_backprop.shape.assert_has_rank(self.rank + 2)
-        if known.is_fully_defined() and filter.shape.is_fully_defined():
-            wanted = self.output_shape(known, filter.shape)
-            wanted.assert_is_compatible_with(out_backprop.shape)
+        self.output_shape(known, filter.shape)  # checks the channels; the sizes are a run's matter
         return known
 
     def numpy(self, input_sizes: Array, filter: Array, out_backprop: Array) -> Array:
@@ -248,6 +246,7 @@ class ToInput(Convolution, abstract=True):
     def loop(
         self, at: IndexTuple, input_sizes: Operand, filter: Operand, out_backprop: Operand
     ) -> Expr:
+        self.check_gradient(at.shape, filter.shape, out_backprop.shape)
         batch, elements, channel = self.parts(at)
         slides = self.slides(filter.shape[:-2])
 
@@ -283,9 +282,7 @@ class ToFilter(Convolution, abstract=True):
         input.shape.assert_has_rank(self.rank + 2)
         out_backprop.shape.assert_has_rank(self.rank + 2)
         known = constant_value_as_shape(filter_sizes).with_rank(self.rank + 2)
-        if known.is_fully_defined() and input.shape.is_fully_defined():
-            wanted = self.output_shape(input.shape, known)
-            wanted.assert_is_compatible_with(out_backprop.shape)
+        self.output_shape(input.shape, known)  # checks the channels; the sizes are a run's matter
         return known
 
     def numpy(self, input: Array, filter_sizes: Array, out_backprop: Array) -> Array:
@@ -302,6 +299,7 @@ class ToFilter(Convolution, abstract=True):
     def loop(
         self, at: IndexTuple, input: Operand, filter_sizes: Operand, out_backprop: Operand
     ) -> Expr:
+        self.check_gradient(input.shape, at.shape, out_backprop.shape)
         taps, (channel, last) = at.split(self.rank)
         slides = self.slides(at.shape[:-2])
         output = self.output_channel(at.shape, channel, last)
@@ -326,6 +324,7 @@ class ToFilter(Convolution, abstract=True):
         """The same over an image whose channels are several pixels; None where it has enough."""
         if not self.can_pack(at.shape, multiple):
             return None
+        self.check_gradient(input.shape, at.shape, out_backprop.shape)
         positions = self.spatial(out_backprop.shape)
         return self.packed(multiple, input, at.shape, positions).to_filter(at, out_backprop)
 

@@ -9,11 +9,12 @@ from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 
 
 @public("train.AdadeltaOptimizer")
-class AdadeltaOptimizer(ElementwiseOptimizer):
+class AdadeltaOptimizer(Optimizer):
     """Adadelta: steps scaled by running means of squared gradients and of squared steps.
 
     a ← ρ·a + (1−ρ)·g²;  u = √((d+ε) / (a+ε))·g;  d ← ρ·d + (1−ρ)·u²;  w ← w − α·u

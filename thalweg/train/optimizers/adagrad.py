@@ -9,11 +9,12 @@ from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 
 
 @public("train.AdagradOptimizer")
-class AdagradOptimizer(ElementwiseOptimizer):
+class AdagradOptimizer(Optimizer):
     """Adagrad: steps divided by the root of the sum of squared gradients so far.
 
     a ← a + g²;  w ← w − learning_rate·g / √a

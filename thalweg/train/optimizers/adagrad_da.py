@@ -10,12 +10,13 @@ from thalweg.graph.node import Tensor
 from thalweg.ops.core import basic
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 from thalweg.train.optimizers.proximal import shrink
 
 
 @public("train.AdagradDAOptimizer")
-class AdagradDAOptimizer(ElementwiseOptimizer):
+class AdagradDAOptimizer(Optimizer):
     """s ← s + g;  q ← q + g²;  w ← −α·shrink(s, l1·t) / (l2·t·α + √q), where t counts steps"""
 
     def __init__(

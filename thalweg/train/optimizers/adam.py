@@ -14,7 +14,8 @@ from thalweg.ops.core import basic
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.ops.state import scatter, state
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 
 
 class _Numbers(NamedTuple):
@@ -29,7 +30,7 @@ class _Numbers(NamedTuple):
 
 
 @public("train.AdamOptimizer")
-class AdamOptimizer(ElementwiseOptimizer):
+class AdamOptimizer(Optimizer):
     """Adam: steps scaled by running means of the gradient and of its square.
 
     m ← β₁·m + (1−β₁)·g;  v ← β₂·v + (1−β₂)·g²;  w ← w − αₜ·m / (√v + ε)
@@ -165,4 +166,4 @@ class LazyAdamOptimizer(AdamOptimizer):
     """
 
     def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
-        return self._apply_rows(grad, var)
+        return self._resource_apply_sparse(grad.values, var, grad.indices)

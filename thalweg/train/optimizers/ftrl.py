@@ -10,12 +10,13 @@ from thalweg.graph.node import Tensor
 from thalweg.ops.math.arithmetic import power
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 from thalweg.train.optimizers.proximal import shrink
 
 
 @public("train.FtrlOptimizer")
-class FtrlOptimizer(ElementwiseOptimizer):
+class FtrlOptimizer(Optimizer):
     """b = a + g²;  z ← z + g − (bᵖ − aᵖ) / α·w;  w ← −shrink(z, l1) / (bᵖ / α + 2·l2);  a ← b
 
     p is −learning_rate_power. Shrinkage adds 2·l2_shrinkage·w to the g of z.

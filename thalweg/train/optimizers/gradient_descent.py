@@ -11,11 +11,12 @@ from thalweg.graph.node import Tensor
 from thalweg.ops.core import casting
 from thalweg.ops.state import scatter
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 
 
 @public("train.GradientDescentOptimizer")
-class GradientDescentOptimizer(ElementwiseOptimizer):
+class GradientDescentOptimizer(Optimizer):
     """Gradient descent: w ← w − learning_rate·g
 
     Args:

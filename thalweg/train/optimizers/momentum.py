@@ -8,11 +8,12 @@ from typing import Any
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 
 
 @public("train.MomentumOptimizer")
-class MomentumOptimizer(ElementwiseOptimizer):
+class MomentumOptimizer(Optimizer):
     """Gradient descent along a running sum of gradients.
 
     a ← momentum·a + g;  w ← w − learning_rate·a  (Nesterov: − learning_rate·(g + momentum·a))

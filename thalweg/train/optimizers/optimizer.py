@@ -1,7 +1,8 @@
 """`Optimizer`: from a loss to a node that changes the variables it depends on.
 
-Subclasses say how one gradient changes one variable (`_apply_dense`, `_apply_sparse`), with slots
-for what they remember between steps; here are gradients, slots, gating and the training op.
+Subclasses say how one gradient changes one variable (`_apply_dense`, `_apply_sparse`, or `_step`
+for both), with slots for what they remember between steps; here are gradients, slots, gating and
+the training op.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train.optimizers import slots
 from thalweg.train.optimizers.duplicates import deduplicate
+from thalweg.train.optimizers.parts import Part, Rows
 from thalweg.variables.collections import trainable_variables
 from thalweg.variables.initializers import Constant
 from thalweg.variables.partitioned import PartitionedVariable
@@ -382,7 +384,7 @@ class Optimizer:
 
     def _resource_apply_dense(self, grad: Tensor, var: Any) -> Any:
         """TensorFlow's other name for `_apply_dense`."""
-        raise TypeError(f"{type(self).__name__} must define _apply_dense(self, grad, var)")
+        return self._apply_part(grad, Part(var, self._use_locking))
 
     def _apply_sparse_duplicate_indices(self, grad: IndexedSlices, var: Any) -> Any:
         """As `_apply_sparse`, for indices that may repeat: rows of one index are summed first."""
@@ -394,10 +396,20 @@ class Optimizer:
 
     def _resource_apply_sparse(self, grad: Tensor, var: Any, indices: Tensor) -> Any:
         """TensorFlow's other form of `_apply_sparse`."""
-        raise TypeError(
-            f"{type(self).__name__} must define _apply_sparse(self, grad, var) to train variables "
-            "that are gathered from"
-        )
+        return self._apply_part(grad, Rows(var, indices, self._use_locking))
+
+    def _apply_part(self, grad: Tensor, part: Part) -> Any:
+        self._step(grad, part)
+        return part.finish()
+
+    def _step(self, grad: Tensor, part: Part) -> None:
+        """Change `part.var` and its slots by a gradient, where each element depends on its own
+        gradient and slots alone: one formula for dense and sparse gradients."""
+        if isinstance(part, Rows):
+            missing = "_apply_sparse(self, grad, var) to train variables that are gathered from"
+        else:
+            missing = "_apply_dense(self, grad, var)"
+        raise TypeError(f"{type(self).__name__} must define {missing}")
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Node:
         """A node that is done when all updates are, and after whatever comes last."""

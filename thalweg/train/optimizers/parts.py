@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic, casting
 from thalweg.ops.state import scatter, state
-from thalweg.train.optimizers.optimizer import Optimizer
 
 
 class Part:
@@ -79,28 +77,3 @@ class Rows(Part):
     def subtract(self, variable: Any, value: Tensor) -> Tensor:
         """Subtract from the rows; the result is the new ones."""
         return self.set(variable, self.read(variable) - value)
-
-
-class ElementwiseOptimizer(Optimizer):
-    """An optimizer whose update of an element depends on that element's gradient and slots alone.
-
-    A subclass defines `_step(grad, part)`, for dense and sparse gradients at once.
-    """
-
-    def _step(self, grad: Tensor, part: Part) -> None:
-        """Change `part.var` and its slots by a gradient."""
-        raise TypeError(f"{type(self).__name__} must define _step(self, grad, part)")
-
-    def _apply_dense(self, grad: Tensor, var: Any) -> Any:
-        part = Part(var, self._use_locking)
-        self._step(grad, part)
-        return part.finish()
-
-    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
-        return self._apply_rows(grad, var)
-
-    def _apply_rows(self, grad: IndexedSlices, var: Any) -> Any:
-        """Apply the formula to the rows that a sparse gradient names."""
-        rows = Rows(var, grad.indices, self._use_locking)
-        self._step(grad.values, rows)
-        return rows.finish()

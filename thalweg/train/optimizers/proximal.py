@@ -10,7 +10,8 @@ from thalweg.graph.node import Tensor
 from thalweg.ops.math.arithmetic import absolute, maximum, sign
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 
 
 def shrink(value: Tensor, by: Tensor) -> Tensor:
@@ -19,7 +20,7 @@ def shrink(value: Tensor, by: Tensor) -> Tensor:
 
 
 @public("train.ProximalGradientDescentOptimizer")
-class ProximalGradientDescentOptimizer(ElementwiseOptimizer):
+class ProximalGradientDescentOptimizer(Optimizer):
     """w ← shrink(w − α·g, α·l1) / (1 + α·l2)"""
 
     def __init__(
@@ -49,7 +50,7 @@ class ProximalGradientDescentOptimizer(ElementwiseOptimizer):
 
 
 @public("train.ProximalAdagradOptimizer")
-class ProximalAdagradOptimizer(ElementwiseOptimizer):
+class ProximalAdagradOptimizer(Optimizer):
     """a ← a + g²;  β = α / √a;  w ← shrink(w − β·g, β·l1) / (1 + β·l2)
 
     Args:

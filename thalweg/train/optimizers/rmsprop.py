@@ -9,11 +9,12 @@ from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
-from thalweg.train.optimizers.parts import ElementwiseOptimizer, Part
+from thalweg.train.optimizers.optimizer import Optimizer
+from thalweg.train.optimizers.parts import Part
 
 
 @public("train.RMSPropOptimizer")
-class RMSPropOptimizer(ElementwiseOptimizer):
+class RMSPropOptimizer(Optimizer):
     """RMSProp: steps divided by the root of a running mean of squared gradients.
 
     r ← δ·r + (1−δ)·g²;  m ← μ·m + α·g / √(r + ε);  w ← w − m
