@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thalweg.control.functional import foldl, scan
 from thalweg.graph.convert import convert_to_tensor
@@ -188,7 +189,9 @@ def _steps(values: Tensor, lengths: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 @public("contrib.crf.viterbi_decode")
-def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], Any]:
+def viterbi_decode(
+    score: NDArray[Any], transition_params: NDArray[Any]
+) -> tuple[list[int], np.floating[Any]]:
     """The sequence of tags with the highest score, by NumPy.
 
     Args:

@@ -91,6 +91,24 @@ def test_a_thread_waits_once_much_is_held_back(endpoint: MakeEndpoint):
     last.join(LONG)
 
 
+def test_a_large_message_of_the_io_thread_does_not_go_past_small_ones(endpoint: MakeEndpoint):
+    server, client = endpoint(), endpoint(None)
+    peer = client.peer(server.address)
+    ask(peer)
+    large = np.zeros(3 << 20, np.uint8)  # for which the thread has a courier
+    arrived: SimpleQueue[int] = SimpleQueue()
+
+    def send() -> None:
+        peer.send(Message(Kind.TENSOR, 1))
+        peer.send(Message(Kind.TENSOR, 2, {}, [large]))
+        # Before the thread is done: what it holds leaves at the latest then.
+        arrived.put(server.handler.messages.get(timeout=LONG)[1].step)
+
+    client.loop.call(send)
+    assert arrived.get(timeout=2 * LONG) == 1
+    assert server.handler.messages.get(timeout=LONG)[1].step == 2
+
+
 def test_nobody_at_an_address_is_unavailable_after_the_patience(endpoint: MakeEndpoint):
     client = endpoint(None)
     peer = client.peer(free_address(), patience=0.05)

@@ -95,7 +95,7 @@ class ObjectFile:
                 if section[1] == _RELOCATIONS and section[7] in starts:
                     self._set_distances(section, starts, content)
             offsets = [found[name] for name in functions]
-        except (LookupError, struct.error):
+        except (LookupError, ValueError, struct.error):
             return None
         return (bytes(content), offsets) if offsets else None
 
