@@ -13,7 +13,8 @@ ROWS ?=
 CHAOS ?=
 PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
-TARGET_TESTS ?= tests
+# what depends on the processor: TARGET_TESTS=tests takes all
+TARGET_TESTS ?= tests/codegen tests/device/cpu tests/lower tests/ops tests/random_graphs tests/image tests/nn --ignore=tests/codegen/cuda
 CUDA_TESTS ?= tests/device/cuda tests/functions tests/control tests/ops tests/autodiff tests/random_graphs tests/train tests/variables tests/test_examples.py
 
 .PHONY: install stubs lint format test test-browser test-cuda test-ray test-targets soak chaos demo bench bench-cluster bench-cuda stragglers growth walk roofline roofline-cuda bench-peers exchange fuzz-tf docs first-hour check-wheel conformance conformance-libraries conformance-onnx clean
