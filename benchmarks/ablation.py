@@ -5,7 +5,7 @@ faster, the first call sooner or memory smaller. The first row of a work is that
 Passes that do nothing to a work have no row. One without which the same machine code would run on
 the same memory is not measured: its row says so. The others are measured in turn, in `--processes`
 processes each, of which the best counts: a process may be slow for its whole life by where its
-memory lies.
+memory lies. The row `nothing` is all passes, once more: what it is off 1 is noise.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from remote import Remote, WorkerError
 from works import Work
 
 COLUMNS = ("best", "median", "first", "peak")
+NOTHING = "nothing"  # as a pass to leave out
 SAME = " | ".join(["the same code", *[""] * (len(COLUMNS) - 1)])
 
 
@@ -39,8 +40,10 @@ def _rows(work: Work, how: Settings) -> Iterator[str]:
     """A line for each pass that did something."""
     fired, changing = _fired(work, how)
     off = {name: f"{work.own}!{'0' if name == 'all' else f'-{name}'}" for name in changing}
+    if off:
+        off[NOTHING] = f"{work.own}!-{NOTHING}"
     figures = _measured(work, [work.own, *off.values()], how) if off else {}
-    counts = {"all": sum(fired.values())} | fired
+    counts = {"all": sum(fired.values())} | fired | ({NOTHING: 0} if off else {})
     for name, count in counts.items():
         cells = _cells(figures[off[name]], figures[work.own]) if name in off else SAME
         yield f"| {work.name} | {name} | {count} | {cells} |"
