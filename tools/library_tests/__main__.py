@@ -28,6 +28,7 @@ name `tensorflow`: `make conformance-libraries LIB_TESTS=<their sources>` (`tool
 Beside it TensorFlow 2.21, its `compat.v1` under that name, on the same files with the same patches
 ([old libraries](migrate/tf1.md)). What Python, NumPy, h5py or pytest of today break is left out of
 both, by name and reason. GPT-2 has no tests of its own: four programs of ours train and sample it.
+A file that cannot be loaded counts as one test that failed.
 
 """
 SMOKE = {"gpt-2": Path(__file__).with_name("smoke_gpt2.py")}

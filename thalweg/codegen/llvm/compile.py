@@ -33,7 +33,7 @@ from thalweg.platform.executable import executable
 #: its first ones. The first round finds the trip count (the least of two, more arithmetic than LLVM
 #: would spend without the option for it), the second finds that nothing else is done.
 _ROUNDS = 2
-#: A linker looks through all its libraries for each: thousands would take it longer and longer.
+#: Adding a library takes a linker time in proportion to those that it has already.
 _LIBRARIES_PER_LINKER = 256
 _LINKING = threading.RLock()
 _libraries = itertools.count()

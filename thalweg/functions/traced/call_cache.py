@@ -101,7 +101,8 @@ class CallCache:
         if found.devices is not None:
             packed = _labelled(packed, found.devices)
         effects, device = concrete.has_effects, EAGER.device_name
-        kind = CallKind(expected, *found[:4], dtypes, shapes, effects, packed, device)
+        run = found.run, found.context, found.captured, found.variables
+        kind = CallKind(expected, *run, dtypes, shapes, effects, packed, device)
         self._kinds = [kind, *self._kinds][:_MAX_KINDS]
 
 

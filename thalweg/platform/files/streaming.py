@@ -46,7 +46,7 @@ class Mapped:
                 self.array = np.frombuffer(content, np.uint8)
 
     def advise(self, advice: int, begin: int, end: int) -> None:
-        """Tell the system what is about to happen to a part; one that does not know is not told.
+        """Give the system advice on a part; one that does not know the advice ignores it.
 
         `mmap.madvise` holds the interpreter's lock, for which other threads then wait."""
         start = begin // mmap.PAGESIZE * mmap.PAGESIZE
