@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from thalweg.platform.memory import _library
+from thalweg.platform.memory import _option
 
 # A process of its own: heaps of threads that ended before are given to new ones, with what is left
 # in them. The pieces are noted, and memory is looked at, outside of the thread whose heap it is.
 PROGRAM = """
 import ctypes, threading
-from thalweg.platform.memory import _library, hand_back_own_heap
+from thalweg.platform.memory import hand_back_own_heap
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -28,7 +28,8 @@ def work():
     hand_back_own_heap()
     meeting.wait()
 
-library, pieces, meeting = _library(), (ctypes.c_void_p * 4000)(), threading.Barrier(2)
+library, pieces, meeting = ctypes.CDLL(None), (ctypes.c_void_p * 4000)(), threading.Barrier(2)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 threading.Thread(target=work).start()
 meeting.wait()
 before = resident()
@@ -38,7 +39,7 @@ print(before - resident())
 """
 
 
-@pytest.mark.skipif(_library() is None, reason="the allocator is not glibc's, or left alone")
+@pytest.mark.skipif(_option() is None, reason="the allocator is not glibc's, or left alone")
 def test_a_thread_hands_back_what_it_freed():
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

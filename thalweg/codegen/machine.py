@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from thalweg.ir.target import Target
+from thalweg.platform.c_library import c_function
 from thalweg.platform.caches import memoized
 
 #: Raised whenever the same text may become other machine code (pipeline, calling convention):
@@ -173,7 +174,9 @@ def _tiles_granted() -> bool:
     """Ask the system for the registers of the matrix unit, which it saves only for those who do."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0
+    word = ctypes.c_long
+    call = c_function("syscall", word, word, word, word)
+    return call is not None and call(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0
 
 
 def _extensions(features: str) -> frozenset[str]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import cache
 from typing import Any
+
+from thalweg.platform.c_library import c_function
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for what is set
 _MAX_FREE = 2**31 - 1  # bytes at the end of the heap that are kept
@@ -21,10 +22,9 @@ _MAX_HEAP_ARRAY = 32 << 20  # bytes: the largest array that comes from the heap;
 
 def keep_freed_memory() -> None:
     """Set the allocator of this process, where it is glibc's."""
-    library = _library()
-    if library is not None:
-        library.mallopt(_MMAP_THRESHOLD, _MAX_HEAP_ARRAY)
-        library.mallopt(_TRIM_THRESHOLD, _MAX_FREE)
+    if (option := _option()) is not None:
+        option(_MMAP_THRESHOLD, _MAX_HEAP_ARRAY)
+        option(_TRIM_THRESHOLD, _MAX_FREE)
 
 
 def hand_back_own_heap() -> None:
@@ -33,20 +33,18 @@ def hand_back_own_heap() -> None:
     Threads besides the first get heaps of their own, and `malloc_trim` leaves their ends alone:
     only when something large is freed does glibc look at them, and then at the setting above.
     """
-    library = _library()
-    if library is None:
+    option = _option()
+    if option is None:
         return
-    library.mallopt(_TRIM_THRESHOLD, 0)
-    library.free(library.malloc(_LARGE))
-    library.mallopt(_TRIM_THRESHOLD, _MAX_FREE)
+    allocate = c_function("malloc", ctypes.c_void_p, ctypes.c_size_t)
+    free = c_function("free", None, ctypes.c_void_p)
+    option(_TRIM_THRESHOLD, 0)
+    free(allocate(_LARGE))
+    option(_TRIM_THRESHOLD, _MAX_FREE)
 
 
-@cache
-def _library() -> Any:
-    """The C library, where it is glibc and its settings are ours to make."""
-    library = ctypes.CDLL(None)
-    if os.environ.get("THALWEG_KEEP_MEMORY", "1") == "0" or not hasattr(library, "mallopt"):
+def _option() -> Any:
+    """What sets an option of glibc's allocator, where the library is glibc and the options ours."""
+    if os.environ.get("THALWEG_KEEP_MEMORY", "1") == "0":
         return None
-    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
-    library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
-    return library
+    return c_function("mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int)

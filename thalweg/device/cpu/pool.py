@@ -32,6 +32,7 @@ from thalweg.codegen.machine import CpuTarget, host
 from thalweg.device.cpu import native_sync
 from thalweg.device.cpu import pool_layout as layout
 from thalweg.device.cpu.table_interpreter import emit_pool
+from thalweg.platform.c_library import c_address
 
 #: More threads than this are never used.
 MAX_THREADS = 64
@@ -348,30 +349,21 @@ def _quota() -> int:
     return max(quota // period, 1)
 
 
-@cache
-def _process() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
-
-
 def _system(target: CpuTarget) -> dict[int, int]:
     """What the native code must know of the system and of our patience, by its place in the
     pool."""
     return {
         layout.SPINS: _SPINS,
-        layout.YIELD: _symbol("sched_yield"),
-        layout.SLEEP: _symbol("syscall" if native_sync.has_futex(target) else "usleep"),
-        layout.CLOCK: _symbol("clock_gettime"),
+        layout.YIELD: c_address("sched_yield"),
+        layout.SLEEP: c_address("syscall" if native_sync.has_futex(target) else "usleep"),
+        layout.CLOCK: c_address("clock_gettime"),
         layout.CLOCK_NUMBER: int(time.CLOCK_MONOTONIC),
-        layout.CREATE: _symbol("pthread_create"),
-        layout.JOIN: _symbol("pthread_join"),
+        layout.CREATE: c_address("pthread_create"),
+        layout.JOIN: c_address("pthread_join"),
         layout.BUDGET: _BUDGET,
         layout.SLICE: _SLICE,
         layout.EARLIEST: _EARLIEST,
     }
-
-
-def _symbol(name: str) -> int:
-    return ctypes.cast(_process()[name], ctypes.c_void_p).value or 0
 
 
 @contextmanager

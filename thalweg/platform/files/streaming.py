@@ -16,12 +16,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.platform.c_library import c_function
 from thalweg.platform.files import durable
 from thalweg.platform.files.checksum import copied
 from thalweg.platform.files.safetensors import damaged
@@ -54,13 +54,11 @@ class Mapped:
             tell(self.array.ctypes.data + start, min(end, self.array.size) - start, advice)
 
 
-@cache
 def _madvise() -> Any:
-    """The system's function, if it has one."""
-    found = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
-    if found is not None:
-        found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found
+    """The system's function, if it is one that takes Linux's advice."""
+    if sys.platform != "linux":
+        return None
+    return c_function("madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 @dataclass(frozen=True)
