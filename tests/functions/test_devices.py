@@ -5,6 +5,7 @@ The GPU is the one that is there, or an emulated one.
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ def have_memory(size: float) -> None:
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if not driver_kind():
+    if not driver_kind() or os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # all are hidden
         monkeypatch.setenv("THALWEG_CUDA", "emulated")
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     begin_again()

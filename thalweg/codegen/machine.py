@@ -189,7 +189,7 @@ def _level(extensions: frozenset[str]) -> str:
 
 
 def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
-    made = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, **_cache_sizes())
+    made = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, **_sizes())
     level = _level(made.extensions)
     if level == "x86-64-v4":
         # LLVM holds vectors of 512 bits back on processors of the first generation.
@@ -201,22 +201,22 @@ def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
 
 
 def _aarch64(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
-    return CpuTarget(
-        name=name, triple=triple, cpu=cpu, features=features, registers=32, **_cache_sizes()
-    )
+    return CpuTarget(name=name, triple=triple, cpu=cpu, features=features, registers=32, **_sizes())
 
 
-class _CacheSizes(TypedDict, total=False):
-    """The caches that a core reaches, in bytes; those the system does not tell are left out."""
+class _Sizes(TypedDict, total=False):
+    """How many cores there are, and the caches that one reaches, in bytes; those the system does
+    not tell are left out."""
 
+    cores: int
     l1: int
     l2: int
     l3: int
 
 
 @cache
-def _cache_sizes() -> _CacheSizes:
-    sizes: dict[str, int] = {}
+def _sizes() -> _Sizes:
+    sizes = {"cores": max(2, os.cpu_count() or 2)}
     for index in sorted(_CACHES.glob("index*")):
         try:
             kind, level, size = (
@@ -226,7 +226,7 @@ def _cache_sizes() -> _CacheSizes:
                 sizes[f"l{level}"] = _byte_count(size)
         except (OSError, ValueError):
             continue
-    return cast("_CacheSizes", sizes)
+    return cast("_Sizes", sizes)
 
 
 def _byte_count(text: str) -> int:

@@ -37,6 +37,7 @@ class Target:
     l1: int = 32 << 10
     l2: int = 512 << 10
     l3: int = 8 << 20
+    cores: int = 2  # that may work on a kernel at a time
 
     # One element, in vector instructions
     load_cost: float = 2.0

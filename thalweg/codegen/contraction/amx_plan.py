@@ -12,7 +12,6 @@ from math import ceil, prod
 import ml_dtypes
 import numpy as np
 
-from thalweg.codegen.contraction.cost import CORES
 from thalweg.codegen.contraction.form import Form, form_of, loads_of
 from thalweg.codegen.contraction.schedule import Schedule, Setting, even, last_dynamic, uses
 from thalweg.codegen.machine import CpuTarget
@@ -115,20 +114,20 @@ def _lies(roles: Roles, tile: int) -> bool:
 
 def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
     """Rows that the second cache holds beside a panel, but some pieces for every core."""
-    form, extents = setting.form, setting.row_extents
+    form, extents, cores = setting.form, setting.row_extents, setting.target.cores
     panels = setting.panels(made)
     if not extents:
-        return replace(made, panels=even(panels, CORES))
+        return replace(made, panels=even(panels, cores))
     room = max(made.tile, setting.target.l2 // 4 // (2 * setting.depth))
     at = last_dynamic(form.rows)
     while at < len(extents) - 1 and prod(extents[at + 1 :]) > room:
         at += 1
     inner = prod(extents[at + 1 :])
     before = setting.outer * prod(extents[:at])
-    wanted = ceil(2 * CORES / before)  # blocks
+    wanted = ceil(2 * cores / before)  # blocks
     block = max(1, min(room // inner, ceil(extents[at] / wanted)))
     if inner == 1:
         block = ceil(block / made.tile) * made.tile
     pieces = before * ceil(extents[at] / block)
-    across = 1 if made.copy_b == "block" else ceil(CORES / pieces)
+    across = 1 if made.copy_b == "block" else ceil(cores / pieces)
     return replace(made, block_at=at, block=block, panels=even(panels, across))

@@ -6,7 +6,6 @@ measures.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -81,9 +80,6 @@ def _crowds(setting: Setting, access: Access, variables: Sequence[Variable]) -> 
     return any(factor and factor * setting.itemsize % 4096 == 0 for factor in factors)
 
 
-#: How many threads may work at a time, as far as schedules care.
-CORES = max(2, os.cpu_count() or 2)
-
 # What it costs, in cycles: per element copied in order or transposed; bytes per cycle from the
 # second cache, from beyond it in order, and from beyond it a few lines at a time. What is packed
 # comes in time for the products that need it, or nearly.
@@ -155,12 +151,12 @@ class Work:
     def imbalance(self) -> float:
         """How much longer the busiest thread works than the average: of two, or of all cores."""
         weights = self._weights()
-        return (2 * imbalance_of(weights, 2) + imbalance_of(weights, CORES)) / 3
+        return (2 * imbalance_of(weights, 2) + imbalance_of(weights, self.setting.target.cores)) / 3
 
     def _weights(self) -> list[int]:
         """The work in every piece, in order; of many pieces, in as many equal ones."""
         setting, made = self.setting, self.made
-        if self.pieces > 32 * CORES:
+        if self.pieces > 32 * setting.target.cores:
             return [1] * self.pieces
         rows = [1]
         if setting.row_extents:

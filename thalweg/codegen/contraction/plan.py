@@ -14,7 +14,6 @@ from typing import Any
 
 from thalweg.codegen.contraction.amx_plan import matrix_schedule
 from thalweg.codegen.contraction.cost import (
-    CORES,
     Work,
     crowded,
     crowded_columns,
@@ -233,7 +232,8 @@ def _streamed(setting: Setting) -> Schedule | None:
         return None
     sums = rows * setting.width(made) * size
     most = max(1, setting.target.l2 // 8 // sums)  # unfinished sums stay near
-    panels = even(setting.panels(made), max(CORES, ceil(setting.panels(made) / most)))
+    parts = max(setting.target.cores, ceil(setting.panels(made) / most))
+    panels = even(setting.panels(made), parts)
     return _split(setting, replace(made, panels=panels, prefetch_panels=2), 64)
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import product
 from math import ceil, prod
 
-from thalweg.codegen.contraction.cost import CORES, chunks, imbalance_of
+from thalweg.codegen.contraction.cost import chunks, imbalance_of
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd import ENABLED
@@ -271,4 +271,4 @@ class _Work:
     def _imbalance(self, down: int, across: int) -> float:
         if down * across > 64:
             return 1.0
-        return imbalance_of(chunks(self._count, self.blocks.tiles) * across, CORES)
+        return imbalance_of(chunks(self._count, self.blocks.tiles) * across, self.target.cores)
