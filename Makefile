@@ -158,7 +158,7 @@ conformance: .venv/.stamp
 
 conformance-libraries: .venv/.stamp
 	@test -n "$(LIB_TESTS)" || { echo "usage: make conformance-libraries LIB_TESTS=<the sources of libraries>"; exit 1; }
-	$(BIN)/python -m pip install --quiet -e ".[keras,slim,estimator]"
+	$(BIN)/python -m pip install --quiet -e ".[keras,slim,estimator]" -r tools/library_tests/requirements.txt
 	mkdir -p build
 	$(BIN)/python -m tools.library_tests $(LIB_TESTS) --results build/libraries.json --markdown build/libraries.md
 
