@@ -42,8 +42,10 @@ format: .venv/.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Workers begin with a half each, so that the tests of a file share what their process has made,
+# and take from each other in the end.
 test: .venv/.stamp
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-browser: .venv/.browser-stamp # pages in a real browser
 	$(BIN)/python -m pytest tests/browser/explain_page.py

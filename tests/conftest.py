@@ -53,6 +53,7 @@ def pytest_runtest_teardown() -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()  # modules and tests live on: the collector need not look through them each time
+    gc.set_threshold(20_000)  # graphs and plans live until a test ends, and few are in cycles
     config = session.config
     collected = {item.path for item in session.items}
     narrowed = config.option.keyword or config.option.markexpr or config.getoption("lf", False)

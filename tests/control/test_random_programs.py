@@ -2,8 +2,9 @@
 
 A program is a list of statements over a few vectors. It runs three ways: as `tf.while_loop` and
 `tf.cond` in native code, the same on the dataflow executor, and unrolled by Python, which knows the
-values and so takes only the branches and iterations that happen. Values and gradients must agree,
-of loops in loops also those of second order, and all loops must really have been native.
+values and so takes only the branches and iterations that happen, on NumPy kernels. Values and
+gradients must agree, of loops in loops also those of second order, and all loops must really have
+been native.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import thalweg as tf
+from tests.ops.harness import on_reference_kernels
 from thalweg.runtime.dataflow import control_region
 
 COUNT = 3  # of vectors
@@ -208,7 +210,8 @@ def run(program: Any, seed: int, results: Any = results) -> None:
     values = [rng.normal(scale=0.4, size=WIDTH) for _ in range(COUNT)]
     with tf.Graph().as_default(), tf.Session() as session:
         starts = [tf.constant(value) for value in values]
-        wanted = results(Unrolled(session), program, starts, session)
+        with on_reference_kernels() as reference:
+            wanted = results(Unrolled(reference), program, starts, reference)
         for native in (True, False):
             before, control_region.NATIVE = control_region.NATIVE, native
             try:
