@@ -25,6 +25,7 @@ LIMITS = {
     "flops and bytes of kernels": 2_000,
     "forms of a region": 64,
     "GPUs of this process": 64,
+    "inputs of a bijector": 16,
     "kernels in memory": 1 << 13,
     "keys of sent values": 4_096,
     "kernels of a GPU": 1 << 13,

@@ -174,11 +174,15 @@ class Distribution:
             wanted = convert_to_tensor(sample_shape, dtypes.int32, name="sample_shape")
             outer = shaping.reshape(wanted, [-1])
             drawn = self._sample_n(reduce.reduce_prod(outer), seed)
-            sizes = joining.concat([outer, shaping.shape(drawn)[1:]], 0)
-            samples = shaping.reshape(drawn, sizes)
-            static = constant_value_as_shape(outer).concatenate(self.batch_shape)
-            samples.set_shape(static.concatenate(self.event_shape))
-            return samples
+            return self._in_shape(drawn, outer, self.event_shape)
+
+    def _in_shape(self, drawn: Tensor, outer: Tensor, event_shape: TensorShape) -> Tensor:
+        """Samples in a row as a block of the shape that was asked for."""
+        sizes = joining.concat([outer, shaping.shape(drawn)[1:]], 0)
+        samples = shaping.reshape(drawn, sizes)
+        static = constant_value_as_shape(outer).concatenate(self.batch_shape)
+        samples.set_shape(static.concatenate(event_shape))
+        return samples
 
     # Densities and tails
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import basic, checks, choosing, filling
@@ -89,6 +90,14 @@ def together(*tensors: Tensor) -> list[Tensor]:
     """The tensors, broadcast to one shape."""
     zeros = sum(filling.zeros_like(tensor) for tensor in tensors)
     return [tensor + zeros for tensor in tensors]
+
+
+def event_axes(event_ndims: Any) -> int:
+    """The number of axes of an event, which must be known when the graph is built."""
+    known = constant_value(event_ndims) if isinstance(event_ndims, Tensor) else event_ndims
+    if known is None or int(known) != known:
+        raise ValueError(f"event_ndims must be an integer known now, got {event_ndims!r}")
+    return int(known)
 
 
 def new_seed(seed: int | None, salt: str) -> int | None:

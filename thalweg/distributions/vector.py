@@ -11,6 +11,7 @@ from typing import Any
 from thalweg.distributions.base import Distribution, ReparameterizationType
 from thalweg.distributions.parameters import after, is_count
 from thalweg.graph import dtypes
+from thalweg.graph.likes import DTypeLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.arrays import diagonal, joining, marking
@@ -30,9 +31,10 @@ class VectorDistribution(Distribution):
         reparameterization_type: ReparameterizationType,
         parameters: Mapping[str, Any],
         name: str,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(
-            dtype=parts[0].dtype,
+            dtype=parts[0].dtype if dtype is None else dtype,
             reparameterization_type=reparameterization_type,
             validate_args=parameters["validate_args"],
             allow_nan_stats=parameters["allow_nan_stats"],
