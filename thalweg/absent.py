@@ -14,7 +14,6 @@ _ESTIMATOR = "it is the package tensorflow-estimator: pip install 'thalweg[estim
 _SLIM = "it is the package tf-slim: pip install 'thalweg[slim]'"
 _DECODER = "decode with tf.while_loop or tf.nn.raw_rnn around a cell of tf.nn.rnn_cell"
 _PROFILE = "read Session.plan, or a tf.RunMetadata with tf.profiler.Timeline"
-_SCATTER = "combine tf.scatter_nd and tf.where"
 
 #: What to use instead, by the beginning of a name below `tf.`.
 INSTEAD: dict[str, str] = {
@@ -66,7 +65,6 @@ INSTEAD: dict[str, str] = {
     "models": "TensorFlow's models are not shipped",
     "optimizers": "they are in tf.train, such as tf.train.AdamOptimizer",
     "profiler": _PROFILE,
-    "py_function": "use tf.py_func",
     "ragged": "pad to equal lengths, with tf.sequence_mask for what counts",
     "random.Generator": "use tf.random_normal and tf.set_random_seed",
     "random.set_seed": "use tf.set_random_seed",
@@ -75,13 +73,6 @@ INSTEAD: dict[str, str] = {
     "saved_model.save": "use tf.saved_model.simple_save",
     "summary.create_file_writer": "use tf.summary.FileWriter",
     "summary.initialize": "use tf.summary.FileWriter",
-    "tensor_scatter": _SCATTER,
-    "tensor_scatter_add": "add tf.scatter_nd to the tensor",
-    "tensor_scatter_nd_add": "add tf.scatter_nd to the tensor",
-    "tensor_scatter_nd_sub": "subtract tf.scatter_nd from the tensor",
-    "tensor_scatter_nd_update": "use tf.scatter_nd, with tf.where for what stays",
-    "tensor_scatter_sub": "subtract tf.scatter_nd from the tensor",
-    "tensor_scatter_update": "use tf.scatter_nd, with tf.where for what stays",
     "tpu": "there is no TPU here; leave it out",
     "train.Checkpoint": "use tf.train.Saver",
     "train.warm_start": "use tf.train.init_from_checkpoint",

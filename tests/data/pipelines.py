@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import thalweg as tf
 
 Dataset = tf.data.Dataset
+experimental = tf.data.experimental
 
 
 def elements(make: Callable[[], Any], most: int = 1000) -> list[Any]:
@@ -97,6 +99,10 @@ def _windowed(values: list[int], size: int, shift: int) -> list[int]:
     return _joined([values[i : i + size] for i in range(0, len(values), shift)])
 
 
+def _chosen(sources: list[list[int]], numbers: list[int]) -> list[int]:
+    return [sources[n].pop(0) for n in numbers if sources[n]]
+
+
 STEPS = [
     Step("plus", lambda d: d.map(lambda x: x * 2 + 1), lambda v: [x * 2 + 1 for x in v]),
     Step(
@@ -160,6 +166,24 @@ STEPS = [
         lambda d: d.window(3, shift=2).flat_map(lambda w: w),
         lambda v: _windowed(v, 3, 2),
     ),
+    Step(
+        "running sum",
+        lambda d: d.apply(experimental.scan(np.int64(0), lambda s, x: (s + x, s + x))),
+        lambda v: list(itertools.accumulate(v)),
+    ),
+    Step(
+        "take while",
+        lambda d: d.apply(experimental.take_while(lambda x: x < 5)),
+        lambda v: list(itertools.takewhile(lambda x: x < 5, v)),
+    ),
+    Step("unique", lambda d: d.apply(experimental.unique()), lambda v: list(dict.fromkeys(v))),
+    Step(
+        "choose",
+        lambda d: experimental.choose_from_datasets(
+            [d, Dataset.range(100, 103)], Dataset.range(9).map(lambda x: x % 2)
+        ),
+        lambda v: _chosen([list(v), [100, 101, 102]], [n % 2 for n in range(9)]),
+    ),
 ]
 
 #: Steps whose model is a run of their own.
@@ -167,6 +191,11 @@ RANDOM_STEPS = [
     Step("shuffle", lambda d: d.shuffle(4, seed=5), list),
     Step("shuffle again", lambda d: d.shuffle(3, seed=7).repeat(2), list),
     Step("shuffle once", lambda d: d.shuffle(3, None, False).repeat(2), list),
+    Step(
+        "draw",
+        lambda d: experimental.sample_from_datasets([d, Dataset.range(50, 55)], [0.3, 0.7], seed=2),
+        list,
+    ),
     Step("noise", lambda d: d.map(_noisy), list),
     Step("parallel noise", lambda d: d.map(_noisy, num_parallel_calls=2), list),
     Step("noise twice", lambda d: d.map(_noisy).prefetch(1).repeat(2), list),

@@ -24,11 +24,12 @@ from thalweg.saved.saveables import SaveableObject, SaveSpec
 Transformation = Callable[[Dataset], Dataset]
 
 
-def _names(name: str) -> tuple[str, str]:
+def names(name: str) -> tuple[str, str]:
+    """Where a function is public."""
     return f"data.experimental.{name}", f"contrib.data.{name}"
 
 
-@public(*_names("shuffle_and_repeat"))
+@public(*names("shuffle_and_repeat"))
 def shuffle_and_repeat(
     buffer_size: TensorLike, count: TensorLike | None = None, seed: TensorLike | None = None
 ) -> Transformation:
@@ -51,7 +52,7 @@ def shuffle_and_repeat(
     return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
 
 
-@public(*_names("map_and_batch"), *_names("map_and_batch_with_legacy_function"))
+@public(*names("map_and_batch"), *names("map_and_batch_with_legacy_function"))
 def map_and_batch(
     map_func: Callable[..., Any],
     batch_size: Tensor | int,
@@ -91,7 +92,7 @@ def map_and_batch(
     return apply
 
 
-@public(*_names("ignore_errors"))
+@public(*names("ignore_errors"))
 def ignore_errors() -> Transformation:
     """Leaves out the elements that cannot be made."""
 
@@ -103,7 +104,7 @@ def ignore_errors() -> Transformation:
     return apply
 
 
-@public(*_names("unbatch"))
+@public(*names("unbatch"))
 def unbatch() -> Transformation:
     """The rows of the elements."""
     return lambda dataset: dataset.unbatch()
@@ -135,13 +136,13 @@ def padded_batch_and_drop_remainder(
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, True)
 
 
-@public(*_names("enumerate_dataset"))
+@public(*names("enumerate_dataset"))
 def enumerate_dataset(start: TensorLike = 0) -> Transformation:
     """Each element with its number."""
     return lambda dataset: dataset.enumerate(start)
 
 
-@public(*_names("parallel_interleave"))
+@public(*names("parallel_interleave"))
 def parallel_interleave(
     map_func: Callable[..., Any],
     cycle_length: TensorLike,
@@ -174,7 +175,7 @@ def parallel_interleave(
     )
 
 
-@public(*_names("prefetch_to_device"))
+@public(*names("prefetch_to_device"))
 def prefetch_to_device(device: str, buffer_size: TensorLike | None = None) -> Transformation:
     """Elements prefetched to the memory of a device, by a thread, while steps run.
 
@@ -197,13 +198,13 @@ def prefetch_to_device(device: str, buffer_size: TensorLike | None = None) -> Tr
     return lambda dataset: dataset.copied_to(device).prefetch(size)
 
 
-@public(*_names("copy_to_device"))
+@public(*names("copy_to_device"))
 def copy_to_device(target_device: str, source_device: str = "/cpu:0") -> Transformation:
     """Elements in the memory of a device."""
     return lambda dataset: dataset.copied_to(target_device)
 
 
-@public(*_names("group_by_window"))
+@public(*names("group_by_window"))
 def group_by_window(
     key_func: Callable[..., Any],
     reduce_func: Callable[[Tensor, Dataset], Dataset],
@@ -256,7 +257,7 @@ def group_by_window(
     return apply
 
 
-@public(*_names("get_single_element"))
+@public(*names("get_single_element"))
 def get_single_element(dataset: Dataset) -> Structure:
     """The only element of a dataset, as tensors."""
     spec = dataset.element_spec
@@ -268,7 +269,7 @@ def get_single_element(dataset: Dataset) -> Structure:
     return structure.structure_of(spec, op(dataset.variant, name=op.type_name))
 
 
-@public(*_names("Counter"))
+@public(*names("Counter"))
 def Counter(start: TensorLike = 0, step: TensorLike = 1, dtype: Any = int64) -> Dataset:
     """Numbers without end."""
 
@@ -294,7 +295,7 @@ class _IteratorSaveable(SaveableObject):
         return self._iterator.restore_state(restored_tensors[0])
 
 
-@public(*_names("make_saveable_from_iterator"))
+@public(*names("make_saveable_from_iterator"))
 def make_saveable_from_iterator(iterator: Iterator) -> SaveableObject:
     """What a Saver saves of an iterator: restored, it gives the very next element.
 

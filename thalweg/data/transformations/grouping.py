@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from thalweg.data.columns import frozen, invalid
 from thalweg.data.flow import Element, Flow, Kept, Pipeline, Stage, Staged
 from thalweg.data.functions import Function, captured_values
@@ -48,7 +50,7 @@ class GroupByWindowFlow(Staged):
     def _added(self, element: Element) -> bool:
         try:
             key = int(self._key.flat(*element)[0])
-            wanted = int(self._size.flat(key)[0])
+            wanted = int(self._size.flat(np.int64(key))[0])
         except Exception as error:
             raise self.failed(error) from error
         if wanted < 1:
@@ -62,7 +64,7 @@ class GroupByWindowFlow(Staged):
 
     def _opened(self, key: int, group: list[Element]) -> tuple[int, list[Element], Flow]:
         try:
-            (made,) = self._reduced.flat(key, Kept(group))
+            (made,) = self._reduced.flat(np.int64(key), Kept(group))
             return key, group, made.fresh().start(self.puller)
         except Exception as error:
             raise self.failed(error) from error
