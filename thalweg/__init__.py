@@ -57,6 +57,7 @@ _PARTS = (
 
 # Parts that many programs do without are imported when one first asks for a name of theirs.
 public.publish_from("thalweg.distributions", "distributions.*", "contrib.distributions.*")
+public.publish_from("thalweg.graph.selection", "contrib.graph_editor.*")
 public.publish_from("thalweg.linear_operators", "linalg.*")
 public.publish_from(
     "thalweg.metrics", "metrics.*", "contrib.metrics.*", "confusion_matrix", "math.confusion_matrix"

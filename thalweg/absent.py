@@ -28,9 +28,7 @@ INSTEAD: dict[str, str] = {
     "contrib.estimator": "write the loop with tf.train.MonitoredTrainingSession and its hooks",
     "contrib.framework.add_arg_scope": _SLIM,
     "contrib.framework.arg_scope": _SLIM,
-    "contrib.graph_editor": (
-        "nodes never change: replace inputs with tf.import_graph_def(..., input_map=...)"
-    ),
+    "contrib.graph_editor": "nodes never change: use tf.contrib.graph_editor.graph_replace",
     "contrib.image": "see tf.image",
     "contrib.keras": _KERAS,
     "contrib.layers.conv2d_transpose": _SLIM,

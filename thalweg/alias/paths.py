@@ -20,6 +20,12 @@ MODULES: Final[dict[str, str]] = {
     "": "python core examples tools",
     "contrib.crf.python.ops": "crf",
     "contrib.cudnn_rnn.python.ops": "cudnn_rnn_ops",
+    "contrib.distributions": "python",
+    "contrib.distributions.python.ops": (
+        "bijectors categorical conditional_distribution distribution_util independent logistic "
+        "mixture mixture_same_family mvn_diag mvn_full_covariance mvn_linear_operator mvn_tril "
+        "onehot_categorical poisson relaxed_bernoulli relaxed_onehot_categorical"
+    ),
     "contrib.eager.python": "tfe",
     "contrib.eager": "python",
     "contrib.framework.python.framework": "checkpoint_utils tensor_util",
@@ -116,10 +122,10 @@ MODULES: Final[dict[str, str]] = {
         "histogram_ops image_ops image_ops_impl init_ops init_ops_v2 initializers_ns "
         "inplace_ops io_ops linalg_ops list_ops logging_ops lookup_ops manip_ops map_fn "
         "math_grad math_ops metrics metrics_impl nn nn_grad nn_impl nn_ops numerics "
-        "parsing_ops partitioned_variables random_ops resource_variable_ops rnn rnn_cell "
-        "rnn_cell_impl script_ops seq2seq session_ops sets sets_impl sparse_grad sparse_ops "
-        "special_math_ops spectral_ops standard_ops state_ops stateless_random_ops string_ops "
-        "summary_op_util summary_ops_v2 template tensor_array_grad tensor_array_ops "
+        "op_selector parsing_ops partitioned_variables random_ops resource_variable_ops rnn "
+        "rnn_cell rnn_cell_impl script_ops seq2seq session_ops sets sets_impl sparse_grad "
+        "sparse_ops special_math_ops spectral_ops standard_ops state_ops stateless_random_ops "
+        "string_ops summary_op_util summary_ops_v2 template tensor_array_grad tensor_array_ops "
         "variable_scope variables weights_broadcast_ops while_v2"
     ),
     "python.ops.distributions": (
@@ -179,6 +185,7 @@ _HELPERS = "thalweg.alias.inside"
 SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "": _DEFAULT,
     "contrib.crf": ("contrib.crf", *_DEFAULT),
+    "contrib.distributions": ("contrib.distributions", "contrib.distributions.bijectors"),
     "contrib.eager.python.tfe": ("contrib.eager", ""),
     "contrib.framework": ("contrib.framework", "", "train"),
     "contrib.layers": ("contrib.layers", "layers", "initializers", "contrib.framework"),
@@ -289,6 +296,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.ops.nn": ("nn", *_DEFAULT),
     "python.ops.nn_impl": ("nn", "thalweg.nn", *_DEFAULT),
     "python.ops.nn_ops": ("nn", "thalweg.nn", *_DEFAULT),
+    "python.ops.op_selector": ("contrib.graph_editor",),
     "python.ops.rnn": ("nn", "thalweg.nn"),
     "python.ops.rnn_cell": ("nn.rnn_cell", "thalweg.nn"),
     "python.ops.rnn_cell_impl": ("nn.rnn_cell", "thalweg.nn"),

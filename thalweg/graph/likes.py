@@ -53,6 +53,8 @@ DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Node], str | DeviceSpec | 
 IndexLike: TypeAlias = "SupportsIndex | slice[Any, Any, Any] | EllipsisType | Tensor | HoldsTensor | HoldsArray | Sequence[IndexLike] | None"  # fmt: skip # noqa: E501 - one string
 #: An operation, or what an operation makes.
 NodeLike: TypeAlias = Node | Tensor | HoldsTensor | SparseTensor | IndexedSlices
+#: Operations and tensors, in any structure.
+NodesLike: TypeAlias = "Node | Tensor | Iterable[NodesLike]"
 #: The names of collections.
 Collections: TypeAlias = Iterable[Hashable] | None
 

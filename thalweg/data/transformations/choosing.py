@@ -81,9 +81,8 @@ def bucket_by_sequence_length(
     ends = np.array([*bucket_boundaries, np.iinfo(np.int32).max], np.int64)
 
     def bucket_of(*parts: Any) -> Tensor:
-        given: Any = element_length_func(*parts)
-        length: Tensor = casting.cast(given, dtypes.int64)
-        inside: Tensor = (length >= starts) & (length < ends)
+        length = casting.cast(convert_to_tensor(element_length_func(*parts)), dtypes.int64)
+        inside = (length >= starts) & (length < ends)
         return searching.argmax(casting.cast(inside, dtypes.int32), axis=0)
 
     def size_of(bucket: Tensor) -> Tensor:
