@@ -195,6 +195,7 @@ flags.DEFINE_integer("steps", 1, "how many")
 
 def main(_):
     assert isinstance([], collections.Sequence) and time.clock() and np.float is float
+    assert np.array([1.0], copy=False).size and np.issubdtype(np.float32, np.float)
     print(beside.name, tf.Session().run(tf.add_n([float(i) for i in xrange(flags.FLAGS.steps)])))
 
 if __name__ == "__main__":

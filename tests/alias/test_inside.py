@@ -7,7 +7,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.alias import learn
-from thalweg.alias.inside.framework import ops, small_helpers
+from thalweg.alias.inside.framework import debug, ops, small_helpers
 from thalweg.alias.inside.util import (
     deprecation,
     function_utils,
@@ -15,6 +15,7 @@ from thalweg.alias.inside.util import (
     tf_decorator,
     tf_inspect,
 )
+from thalweg.alias.libraries import edward
 from thalweg.runtime.fetches import register_session_run_conversion_functions
 
 
@@ -43,6 +44,56 @@ def test_types_can_be_fetched_and_fed():
     pair = Pair(x, x * 2)
     with tf.Session() as session:
         assert session.run({"pair": pair}, {pair: 3.0}) == {"pair": 9.0}
+
+
+def test_parameters_of_our_functions_are_those_of_tensorflow():
+    assert tf_inspect.getfullargspec(tf.cast)[:4] == (["x", "dtype", "name"], None, None, (None,))
+    assert tf_inspect.getfullargspec(tf.cast).annotations == {}
+
+
+def test_events_are_written_as_libraries_do(tmp_path):
+    writer = small_helpers.EventsWriter(str(tmp_path / "events").encode())
+    writer.WriteEvent(tf.Event(step=7))
+    assert writer.Flush() and writer.Close()
+    assert [event.step for event in tf.train.summary_iterator(writer.FileName())] == [0, 7]
+
+
+def test_rows_of_a_handle_are_added_to():
+    with tf.Graph().as_default(), tf.Session() as session:
+        rows = tf.get_variable("rows", [3], use_resource=True)
+        session.run(rows.assign(tf.zeros([3])))
+        session.run(small_helpers.resource_scatter_add(rows.handle, [1], [2.0]))
+        assert session.run(rows).tolist() == [0, 2, 0]
+
+
+def test_debuggers_say_what_is_there_instead():
+    with pytest.raises(NotImplementedError, match=r"LocalCLIDebugHook is not here: see tf\.Print"):
+        debug.LocalCLIDebugHook()
+    assert debug.has_inf_or_nan(None, np.array([1.0, np.nan]))
+    assert not debug.has_inf_or_nan(None, np.array([1, 2]))
+
+
+def test_operations_are_copied_for_edward():
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(1)
+        x, noise = tf.constant(2.0, name="x"), tf.random_normal([2], name="noise")
+        y = tf.add_n([x * noise, noise], name="y")
+        other = tf.constant(5.0)
+        made = {}
+
+        def copied(one):
+            if one is x:
+                return other
+            node = one.op if isinstance(one, tf.Tensor) else one
+            if node not in made:
+                made[node] = edward.copied_operation(node, f"copied/{node.name}", copied)
+            return made[node] if node is one else made[node].outputs[one.value_index]
+
+        copy = copied(y)
+        assert copy.op.name == "copied/y"
+        first, drawn, second = session.run([noise, made[noise.op].outputs[0], copy])
+        assert not np.array_equal(first, drawn)
+        np.testing.assert_allclose(second, 6 * drawn, rtol=1e-6)
 
 
 def test_decorators_are_seen_through():

@@ -176,6 +176,7 @@ def test_tensors_are_not_python_values():
         iter(x)
     with pytest.raises(TypeError, match="len"):
         len(x)
+    assert not hasattr(x, "__len__")  # as programs ask
     assert repr(x) == "<tf.Tensor 'x:0' shape=<unknown> dtype=float32>"
     assert str(x) == 'Tensor("x:0", dtype=float32)'
 

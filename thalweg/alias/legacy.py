@@ -50,6 +50,29 @@ def _with_newshape(reshape: Any) -> Any:
     return reshaped
 
 
+def _copying_if_needed(array: Any) -> Any:
+    """`np.array` of which `copy=False` still means that a copy is made only where it must be."""
+
+    @functools.wraps(array)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("copy") is False:
+            kwargs["copy"] = None
+        return array(*args, **kwargs)
+
+    return made
+
+
+def _with_python_types(issubdtype: Any) -> Any:
+    """`np.issubdtype` that still takes Python's types for all numbers of their kind."""
+    kinds = {float: np.floating, int: np.signedinteger, complex: np.complexfloating}
+
+    @functools.wraps(issubdtype)
+    def compared(arg1: Any, arg2: Any) -> Any:
+        return issubdtype(arg1, kinds.get(arg2, arg2) if isinstance(arg2, type) else arg2)
+
+    return compared
+
+
 def _with_iterators(stack: Any) -> Any:
     """A function that stacks arrays and still takes them from an iterator."""
 
@@ -163,6 +186,8 @@ def restore() -> None:
     """Put the old names back, without touching one that still exists."""
     add_missing(np, NUMPY)
     add_missing(collections, {name: getattr(collections.abc, name) for name in _abstract_classes()})
+    np.array = _copying_if_needed(np.array)
+    np.issubdtype = _with_python_types(np.issubdtype)
     np.reshape = _with_newshape(np.reshape)
     for name in ("hstack", "vstack", "dstack", "column_stack"):
         setattr(np, name, _with_iterators(getattr(np, name)))

@@ -84,7 +84,7 @@ MODULES: Final[dict[str, str]] = {
     "python.data.ops": "dataset_ops iterator_ops readers",
     "python.data.util": "nest",
     "python.debug.lib": "debug_data",
-    "python.debug.wrappers": "hooks",
+    "python.debug.wrappers": "dumping_wrapper hooks local_cli_wrapper",
     "python.distribute": (
         "distribute_lib distribution_strategy_context estimator_training reduce_util values"
     ),
@@ -215,7 +215,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "python.compat.compat": (f"{_HELPERS}.framework.compat_window",),
     "python.data": ("data", "data.experimental", "thalweg.data"),
     "python.data.util.nest": ("nest", "thalweg.graph.nest"),
-    "python.debug": (),
+    "python.debug": (f"{_HELPERS}.framework.debug",),
     "python.distribute": (f"{_HELPERS}.framework.distribute",),
     "python.eager": ("", f"{_HELPERS}.framework.eager_context", "thalweg.functions"),
     "python.eager.monitoring": (f"{_HELPERS}.framework.monitoring",),
@@ -406,7 +406,9 @@ RENAMED: Final[dict[str, str]] = {
     },
     "python.data.ops.dataset_ops.DatasetV2": "data.Dataset",
     "python.framework.device_spec.DeviceSpecV1": "DeviceSpec",
+    "python.framework.ops.EagerTensor": "thalweg.functions.tensors:EagerTensor",
     "python.ops.array_ops.boolean_mask_v2": "boolean_mask",
+    "python.ops.data_flow_ops.StagingArea": "contrib.staging.StagingArea",
     "python.ops.array_ops.shape_internal": "thalweg.alias.inside.framework.ops:shape_internal",
     "python.ops.gradients_impl.gradients_v2": "gradients",
     "python.ops.metrics_impl._streaming_sparse_average_precision_at_top_k": (
@@ -427,6 +429,8 @@ RENAMED: Final[dict[str, str]] = {
             ("ops.gen_data_flow_ops._tensor_array_read_v2", "tensor_array_read"),
             ("ops.gen_data_flow_ops.tensor_array_read_v3", "tensor_array_read"),
             ("ops.init_ops._random_walk", "random_walk"),
+            ("ops.resource_variable_ops.resource_scatter_add", "resource_scatter_add"),
+            ("pywrap_tensorflow.EventsWriter", "EventsWriter"),
             ("ops.template._skip_common_stack_elements", "skip_common_stack_elements"),
             ("ops.tensor_array_grad._GetGradSource", "grad_source"),
         )

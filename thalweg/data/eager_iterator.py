@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from thalweg.data.dataset import Dataset
 
 
-@public("data.experimental.EagerIterator")
+@public("data.experimental.EagerIterator", "contrib.eager.Iterator")
 class EagerIterator(Described):
     """A place in a dataset: `for element in dataset` in eager code."""
 

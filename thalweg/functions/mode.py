@@ -16,7 +16,7 @@ from thalweg.public import public
 from thalweg.runtime.config import session_options
 
 
-@public("enable_eager_execution")
+@public("enable_eager_execution", "contrib.eager.enable_eager_execution")
 def enable_eager_execution(
     config: protos.ConfigProto | None = None,
     device_policy: int | None = None,

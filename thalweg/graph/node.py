@@ -241,6 +241,19 @@ rmatmul and rand or ror xor rxor lt le gt ge invert neg abs getitem
 """
 
 
+class LengthUnknown(TypeError, AttributeError):
+    """`len` of a tensor: as if it had no such method, so that programs may ask with `hasattr`."""
+
+
+class _NoLength:
+    """The method `__len__` of tensors, which have none."""
+
+    def __get__(self, tensor: Tensor | None, owner: Any = None) -> Any:
+        if tensor is None:
+            return self
+        raise LengthUnknown(operators["as_sized"](tensor))
+
+
 @public("Tensor")
 class Tensor(_UserAttributes):
     """One output of a node: a value that exists while a step runs.
@@ -355,8 +368,7 @@ class Tensor(_UserAttributes):
     def __iter__(self) -> NoReturn:
         raise TypeError(operators["as_iterable"](self))
 
-    def __len__(self) -> NoReturn:
-        raise TypeError(operators["as_sized"](self))
+    __len__: Any = _NoLength()
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(

@@ -700,5 +700,10 @@ class ResourceVariable(Variable):
         """The dtype of the value."""
         return self._variable.dtype.base_dtype
 
+    @property
+    def handle(self) -> Tensor:
+        """What functions that write it take: its reference."""
+        return self._variable
+
 
 publish_value("VariableV1", Variable)

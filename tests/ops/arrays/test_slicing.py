@@ -198,3 +198,26 @@ def test_assign_to_slice_of_a_value() -> None:
     named = rf"only supported for variables.*'StridedSliceAssign'.*strided_slice.*{__file__}:\d+"
     with pytest.raises(ValueError, match=named):
         subscripts.slice_assign(tf.constant(X)[0], X[0])
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_slices_of_variables_are_written_inside_branches_and_loops(use_resource: bool) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("v", [6], use_resource=use_resource)
+        place = tf.placeholder(tf.int32, [])
+
+        def write() -> tf.Tensor:
+            with tf.control_dependencies([tf.assign(variable[place : place + 2], [1.0, 2.0])]):
+                return tf.constant(1)
+
+        def body(i: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([variable[i].assign(tf.cast(i, tf.float32) * 10)]):
+                return i + 1
+
+        branch = tf.cond(place > 0, write, lambda: tf.constant(0))
+        loop = tf.while_loop(lambda i: i < 6, body, [tf.constant(4)])
+        session.run(variable.assign(tf.zeros([6])))
+        session.run(branch, {place: 0})
+        session.run(branch, {place: 2})
+        session.run(loop)
+        np.testing.assert_array_equal(session.run(variable), [0, 0, 1, 2, 40, 50])

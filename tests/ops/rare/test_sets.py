@@ -113,3 +113,11 @@ def test_edit_distance(normalize: bool, wanted: Any) -> None:
         node = tf.edit_distance(hypothesis, truth, normalize)
         assert node.shape.as_list() == [4]
         np.testing.assert_allclose(session.run(node), np.array(wanted, np.float32))
+
+
+def test_sequences_may_be_longer_than_the_shape_says() -> None:
+    def row(word: str) -> tf.SparseTensor:
+        return tf.SparseTensor([[0, 0, i] for i in range(len(word))], list(word), [1, 1, 1])
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        assert session.run(tf.edit_distance(row("bear"), row("beers"), normalize=False)) == [[2]]

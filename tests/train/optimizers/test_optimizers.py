@@ -266,3 +266,26 @@ def test_lazy_adam_leaves_other_rows_alone():
         once = session.run(w)[0]
         session.run(second)
         assert session.run(w)[0] == once
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_nadam_looks_one_step_ahead(sparse):
+    rate, beta1, beta2, epsilon = 0.1, 0.9, 0.99, 1e-8
+    w, m, v = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
+    slopes = np.array([[0.5, -1.0], [-0.25, 3.0], [1.0, 1.0]])
+    if sparse:
+        slopes[:, 0] = 0
+    with tf.Graph().as_default(), tf.Session() as session:
+        ours = tf.Variable(w)
+        grad = tf.placeholder(tf.float64, [2])
+        optimizer = tf.contrib.opt.NadamOptimizer(rate, beta1, beta2, epsilon)
+        rows = tf.IndexedSlices(grad[1:], tf.constant([1]), tf.constant([2])) if sparse else grad
+        update = optimizer.apply_gradients([(rows, ours)])
+        session.run(tf.global_variables_initializer())
+        for step, g in enumerate(slopes, 1):
+            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+            scale = rate * np.sqrt(1 - beta2**step) / (1 - beta1**step)
+            change = scale * (beta1 * m + (1 - beta1) * g) / (np.sqrt(v) + epsilon)
+            w = w - np.where([not sparse, True], change, 0)
+            session.run(update, {grad: g})
+            np.testing.assert_allclose(session.run(ours), w, rtol=1e-6)

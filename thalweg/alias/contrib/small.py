@@ -157,3 +157,8 @@ class StagingArea:
         """An op that drops all elements."""
         count = self._queue.size()
         return tf.group(self._queue.dequeue_many(count), name=name)
+
+
+def get_name_scope() -> str:
+    """The name scope that is open."""
+    return tf.get_default_graph().get_name_scope()

@@ -41,7 +41,11 @@ _NAMES: Final = (
     ),
     ("contrib.layers", "thalweg.alias.contrib.encoders", "bow_encoder embed_sequence"),
     ("contrib.eager", "thalweg.alias.contrib.small", "list_devices"),
-    ("contrib.framework", "thalweg.alias.contrib.small", "smart_cond smart_constant_value"),
+    (
+        "contrib.framework",
+        "thalweg.alias.contrib.small",
+        "get_name_scope smart_cond smart_constant_value",
+    ),
     ("contrib.nccl", "thalweg.alias.contrib.small", "all_sum"),
     ("contrib.staging", "thalweg.alias.contrib.small", "StagingArea"),
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from thalweg.alias.libraries import estimator, keras, slim, sonnet
+from thalweg.alias.libraries import edward, estimator, keras, slim, sonnet
 from thalweg.alias.libraries.library import Library, Patch
 
 LIBRARIES: Final[tuple[Library, ...]] = (
@@ -12,6 +12,7 @@ LIBRARIES: Final[tuple[Library, ...]] = (
     slim.LIBRARY,
     estimator.LIBRARY,
     sonnet.LIBRARY,
+    edward.LIBRARY,
 )
 
 

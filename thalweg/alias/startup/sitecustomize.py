@@ -19,7 +19,16 @@ from typing import Any
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 CHILDREN = "thalweg.alias.children"
 #: Imports before which a child is made ready, as its parent was.
-AWAITED = ("tensorflow", "numpy", "six", "keras", "tf_slim", "tensorflow_estimator", "sonnet")
+AWAITED = (
+    "tensorflow",
+    "numpy",
+    "six",
+    "keras",
+    "tf_slim",
+    "tensorflow_estimator",
+    "sonnet",
+    "edward",
+)
 #: What stands in each program that is changed as it is compiled (`old_arrays.py`).
 OLD_ARRAYS = (b"slice(", b".tostring()")
 

@@ -16,6 +16,7 @@ from thalweg.graph.node import Tensor, operator
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Dimension, as_shape
+from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.arrays import joining
 from thalweg.ops.arrays.slicing import StridedSlice, StridedSliceAssign, newaxis, strided_slice
 from thalweg.ops.core import basic, casting
@@ -119,9 +120,14 @@ def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
 
 
 def _reference(tensor: Tensor) -> Tensor | None:
-    """The variable's reference that a tensor is, or is a read of."""
+    """The variable's reference that a tensor is, or is a read of, be it captured by a body."""
     while not tensor.dtype.is_ref_dtype:
-        if not isinstance(tensor.op.op, basic.Identity):
+        graph = tensor.graph
+        outer = graph.outside(tensor) if isinstance(graph, SubGraph) else None
+        if outer is not None:
+            tensor = outer
+        elif isinstance(tensor.op.op, basic.Identity):
+            tensor = tensor.op.inputs[0]
+        else:
             return None
-        tensor = tensor.op.inputs[0]
     return tensor

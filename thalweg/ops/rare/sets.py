@@ -282,8 +282,11 @@ class EditDistance(Op):
         truth_values: Array,
         truth_shape: Array,
     ) -> Array:
-        hypotheses = sparse_groups(hypothesis_indices, hypothesis_values, hypothesis_shape, False)
-        truths = sparse_groups(truth_indices, truth_values, truth_shape, False)
+        # Sequences may be longer than the last size says, as in TensorFlow.
+        sizes = _covering(hypothesis_shape, hypothesis_indices)
+        hypotheses = sparse_groups(hypothesis_indices, hypothesis_values, sizes, False)
+        sizes = _covering(truth_shape, truth_indices)
+        truths = sparse_groups(truth_indices, truth_values, sizes, False)
         shape = np.maximum(hypothesis_shape, truth_shape)[:-1]
         distances = np.zeros(tuple(shape.tolist()), np.float32)
         for place in np.ndindex(distances.shape):
@@ -297,6 +300,12 @@ class EditDistance(Op):
         if truth:
             return distance / len(truth)
         return float("inf") if hypothesis else 0.0
+
+
+def _covering(shape: Array, indices: Array) -> Array:
+    """The shape, with a last size that all indices fit."""
+    longest = int(indices[:, -1].max(initial=-1)) + 1
+    return np.append(shape[:-1], max(int(shape[-1]), longest))
 
 
 def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:

@@ -10,6 +10,7 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.dtypes import DType
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
+from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.ops.state import scatter, state
@@ -167,3 +168,49 @@ class LazyAdamOptimizer(AdamOptimizer):
 
     def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
         return self._resource_apply_sparse(grad.values, var, grad.indices)
+
+
+@public("contrib.opt.NadamOptimizer")
+class NadamOptimizer(AdamOptimizer):
+    """Adam with Nesterov's momentum: the step takes the mean as the next step will have it.
+
+    w ← w − αₜ·(β₁·m + (1−β₁)·g) / (√v + ε), with m and v as in `AdamOptimizer`.
+
+    Args:
+        learning_rate: the step.
+        beta1, beta2: how fast the moments are forgotten.
+        epsilon: what is added to the divisor.
+        use_locking: whether updates exclude each other.
+        name: the name of the nodes.
+
+    Example:
+        >>> w = tf.Variable(5.0)
+        >>> train = tf.contrib.opt.NadamOptimizer(0.5).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> for _ in range(50):
+        ...     sess.run(train)
+        >>> abs(sess.run(w)) < 1.0
+        np.True_
+    """
+
+    def _step(self, grad: Tensor, part: Part) -> None:
+        numbers = self._numbers_for(part)
+        m, v = self._slot(part.var, "m"), self._slot(part.var, "v")
+        mean = part.add(m, (grad - part.read(m)) * numbers.rest1)
+        square = part.add(v, (grad * grad - part.read(v)) * numbers.rest2)
+        ahead = mean * numbers.beta1 + grad * numbers.rest1
+        part.subtract(part.var, numbers.rate * ahead / (sqrt(square) + numbers.epsilon))
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        """Rows without a gradient decay, but do not move."""
+        part = Part(var, self._use_locking)
+        numbers = self._numbers_for(part)
+        rows = grad.values * numbers.rest1
+        mean = self._decayed(part, "m", numbers.beta1, rows, grad.indices)
+        squares = grad.values * grad.values * numbers.rest2
+        square = self._decayed(part, "v", numbers.beta2, squares, grad.indices)
+        ahead = rows + numbers.beta1 * indexing.gather(mean, grad.indices)
+        divisor = sqrt(indexing.gather(square, grad.indices)) + numbers.epsilon
+        change = numbers.rate * ahead / divisor
+        moved = scatter.scatter_sub(var, grad.indices, change, self._use_locking)
+        return basic.group(moved, mean, square)

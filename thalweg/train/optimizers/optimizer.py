@@ -488,4 +488,6 @@ def _as_gradient(gradient: Any) -> Gradient | None:
 
 
 def _key(var: Any) -> Any:
-    return var.op
+    """What stands for a variable among slots; keys of one graph can be sorted, as programs do."""
+    node = var.op
+    return node if node.graph.is_eager else (node.graph, node.name)

@@ -8,6 +8,7 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.alias import names
+from thalweg.summary import events
 
 tf = names.root()
 
@@ -65,3 +66,37 @@ def tensor_array_read(
 ) -> Any:
     """The entry of a TensorArray at an index, read as `dtype`."""
     return tf.TensorArray(dtype, handle=handle, flow=flow_in).read(index, name=name)
+
+
+class EventsWriter(events.EventsWriter):
+    """A file of events, as `pywrap_tensorflow` writes it.
+
+    Args:
+        prefix: the beginning of the file's name.
+    """
+
+    def __init__(self, prefix: str | bytes) -> None:
+        super().__init__(prefix.decode() if isinstance(prefix, bytes) else prefix)
+
+    def WriteEvent(self, event: Any) -> None:
+        """Append an `Event` message."""
+        self.write(event.SerializeToString())
+
+    def FileName(self) -> str:
+        """The file that is written."""
+        return self.path
+
+    def Flush(self) -> bool:
+        """Hand all events to the operating system."""
+        self.flush()
+        return True
+
+    def Close(self) -> bool:
+        """Flush and close."""
+        self.close()
+        return True
+
+
+def resource_scatter_add(resource: Any, indices: Any, updates: Any, name: Any = None) -> Any:
+    """Add to rows of the variable that a handle names."""
+    return tf.scatter_add(resource, indices, updates, name=name).op

@@ -24,7 +24,17 @@ def getfullargspec(obj: Any) -> Any:
     if given:
         spec: Any = given[0]
         return spec if len(spec) > len(ArgSpec._fields) else _full(spec)
-    return inspect.getfullargspec(target)
+    return _own(target) if _is_ours(target) else inspect.getfullargspec(target)
+
+
+def _is_ours(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).split(".")[0] == "thalweg"
+
+
+def _own(function: Any) -> Any:
+    """The parameters of a function of Thalweg's: without types, which TensorFlow's have not."""
+    spec = inspect.getfullargspec(inspect.unwrap(function))
+    return spec._replace(annotations={})
 
 
 def _full(spec: Any) -> Any:
