@@ -441,3 +441,11 @@ def test_the_learned_sampler_without_a_lock_samples_as_the_one_with():
     )
     for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first[0], second[0])
+
+
+@pytest.mark.parametrize("draw", [tf.truncated_normal, tf.random_normal, tf.random_uniform])
+def test_sizes_may_come_from_labels_of_few_bits(draw: Any) -> None:
+    drawn = draw([2, np.array([3, 9], np.uint8).max()])
+    assert drawn.shape.as_list() == [2, 9]
+    with tf.Session() as session:
+        assert session.run(drawn).shape == (2, 9)

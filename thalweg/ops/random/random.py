@@ -91,8 +91,14 @@ def seeds(seed: int | None) -> dict[str, int]:
 
 def shape_argument(shape: Any) -> Tensor:
     """The `shape` argument of a random function as a tensor."""
-    is_empty = isinstance(shape, list | tuple) and not shape
-    return convert_to_tensor(cast("Any", shape), dtypes.int32 if is_empty else None, name="shape")
+    given = cast("Any", shape)
+    is_plain = isinstance(shape, list | tuple) and all(map(_is_narrow, given))
+    return convert_to_tensor(given, dtypes.int32 if is_plain else None, name="shape")
+
+
+def _is_narrow(size: Any) -> bool:
+    """Whether a size is a Python int, or of fewer bits than shapes have: the largest label + 1."""
+    return isinstance(size, int) or (isinstance(size, np.integer) and size.itemsize < 4)
 
 
 def static_shape(shape: Tensor) -> TensorShape:
