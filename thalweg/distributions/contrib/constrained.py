@@ -8,8 +8,8 @@ from typing import Any
 
 from thalweg.distributions.base import Distribution
 from thalweg.distributions.beta import Beta
+from thalweg.distributions.contrib.inverse_gamma import Chi2, InverseGamma
 from thalweg.distributions.gamma import Exponential, Gamma
-from thalweg.distributions.inverse_gamma import Chi2, InverseGamma
 from thalweg.distributions.laplace import Laplace
 from thalweg.distributions.normal import Normal
 from thalweg.distributions.parameters import floats

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.distributions.bijectors.base import Bijector
+from thalweg.distributions.contrib.bijectors.base import Bijector
+from thalweg.distributions.contrib.scales import scale_operator
 from thalweg.distributions.parameters import floats
-from thalweg.distributions.scales import scale_operator
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope

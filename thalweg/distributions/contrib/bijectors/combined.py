@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thalweg.distributions.bijectors.base import Bijector
+from thalweg.distributions.contrib.bijectors.base import Bijector
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.math import compare

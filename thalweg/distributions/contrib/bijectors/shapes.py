@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.distributions.bijectors.base import Bijector
-from thalweg.distributions.bijectors.combined import Chain
-from thalweg.distributions.bijectors.elementwise import AffineScalar, Softplus
+from thalweg.distributions.contrib.bijectors.base import Bijector
+from thalweg.distributions.contrib.bijectors.combined import Chain
+from thalweg.distributions.contrib.bijectors.elementwise import AffineScalar, Softplus
 from thalweg.distributions.parameters import after
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.distributions.bijectors.affine import AffineLinearOperator
+from thalweg.distributions.contrib.bijectors.affine import AffineLinearOperator
+from thalweg.distributions.contrib.scales import scale_operator
+from thalweg.distributions.contrib.transformed import TransformedDistribution
 from thalweg.distributions.divergence import RegisterKL
 from thalweg.distributions.normal import Normal
 from thalweg.distributions.parameters import after, floats
-from thalweg.distributions.scales import scale_operator
-from thalweg.distributions.transformed import TransformedDistribution
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED, NOT_REPARAMETERIZED
-from thalweg.distributions.bijectors.elementwise import Exp, Sigmoid
+from thalweg.distributions.contrib.bijectors.elementwise import Exp, Sigmoid
+from thalweg.distributions.contrib.location_scale import Logistic
+from thalweg.distributions.contrib.transformed import TransformedDistribution
 from thalweg.distributions.divergence import RegisterKL
-from thalweg.distributions.location_scale import Logistic
 from thalweg.distributions.parameters import after, floats, logits_and_probs
-from thalweg.distributions.transformed import TransformedDistribution
 from thalweg.distributions.vector import VectorDistribution, column, covariance, rows, total
 from thalweg.graph import dtypes
 from thalweg.graph.likes import DTypeLike, TensorLike

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thalweg.distributions.bijectors.base import Bijector
+from thalweg.distributions.contrib.bijectors.base import Bijector
 from thalweg.distributions.parameters import after, choose, floats
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor

@@ -6,8 +6,8 @@ from typing import Any
 
 from thalweg.distributions import divergence
 from thalweg.distributions.base import Distribution
-from thalweg.distributions.bijectors.base import Bijector
-from thalweg.distributions.bijectors.elementwise import Identity
+from thalweg.distributions.contrib.bijectors.base import Bijector
+from thalweg.distributions.contrib.bijectors.elementwise import Identity
 from thalweg.distributions.divergence import RegisterKL
 from thalweg.distributions.parameters import choose
 from thalweg.graph import dtypes
