@@ -70,6 +70,10 @@ GROUNDS = (
     ),
     (r"testGradientNoise", "counts on how many nodes TensorFlow makes before a random one"),
     (r"F1ScoreTest\.testSomeCorrect", "TensorFlow 2.21 fails it by the same last bit"),
+    (
+        r"testAtrousFullyConvolutionalValues",
+        "a difference of numbers near 300 is right to 6 digits of these, not to 4 of its own",
+    ),
 )
 
 LIBRARIES = (
@@ -80,7 +84,10 @@ LIBRARIES = (
         "models",
         ("research/slim/nets/**/*_test.py",),
         root="research/slim",
-        left_out=(("quantization", "needs contrib.quantize"),),
+        left_out=(
+            ("quantization", "needs contrib.quantize"),
+            ("mobilenet_v3_test", "imports a test library that Google has not published"),
+        ),
     ),
     Library(
         "sonnet-1.36",
