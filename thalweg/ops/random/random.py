@@ -91,9 +91,12 @@ def seeds(seed: int | None) -> dict[str, int]:
 
 def shape_argument(shape: Any) -> Tensor:
     """The `shape` argument of a random function as a tensor."""
-    given = cast("Any", shape)
-    is_plain = isinstance(shape, list | tuple) and all(map(_is_narrow, given))
-    return convert_to_tensor(given, dtypes.int32 if is_plain else None, name="shape")
+    dtype = dtypes.int32 if _is_list_of_narrow(shape) else None
+    return convert_to_tensor(shape, dtype, name="shape")
+
+
+def _is_list_of_narrow(shape: Any) -> bool:
+    return isinstance(shape, list | tuple) and all(map(_is_narrow, cast("Any", shape)))
 
 
 def _is_narrow(size: Any) -> bool:
