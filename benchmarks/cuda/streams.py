@@ -233,15 +233,17 @@ def _line(name: str, entry: dict[str, Any], folder: Path, rate: float) -> str:
         addresses = [memory[number].data_ptr() + shift for number, shift in pairs]
         words = [fault.data_ptr(), *addresses, scratches[-1].data_ptr()]
         steps.append(launcher(launch, folder, words))
-    stream = torch.cuda.current_stream().cuda_stream
+
+    def run(step: Callable[[int], None]) -> None:
+        step(torch.cuda.current_stream().cuda_stream)
 
     def ours() -> None:
         for step in steps:
-            step(stream)
+            run(step)
 
     ours()
     torch.cuda.synchronize()
-    each = [f"{1e6 * _seconds(partial(step, stream)):.1f}" for step in steps]
+    each = [f"{1e6 * _seconds(partial(run, step)):.1f}" for step in steps]
     moved = sum(f.nbytes for f in feeds) + entry["sizes"][entry["output"]]
     seconds, theirs = _seconds(ours), peer(name, torch, feeds)
     text = f"{name:22s} {len(steps)} kernels {seconds * 1e6:8.1f} us {moved / seconds / rate:5.2f}"
@@ -256,15 +258,19 @@ def _line(name: str, entry: dict[str, Any], folder: Path, rate: float) -> str:
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """The median time of a call, of which several are under way at once."""
+    """The median time of a call among others in a CUDA graph, as in a step: launched one by one,
+    short kernels would wait for the host."""
     import torch
 
-    found: list[float] = []
-    for _ in range(5):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
+    graph, found = torch.cuda.CUDAGraph(), list[float]()
+    call()
+    with torch.cuda.graph(graph):
         for _ in range(_REPEATS):
             call()
+    for _ in range(6):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
         end.record()
         end.synchronize()
         found.append(begin.elapsed_time(end) / 1e3 / _REPEATS)
