@@ -30,7 +30,7 @@ BITWISE = ["bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"]
 ROUNDINGS = ["floor", "ceil", "rint", "trunc"]
 CLASSES = ["is_nan", "is_inf", "is_finite", "not"]
 #: The functions of one number that are not exact.
-ROUNDED = [row.name for row in FUNCTIONS.values() if row.ulps and row.numpy.nin == 1]
+ROUNDED = [row.name for row in FUNCTIONS.values() if row.ulps and getattr(row.numpy, "nin", 1) == 1]
 
 #: A call or jump to a symbol; labels begin with a dot.
 OUTSIDE = re.compile(r"\t(?:callq?|jmpq?|bl|b)\t[a-zA-Z_].*")

@@ -14,6 +14,7 @@ from thalweg.ir.functions import (
     arithmetic,
     conversion,
     division,
+    error,
     exponential,
     integers,
     power,
@@ -121,6 +122,7 @@ _ROWS = (
         "acosh", np.arccosh, formula(exponential.inverse_hyperbolic_cosine), cost=30, ulps=2.1
     ),
     Function("atanh", np.arctanh, formula(exponential.inverse_hyperbolic_tangent), cost=30, ulps=2),
+    Function("erf", error.erf, formula(error.error_function), of_common, cost=20, ulps=3),
     # Circular functions
     Function("sin", np.sin, formula(trigonometry.sine), cost=20, ulps=1.6),
     Function("cos", np.cos, formula(trigonometry.cosine), cost=20, ulps=1.6),

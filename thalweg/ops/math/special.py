@@ -18,6 +18,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.ir.expr import Expr, call, select
+from thalweg.ir.functions.error import FAR, FAR_END, FAR_SCALE, FAR_SHIFT, NEAR
 from thalweg.ops.core import basic, broadcast, choosing, filling
 from thalweg.ops.core.elementwise import Binary, Elementwise, Unary, unary
 from thalweg.ops.math import arithmetic, compare, reduce, special_math, transcendental
@@ -31,45 +32,6 @@ def _like(result: Array, x: Array) -> Array:
     return result.astype(np.asarray(x).dtype)
 
 
-#: erf(x) / x for |x| < 1, in powers of 2x² - 1.
-_ERF_NEAR = (
-    0.9654687386698674,
-    -0.1405360890227209,
-    0.019852496688987285,
-    -0.0022854855610699412,
-    0.0002175171560087884,
-    -1.753716987065036e-05,
-    1.2233828421635098e-06,
-    -7.511468340236902e-08,
-    4.115658766686281e-09,
-    -2.0455332707481044e-10,
-    9.249645656537243e-12,
-)
-
-#: exp(x²) erfc(x) for x in [1, 28], in powers of u = a / (3 + x) - b.
-_ERFC_FAR = (
-    0.1342775375361851,
-    0.17021428983342501,
-    0.07930430128308434,
-    0.031106875976440466,
-    0.009931937544776316,
-    0.0024066366975871996,
-    0.00036175658054928185,
-    -1.9767074302491553e-06,
-    -1.5797234975923526e-05,
-    -2.6313298603564933e-06,
-    4.638785509397854e-07,
-    2.0609753019931541e-07,
-    -1.0664440236233234e-08,
-    -1.4450464206485499e-08,
-    1.3688713895626977e-10,
-    1.039071402368149e-09,
-    -6.063795494797211e-13,
-    -6.050308115947529e-11,
-)
-_FAR_SCALE, _FAR_SHIFT = 9.185185185185185, 1.2962962962962963
-
-
 def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
     total = x * coefficients[-1] + coefficients[-2]
     for coefficient in coefficients[-3::-1]:
@@ -78,13 +40,13 @@ def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
 
 
 def _erf_near(x: Expr) -> Expr:
-    return x * _polynomial(_ERF_NEAR, 2 * x * x - 1)
+    return x + x * _polynomial(NEAR, x * x)
 
 
 def _erfc_far(x: Expr) -> Expr:
-    """erfc of |x|, for |x| >= 1; beyond 28 both it and the exponential are 0."""
-    size = call("min", call("abs", x), 28.0)
-    scaled = _polynomial(_ERFC_FAR, _FAR_SCALE / (3 + size) - _FAR_SHIFT)
+    """erfc of |x|, for |x| >= 1."""
+    size = call("min", call("abs", x), FAR_END)
+    scaled = _polynomial(FAR, FAR_SCALE / (3 + size) - FAR_SHIFT)
     return call("exp", -(x * x)) * scaled
 
 
@@ -102,8 +64,7 @@ class Erf(Unary):
         return _like(special_math.erf(x), x)
 
     def element(self, x: Expr) -> Expr:
-        far = call("sign", x) * (1 - _erfc_far(x))
-        return select(call("abs", x) < 1, _erf_near(x), far)
+        return call("erf", x)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy * _bell(node.inputs[0])
