@@ -11,6 +11,8 @@ import pytest
 from tests.codegen.cuda.emulated import TARGETS, agree, assemble, run
 from tests.codegen.oracle import at, close, numbers, place
 from thalweg.codegen.cuda.kernel import launch_shapes
+from thalweg.codegen.cuda.loops.mapping import mapping_of
+from thalweg.codegen.loops.simplify import simplest
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Scan
 from thalweg.ir.index import Affine
@@ -57,6 +59,25 @@ def test_length_known_at_run_time(length: int) -> None:
     found = [values, np.zeros_like(values)]
     run(Loops((x, out), (i,), (stored,)), found, [length])
     close(found[1], values.cumsum(), 1e-4, "scan")
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("int8", 8), ("float64", 2)])
+def test_threads_scan_neighbours(dtype: str, width: int, exclusive: bool, reverse: bool) -> None:
+    kernel = scan(2, 256 * width + 8, "sum", exclusive, reverse, np.dtype(dtype))
+    mapping = mapping_of(simplest(kernel), TARGETS[0], aligned=True)
+    assert (mapping.kind, mapping.width) == ("scan", width)
+    agree(kernel, [numbers(int(a.size), a.dtype, 3) for a in kernel.arguments], tolerance=1e-4)
+
+
+def test_scans_of_a_kernel_have_totals_of_their_own() -> None:
+    x, out = Argument(0, np.int64, 1200), Argument(1, np.int64, 1200, True)
+    j = Variable.fresh(1200)
+    element = at(x, (1, j))
+    value = Scan("sum", j, element, False, False) * 3 + Scan("max", j, element, True, False)
+    kernel = Loops((x, out), (j,), (Store(out, (j,), place((1, j)), value),))
+    agree(kernel, [numbers(1200, np.int64, 3), np.zeros(1200, np.int64)])
 
 
 def test_scans_of_steps_are_done_by_blocks() -> None:

@@ -56,7 +56,7 @@ class Mapping:
     team's, whose threads take turns at `width` neighbours of what is reduced; of "column", `width`
     neighbouring columns of a team, which share a block with other teams; of "transpose", a square
     of the last two variables, of which `transposed` loads are contiguous along the first; of
-    "scan", all that a block scans.
+    "scan", all that a block scans, `width` neighbours of it a thread at a time.
     """
 
     form: Loops
@@ -104,7 +104,7 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
         if vector is not None and (made := _transpose_mapping(form, target, items)) is not None:
             return made
     elif _scans_by_blocks(form, target, items, alone):
-        return Mapping(form, target, "scan", items, alone, (), backward, None, 1, SCAN_THREADS, 1)
+        return _scan_mapping(form, target, items, alone, backward, aligned)
     width = _width(form, vector, target, aligned)
     side = _BLOCK if width * _instructions(form) <= _MAX_INSTRUCTIONS else _SMALL_BLOCK
     return Mapping(form, target, "each", items, alone, (), backward, vector, width, 1, side)
@@ -405,6 +405,26 @@ def _scans_by_blocks(
         return False
     many = math.prod(typical(v.extent) for v in items) >= target.multiprocessors * _BLOCK
     return not many and typical(alone[0].extent) >= _MIN_BLOCK_SCAN
+
+
+def _scan_mapping(
+    form: Loops,
+    target: CudaTarget,
+    items: tuple[Variable, ...],
+    alone: tuple[Variable, ...],
+    backward: frozenset[Variable],
+    aligned: bool,
+) -> Mapping:
+    (along,) = alone
+    places = [load.offset for load in form.every(Load)] + [s.offset for s in form.stores]
+    width = min(_widest(form, aligned), _widest_store(form))
+    if any(_is_computed(place, along) or stride(place, along) not in (0, 1) for place in places):
+        width = 1
+    while divisor(along.extent) % width or width * SCAN_THREADS > typical(along.extent):
+        if width == 1:
+            break
+        width //= 2
+    return Mapping(form, target, "scan", items, alone, (), backward, along, width, SCAN_THREADS, 1)
 
 
 # Transposes

@@ -1,24 +1,28 @@
 """Scans by whole blocks: a block takes neighbouring elements at a time, and what came before.
 
-Lanes of a warp add up what lies before each of them in five exchanges, warps what lies before each
-of them in shared memory; the total is carried to the next elements.
+A thread scans a few neighbours; lanes of a warp add up what lies before each of them in five
+exchanges, warps what lies before each of them in shared memory; the total is carried to the next
+elements.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from thalweg.codegen.cuda.loops.emit import GridEmitter
 from thalweg.codegen.cuda.loops.mapping import SCAN_THREADS, Mapping
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
 from thalweg.codegen.loops.scope import Scope
 from thalweg.codegen.math.reductions import Accumulator, accumulator_of
-from thalweg.ir.expr import Scan
+from thalweg.ir.expr import Scan, Variable
 
 _CELL = 8  # bytes of a value in shared memory
 
 
 def scan_bytes(mapping: Mapping) -> int:
-    """The shared memory that a block needs for the totals of its warps."""
-    return mapping.threads // mapping.target.warp * _CELL
+    """The shared memory that a block needs for the totals of its warps: of each scan twice, for
+    elements that follow each other."""
+    return 2 * len(mapping.form.every(Scan)) * mapping.threads // mapping.target.warp * _CELL
 
 
 class ScanEmitter(GridEmitter):
@@ -32,6 +36,7 @@ class ScanEmitter(GridEmitter):
         self._warp = b.binary("udiv", self._thread, warp)
         first, step = self._wide(grid.block()), self._wide(grid.blocks())
         with b.loop(first, self.count(m.items), step) as loop:
+            grid.barrier()  # the totals of the item before have been read
             scope = self._root.bind(self.digits(loop.index, m.items))
             self._prepare(scope, self._works)
             self._item(scope)
@@ -41,40 +46,74 @@ class ScanEmitter(GridEmitter):
         (variable,) = m.serial
         count = self._computation.extent(variable)
         carried = self._scan_starts(scope, self._scans)
-        size = constant(I64, SCAN_THREADS)
-        with b.loop(constant(I64, 0), count, size, carried) as loop:
-            number = self._plus(loop.index, self._wide(self._thread))
+        size = constant(I64, SCAN_THREADS * m.width)
+        mine = self._times(self._wide(self._thread), constant(I64, m.width))
+        even = constant(I64, 0)
+        with b.loop(even, count, size, [even, *carried]) as loop:
+            number = self._plus(loop.index, mine)
             inside = b.compare("slt", number, count)
-            last = self._add(count, -1)
+            last = self._add(count, -m.width)
             index = b.select(inside, number, last)
             if variable in m.backward:
                 index = b.binary("sub", last, index)
-            inner = scope.bind({variable: index})
-            loop.next = [
-                self._scan(inner, scan, inside, carry)
-                for scan, carry in zip(self._scans, loop.carried, strict=True)
+            inner = self._in_lanes(scope, variable, index)
+            parity, *carries = loop.carried
+            after = [
+                self._scan(inner, scan, inside, carry, self._plus(parity, constant(I64, 2 * n)))
+                for n, (scan, carry) in enumerate(zip(self._scans, carries, strict=True))
             ]
+            loop.next = [b.binary("xor", parity, constant(I64, 1)), *after]
             self._prepare(inner, self._works)
             with b.when(inside):
                 self._perform(inner.bind({}), self._works)
 
-    def _scan(self, scope: Scope, scan: Scan, inside: Value, carry: Value) -> Value:
-        """Scan the elements of a block; what is carried on."""
+    def _in_lanes(self, scope: Scope, variable: Variable, index: Value) -> Scope:
+        if self.mapping.width == 1:
+            return scope.bind({variable: index})
+        return scope.spread(variable, self.mapping.width, [index])
+
+    def _scan(self, scope: Scope, scan: Scan, inside: Value, carry: Value, row: Value) -> Value:
+        """Scan the elements of a block; what is carried on. `row` is that of the warps' totals."""
         b, accumulator = self._b, accumulator_of(scan)
         self._computation.ready(scope, [scan.body])
         (copy,) = scope.copies
         (nothing,) = accumulator.start(1)
-        element = b.select(inside, copy.value_as(scan.body, accumulator.dtype), nothing)
-        warps = SCAN_THREADS // self.mapping.target.warp
+        mine = self._in_thread(accumulator, copy.value_as(scan.body, accumulator.dtype))
+        element = b.select(inside, mine[-1], nothing)
         within = self._in_warp(accumulator, element, self.mapping.target.warp)
-        before, total = self._of_warps(accumulator, within, warps)
-        if scan.exclusive:
-            left = b.binary("sub", self._lane, constant(I32, 1))
-            other = self._grid.from_lane(within, left)
-            within = b.select(self._is_lane(0), nothing, other)
-        whole = self._merged(accumulator, before, within)
-        copy.remember(scan, self._merged(accumulator, carry, whole))
+        before, total = self._of_warps(accumulator, within, row)
+        left = self._grid.from_lane(within, b.binary("sub", self._lane, constant(I32, 1)))
+        left = b.select(self._is_lane(0), nothing, left)
+        base = self._merged(accumulator, carry, self._merged(accumulator, before, left))
+        found = [self._merged(accumulator, base, one) for one in mine]
+        copy.remember(scan, self._vector([base, *found[:-1]] if scan.exclusive else found))
         return self._merged(accumulator, carry, total)
+
+    @property
+    def _order(self) -> list[int]:
+        """The lanes of a thread in the order of the scan."""
+        lanes = list(range(self.mapping.width))
+        return lanes[::-1] if self.mapping.serial[0] in self.mapping.backward else lanes
+
+    def _in_thread(self, accumulator: Accumulator, value: Value) -> list[Value]:
+        """The scan of a thread's elements, each with its own included, in order."""
+        if value.type.lanes == 1:
+            return [value]
+        first, *others = (self._b.extract(value, lane) for lane in self._order)
+        found = [first]
+        for element in others:
+            found.append(self._merged(accumulator, found[-1], element))
+        return found
+
+    def _vector(self, values: Sequence[Value]) -> Value:
+        """Values in the order of the scan as one, in the order of memory."""
+        if len(values) == 1:
+            return values[0]
+        kind = values[0].type.of(len(values))
+        made = Value(kind, "poison")
+        for lane, value in zip(self._order, values, strict=True):
+            made = self._b.emit(kind, f"insertelement {made}, {value}, i64 {lane}")
+        return made
 
     def _is_lane(self, lane: int) -> Value:
         return self._b.compare("eq", self._lane, constant(I32, lane))
@@ -90,16 +129,17 @@ class ScanEmitter(GridEmitter):
             distance *= 2
         return value
 
-    def _of_warps(self, accumulator: Accumulator, value: Value, warps: int) -> tuple[Value, Value]:
-        """What the warps before this one have, and all of them."""
-        b, grid = self._b, self._grid
+    def _of_warps(self, accumulator: Accumulator, value: Value, row: Value) -> tuple[Value, Value]:
+        """What the warps before this one have, and all of them. Rows take turns: when one is
+        written again, all threads have come to the barrier in between, and have read it."""
+        b, grid, warps = self._b, self._grid, SCAN_THREADS // self.mapping.target.warp
         (nothing,) = accumulator.start(1)
-        grid.barrier()
+        start = self._times(row, constant(I64, warps))
         with b.when(self._is_lane(self.mapping.target.warp - 1)):
-            b.store(value, self._cell(self._warp))
+            b.store(value, self._cell(start, self._warp))
         grid.barrier()
         place = b.binary("urem", self._lane, constant(I32, warps))
-        totals = self._in_warp(accumulator, b.load(value.type, self._cell(place)), warps)
+        totals = self._in_warp(accumulator, b.load(value.type, self._cell(start, place)), warps)
         before = grid.from_lane(totals, b.binary("sub", self._warp, constant(I32, 1)))
         is_first = b.compare("eq", self._warp, constant(I32, 0))
         whole = grid.from_lane(totals, constant(I32, warps - 1))
@@ -109,5 +149,6 @@ class ScanEmitter(GridEmitter):
         (merged,) = accumulator.merge(self._b, [one], [other])
         return merged
 
-    def _cell(self, place: Value) -> Value:
-        return self._b.element(self._grid.shared(), "i64", self._wide(place))
+    def _cell(self, start: Value, place: Value) -> Value:
+        at = self._plus(start, self._wide(place))
+        return self._b.element(self._grid.shared(), "i64", at)
