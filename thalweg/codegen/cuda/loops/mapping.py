@@ -33,6 +33,7 @@ UNROLLED = 4  # vectors of a long reduction that a thread has at once
 MIN_UNROLLED = 8  # that it has in all
 SQUARE, SQUARE_ROWS = 32, 8  # elements of a transposed square's side; threads in one column of it
 _MAX_TRANSPOSED = 4  # loads whose squares have room in shared memory
+_NARROW_ELEMENT, _MAX_WIDE_SQUARES = 2, 8  # bytes of an element; of all loads of wide squares
 SCAN_THREADS = 256  # of a block that scans
 _MIN_BLOCK_SCAN = 64  # elements of a scan that a block takes together
 _MAX_WIDTH = 8
@@ -55,7 +56,8 @@ class Mapping:
     An item is one value of all `items`: of "each", `width` elements of a thread's own; of "row", a
     team's, whose threads take turns at `width` neighbours of what is reduced; of "column", `width`
     neighbouring columns of a team, which share a block with other teams; of "transpose", a square
-    of the last two variables, of which `transposed` loads are contiguous along the first; of
+    of the last two variables, of which `transposed` loads are contiguous along the first and whose
+    threads take `width` neighbours at once; of
     "scan", all that a block scans, `width` neighbours of it a thread at a time.
     """
 
@@ -101,8 +103,10 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
         shared = [e for e in form.every(Reduce) if is_shared(e, form)]
         if shared and (made := _team_mapping(form, target, shared, aligned)) is not None:
             return made
-        if vector is not None and (made := _transpose_mapping(form, target, items)) is not None:
-            return made
+        if vector is not None:
+            made = _transpose_mapping(form, target, items, aligned)
+            if made is not None:
+                return made
     elif _scans_by_blocks(form, target, items, alone):
         return _scan_mapping(form, target, items, alone, backward, aligned)
     width = _width(form, vector, target, aligned)
@@ -431,7 +435,7 @@ def _scan_mapping(
 
 
 def _transpose_mapping(
-    form: Loops, target: CudaTarget, items: tuple[Variable, ...]
+    form: Loops, target: CudaTarget, items: tuple[Variable, ...], aligned: bool
 ) -> Mapping | None:
     """Squares for the loads of a kernel that are contiguous along another variable than its
     stores, if it has such and does nothing but store elements."""
@@ -460,12 +464,24 @@ def _transpose_mapping(
                 (),
                 frozenset(),
                 along,
-                1,
+                _square_width(form, loads, (across, along), aligned),
                 team,
                 1,
                 transposed=loads,
             )
     return None
+
+
+def _square_width(
+    form: Loops, loads: Sequence[Load], pair: tuple[Variable, Variable], aligned: bool
+) -> int:
+    """How many neighbours a thread reads and writes at once: two of narrow elements, so that a warp
+    has whole lines of them."""
+    buffers = [load.buffer for load in loads]
+    sizes = [np.dtype(b.dtype).itemsize for b in (*buffers, *(s.buffer for s in form.stores))]
+    fits = sum(sizes[: len(loads)]) <= _MAX_WIDE_SQUARES
+    even = all(divisor(v.extent) % 2 == 0 and typical(v.extent) >= 2 * SQUARE for v in pair)
+    return 2 if aligned and even and fits and min(sizes) <= _NARROW_ELEMENT else 1
 
 
 def _is_transposed(load: Load, across: Variable, along: Variable) -> bool:
@@ -491,7 +507,8 @@ def item_count(mapping: Mapping, extents: dict[Variable, int]) -> int:
     """How many items there are, given what the variables' extents are."""
     if mapping.kind == "transpose":
         *others, across, along = (extents[v] for v in mapping.items)
-        return math.prod(others) * -(-across // SQUARE) * -(-along // SQUARE)
+        side = SQUARE * mapping.width
+        return math.prod(others) * -(-across // side) * -(-along // side)
     return math.prod(extents[v] for v in mapping.items) // mapping.item_width
 
 

@@ -7,22 +7,32 @@ in the order of the result. Whatever else the kernel computes of them is compute
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 
 from thalweg.codegen.cuda.loops.emit import GridEmitter
-from thalweg.codegen.cuda.loops.mapping import SQUARE, SQUARE_ROWS, Mapping
+from thalweg.codegen.cuda.loops.mapping import SQUARE, SQUARE_ROWS, Mapping, divisor
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
-from thalweg.codegen.loops.scope import Scope
+from thalweg.codegen.loops.scope import LaneScope, Scope
 from thalweg.codegen.math.conversion import from_memory, storage_type
 from thalweg.ir.expr import Load, Variable
 
-_PITCH = SQUARE + 1  # cells of a row: those of a column are in different banks
-_CELL = 8
+
+def side_of(mapping: Mapping) -> int:
+    """The elements of a square's side: lanes of a warp read and write its rows."""
+    return SQUARE * mapping.width
 
 
 def transpose_bytes(mapping: Mapping) -> int:
     """The shared memory that a block needs for its squares."""
-    return len(mapping.transposed) * SQUARE * _PITCH * _CELL
+    return sum(_square_bytes(load, mapping.width) for load in mapping.transposed)
+
+
+def _square_bytes(load: Load, width: int) -> int:
+    """A column more than a square has: elements of a column are in different banks."""
+    side = SQUARE * width
+    return -(-side * (side + 1) * np.dtype(load.buffer.dtype).itemsize // 16) * 16
 
 
 class TransposeEmitter(GridEmitter):
@@ -33,6 +43,7 @@ class TransposeEmitter(GridEmitter):
         *others, across, along = m.items
         thread = grid.thread()
         column = self._wide(b.binary("urem", thread, constant(I32, SQUARE)))
+        column = self._times(column, constant(I64, m.width))
         row = self._wide(b.binary("udiv", thread, constant(I32, SQUARE)))
         squares = [self._squares(across), self._squares(along)]
         count = self._times(self.count(others), self._times(*squares))
@@ -40,7 +51,9 @@ class TransposeEmitter(GridEmitter):
         with b.loop(first, count, step) as loop:
             rest, starts = loop.index, list[Value]()
             for number in reversed(squares):
-                starts.append(self._times(b.binary("urem", rest, number), constant(I64, SQUARE)))
+                starts.append(
+                    self._times(b.binary("urem", rest, number), constant(I64, side_of(m)))
+                )
                 rest = b.binary("udiv", rest, number)
             corner = {along: starts[0], across: starts[1]}
             scope = self._root.bind(self.digits(rest, others))
@@ -51,15 +64,25 @@ class TransposeEmitter(GridEmitter):
 
     def _squares(self, variable: Variable) -> Value:
         """How many squares there are along a variable."""
-        above = self._plus(self._computation.extent(variable), constant(I64, SQUARE - 1))
-        return self._b.binary("udiv", above, constant(I64, SQUARE))
+        side = side_of(self.mapping)
+        above = self._plus(self._computation.extent(variable), constant(I64, side - 1))
+        return self._b.binary("udiv", above, constant(I64, side))
 
-    def _inside(self, places: dict[Variable, Value]) -> Value:
-        one, other = (
-            self._b.compare("slt", place, self._computation.extent(variable))
-            for variable, place in places.items()
-        )
-        return self._b.binary("and", one, other)
+    def _inside(self, places: dict[Variable, Value]) -> AbstractContextManager[None]:
+        """Code for places that may be outside, where not all squares are whole."""
+        found: Value | None = None
+        for variable, place in places.items():
+            if divisor(variable.extent) % side_of(self.mapping):
+                one = self._b.compare("slt", place, self._computation.extent(variable))
+                found = one if found is None else self._b.binary("and", found, one)
+        return nullcontext() if found is None else self._b.when(found)
+
+    def _in_lanes(self, scope: Scope, variable: Variable, places: dict[Variable, Value]) -> Scope:
+        """Some places, with neighbours along a variable in lanes."""
+        if self.mapping.width == 1:
+            return scope.bind(places)
+        others = {v: place for v, place in places.items() if v is not variable}
+        return scope.bind(others).spread(variable, self.mapping.width, [places[variable]])
 
     def _read(
         self,
@@ -71,19 +94,26 @@ class TransposeEmitter(GridEmitter):
     ) -> None:
         """Threads side by side read what is side by side in the source."""
         across, along = pair
-        for turn in range(0, SQUARE, SQUARE_ROWS):
+        for turn in range(0, side_of(self.mapping), SQUARE_ROWS):
             there = self._plus(row, constant(I64, turn))
             places = {
                 across: self._plus(corner[across], column),
                 along: self._plus(corner[along], there),
             }
-            with self._b.when(self._inside(places)):
-                (copy,) = scope.bind(places).copies
+            with self._inside(places):
+                (copy,) = self._in_lanes(scope, across, places).copies
                 for number, load in enumerate(self.mapping.transposed):
-                    at = copy.place(load.buffer, load.offset, None)
-                    kind = storage_type(load.buffer.dtype)
-                    raw = self._b.load(kind, copy.address(load.buffer, at))
-                    self._b.store(raw, self._cell(number, there, column))
+                    self._stage(copy, number, load, there, column)
+
+    def _stage(self, copy: LaneScope, number: int, load: Load, row: Value, column: Value) -> None:
+        """Put neighbours of a row into shared memory."""
+        b = self._b
+        at = copy.place(load.buffer, load.offset, None)
+        kind = storage_type(load.buffer.dtype, copy.lanes)
+        raw = b.load(kind, copy.address(load.buffer, at), None, at.aligned)
+        for lane in range(copy.lanes):
+            one = raw if copy.lanes == 1 else b.extract(raw, lane)
+            b.store(one, self._cell(number, row, self._plus(column, constant(I64, lane))))
 
     def _write_square(
         self,
@@ -95,26 +125,35 @@ class TransposeEmitter(GridEmitter):
     ) -> None:
         """Threads side by side write what is side by side in the result."""
         across, along = pair
-        for turn in range(0, SQUARE, SQUARE_ROWS):
+        for turn in range(0, side_of(self.mapping), SQUARE_ROWS):
             there = self._plus(row, constant(I64, turn))
             places = {
                 across: self._plus(corner[across], there),
                 along: self._plus(corner[along], column),
             }
-            with self._b.when(self._inside(places)):
-                inner = scope.bind(places)
+            with self._inside(places):
+                inner = self._in_lanes(scope, along, places)
                 for number, load in enumerate(self.mapping.transposed):
                     self._remember(inner, number, load, column, there)
                 self._prepare(inner, self._works)
                 self._perform(inner, self._works)
 
     def _remember(self, scope: Scope, number: int, load: Load, row: Value, column: Value) -> None:
-        (copy,) = scope.copies
-        kind = storage_type(load.buffer.dtype)
-        raw = self._b.load(kind, self._cell(number, row, column))
-        copy.remember(load, from_memory(self._b, raw, np.dtype(load.buffer.dtype)))
+        """Have neighbours of a column at hand as a load's value."""
+        b, (copy,) = self._b, scope.copies
+        kind = storage_type(load.buffer.dtype, copy.lanes)
+        made = Value(kind, "poison")
+        for lane in range(copy.lanes):
+            place = self._cell(number, self._plus(row, constant(I64, lane)), column)
+            one = b.load(kind.of(1), place)
+            is_one = copy.lanes == 1
+            made = one if is_one else b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
+        copy.remember(load, from_memory(b, made, np.dtype(load.buffer.dtype)))
 
     def _cell(self, number: int, row: Value, column: Value) -> Value:
-        place = self._plus(self._times(row, constant(I64, _PITCH)), column)
-        place = self._plus(place, constant(I64, number * SQUARE * _PITCH))
-        return self._b.element(self._grid.shared(), "i64", place)
+        width, loads = self.mapping.width, self.mapping.transposed
+        before = sum(_square_bytes(load, width) for load in loads[:number])
+        start = self._b.element(self._grid.shared(), "i8", constant(I64, before))
+        pitch = constant(I64, side_of(self.mapping) + 1)
+        place = self._plus(self._times(row, pitch), column)
+        return self._b.element(start, storage_type(loads[number].buffer.dtype).scalar, place)
