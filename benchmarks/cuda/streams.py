@@ -37,6 +37,7 @@ CASES: dict[str, tuple[list[Shape], str]] = {
     "whole sum": ([(1 << 27,)], "float32"),
     "softmax": ([(32768, 1024)], "float32"),
     "softmax of long rows": ([(512, 50304)], "bfloat16"),
+    "cross entropy gradient": ([(2048, 50304), (2048,)], "bfloat16"),
     "layer norm": ([(16384, 1024), (1024,), (1024,)], "bfloat16"),
     "transpose": ([(8192, 8192)], "float32"),
     "transpose bf16": ([(64, 1024, 768)], "bfloat16"),
@@ -70,6 +71,7 @@ def built(name: str, tf: Any, x: list[Any]) -> Any:
         "whole sum": lambda: tf.reduce_sum(a),
         "softmax": lambda: tf.nn.softmax(a),
         "softmax of long rows": lambda: tf.nn.softmax(a),
+        "cross entropy gradient": lambda: _cross_entropy_gradient(tf, *x),
         "layer norm": lambda: _normalised(tf, wide, *x),
         "transpose": lambda: tf.transpose(a, [1, 0] if len(a.shape) == 2 else [0, 2, 1]),
         "max pool": lambda: _pooled(tf, a),
@@ -102,6 +104,13 @@ def _pooled(tf: Any, x: Any, window: int = 3, step: int = 2) -> Any:
 def _batch_norm(tf: Any, x: Any, scale: Any, offset: Any) -> Any:
     scale, offset = (tf.cast(each, tf.float32) for each in (scale, offset))
     return tf.nn.fused_batch_norm(x, scale, offset)[0]
+
+
+def _cross_entropy_gradient(tf: Any, logits: Any, labels: Any) -> Any:
+    numbers = tf.cast(tf.abs(labels) * 1000, tf.int32)
+    wide = tf.cast(logits, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=numbers, logits=wide)
+    return tf.gradients(tf.reduce_mean(losses), [logits])[0]
 
 
 def _normalised(tf: Any, wide: Any, x: Any, scale: Any, offset: Any) -> Any:

@@ -111,6 +111,10 @@ class Target:
     # None: code is as fast in the layout that is written, as far as is known
     layout_times: LayoutTimes | None = LayoutTimes()
 
+    def keeps_row(self, length: int) -> bool:
+        """Whether a row of so many elements is at hand after a reduction of it."""
+        return length <= self.max_row_at_hand
+
     @property
     def key(self) -> str:
         """Names everything besides its text that a kernel's machine code depends on."""

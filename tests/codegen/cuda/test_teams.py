@@ -12,6 +12,7 @@ from tests.codegen.oracle import at, close, numbers, over, place
 from thalweg.codegen.cuda.kernel import emit, launch_shapes
 from thalweg.codegen.cuda.loops.mapping import mapping_of
 from thalweg.codegen.cuda.loops.online import sums_of_powers
+from thalweg.codegen.cuda.loops.rows import kept_rows, rows_bytes
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.ir.dynamic import dynamic, times
@@ -170,6 +171,41 @@ def test_long_rows_are_read_once(columns: int, dtype: str, is_online: bool) -> N
             total = np.exp(exact - largest[:, None]).sum(1)
         np.testing.assert_array_equal(arrays[1], largest.astype(np.float32))
         np.testing.assert_allclose(arrays[2], total, rtol=1e-5)
+
+
+def softmax(rows: int, columns: int, dtype: Any) -> Loops:
+    """exp(x - max x) / Σ exp(x - max x) of each row."""
+    x, out = Argument(0, dtype, rows * columns), Argument(1, dtype, rows * columns, True)
+    i, j = Variable.fresh(rows), Variable.fresh(columns)
+
+    def power(along: Variable) -> Expr:
+        most = Variable.fresh(columns)
+        element, other = (Cast(at(x, (columns, i), (1, v)), np.float32) for v in (along, most))
+        return Call("exp", (Call("sub", (element, over("max", (most,), other))),))
+
+    k = Variable.fresh(columns)
+    value = Cast(Call("div", (power(j), over("sum", (k,), power(k)))), dtype)
+    return Loops((x, out), (i, j), (Store(out, (i, j), place((columns, i), (1, j)), value),))
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "is_kept"),
+    [(33_288, "bfloat16", True), (16_388, "float32", True), (4099, "float32", True),
+     (4096, "float32", False), (60_000, "float32", False)],
+)  # fmt: skip
+def test_long_rows_stay_in_shared_memory(columns: int, dtype: str, is_kept: bool) -> None:
+    """Unless registers hold them, or two blocks of them are too large."""
+    kernel = softmax(3, columns, np.dtype(dtype))
+    mapping = mapping_of(simplest(kernel), emulated(1), True)
+    assert bool(kept_rows(mapping)) is is_kept
+    assert (rows_bytes(mapping) > columns) is is_kept
+    x = (np.random.default_rng(0).normal(size=(3, columns)) * 5).astype(dtype)
+    exact = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
+    exact /= exact.sum(1, keepdims=True)
+    for aligned in (True, False):
+        found = [x.reshape(-1), np.zeros(x.size, x.dtype)]
+        run(kernel, found, target=emulated(1), aligned=aligned)
+        close(found[1], exact.reshape(-1), 1e-5, "softmax")
 
 
 @pytest.mark.parametrize(("rows", "team"), [(512, 8), (510, 32)])

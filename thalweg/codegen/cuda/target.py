@@ -15,6 +15,7 @@ from thalweg.ir.target import LayoutTimes, Target
 
 #: The PTX version that text for a compute capability needs.
 _PTX_VERSIONS = {70: 60, 75: 63, 80: 71, 86: 71, 89: 84, 90: 84, 100: 87, 120: 87}
+_ROW_VECTOR = 8  # elements
 #: The capabilities that have instructions of their own which later ones lack (wgmma, TMA stores).
 _OWN_INSTRUCTIONS = frozenset({90, 100})
 
@@ -65,6 +66,7 @@ class CudaTarget(Target):
     max_tile_taps: int = 64
     fuses_rows: bool = True
     max_row_at_hand: int = 1 << 14
+    max_shared_row: int = 56 << 10  # elements of a row that shared memory holds, and not registers
     pairs_sums: bool = True
     reads_strided: bool = True
     fuses_attention: bool = True
@@ -74,6 +76,12 @@ class CudaTarget(Target):
     stores_again: bool = False
     widens_freely: bool = True
     channels_read: int = 8
+
+    def keeps_row(self, length: int) -> bool:
+        """Whether a row is at hand after a reduction of it, in registers or in shared memory: there
+        in whole vectors, without which its elements would go one by one."""
+        is_shared = length <= self.max_shared_row and length % _ROW_VECTOR == 0
+        return super().keeps_row(length) or is_shared
 
     @property
     def triple(self) -> str:

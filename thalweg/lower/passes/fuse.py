@@ -203,7 +203,7 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     places: dict[Buffer, list[Store]] = defaultdict(list)
     for write in first.writes:
         places[write.buffer].append(write)
-    if not _meet(first, second, places, renamed) or _checks_made(first, second):
+    if not _meet(first, second, places, renamed) or checks_made(first, second):
         return None
     return _merge(first, second, places, rename)
 
@@ -286,7 +286,7 @@ def _meet(
     return not (first.has_reductions and first.reads & second.written)
 
 
-def _checks_made(first: LoopNest, second: LoopNest) -> bool:
+def checks_made(first: LoopNest, second: LoopNest) -> bool:
     """Whether the second has checks of what the first writes: those run between the two."""
     conditions = walk([check.condition for check in second.checks])
     return any(isinstance(part, Load) and part.buffer in first.written for part in conditions)

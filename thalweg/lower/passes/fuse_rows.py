@@ -18,7 +18,7 @@ from thalweg.ir.rewrite import free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, renaming
-from thalweg.lower.passes.fuse import joined_nodes, without_dead
+from thalweg.lower.passes.fuse import checks_made, joined_nodes, without_dead
 
 _MIN_ROW = 64  # elements that are reduced for each row, and that it has after
 
@@ -29,29 +29,39 @@ def fuse_rows(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
         return list(nests)
     found: list[LoopNest | None] = list(nests)
     for place in range(len(found)):
-        while (earlier := _producer(found, place, target)) is not None:
+        while (pair := _producer(found, place, target)) is not None:
+            earlier, at = pair
             first, second = found[earlier], found[place]
             assert first is not None
             assert second is not None
-            found[place], found[earlier] = _fused(first, second), None
+            found[place] = found[earlier] = None
+            found[at] = _fused(first, second)
     return without_dead([nest for nest in found if nest is not None])
 
 
-def _producer(nests: Sequence[LoopNest | None], place: int, target: Target) -> int | None:
-    """The nest before a place that can be fused into the one there."""
+def _producer(
+    nests: Sequence[LoopNest | None], place: int, target: Target
+) -> tuple[int, int] | None:
+    """The nest before a place that can be fused into the one there, and where both are then: there,
+    or where nests between read what the first one writes, before those."""
     second = nests[place]
     if second is None or not _takes_rows(second):
         return None
-    touched: set[Buffer] = set()  # by nests between
+    read: set[Buffer] = set()  # by nests between
     written: set[Buffer] = set()
     for earlier in range(place - 1, -1, -1):
         first = nests[earlier]
         if first is None:
             continue
         if first.written & second.reads and _fits(first, second, target):
-            free = first.written.isdisjoint(touched) and first.reads.isdisjoint(written)
-            return earlier if free else None
-        touched |= first.reads | first.written
+            if first.written.isdisjoint(read | written) and first.reads.isdisjoint(written):
+                return earlier, place
+            others = second.reads - first.written
+            is_free = others.isdisjoint(written) and second.written.isdisjoint(read | written)
+            if is_free and not second.checks:
+                return earlier, earlier
+            return None
+        read |= first.reads
         written |= first.written
     return None
 
@@ -65,7 +75,6 @@ def _is_plain(nest: LoopNest) -> bool:
         nest.product is None
         and not nest.template.is_sealed
         and not nest.serial
-        and not nest.checks
         and not nest.aliases
         and all(write.combine == "set" and write.inside is None for write in nest.writes)
     )
@@ -84,11 +93,13 @@ def _fits(first: LoopNest, second: LoopNest, target: Target) -> bool:
     rows, rest = second.variables[:depth], second.variables[depth:]
     if first.domain != second.domain[:depth]:
         return False
-    if not _MIN_ROW <= iterations(rest) <= target.max_row_at_hand:
+    if iterations(rest) < _MIN_ROW or not target.keeps_row(iterations(rest)):
         return False
     if not _reduces_rows(first) or not _only_rows(second, rows):
         return False
     if first.reads & second.written or first.written & second.written:
+        return False
+    if checks_made(first, second):
         return False
     buffers = first.loads.keys() | second.loads.keys() | first.written | second.written
     if first.expr_size + second.expr_size > target.max_expressions:
@@ -148,4 +159,5 @@ def _fused(first: LoopNest, second: LoopNest) -> LoopNest:
 
     replaced = Renaming({}, made)
     every = (*writes, *map(replaced.store, second.writes))
-    return LoopNest.of(second.variables, every, joined_nodes(first, second))
+    checks = first.checks + second.checks
+    return LoopNest.of(second.variables, every, joined_nodes(first, second), checks=checks)

@@ -240,13 +240,24 @@ class _RowInlining(_Rematerialization):
     def _are_of_rows(self, readers: Sequence[int], buffer: Buffer) -> bool:
         if not 0 < len(readers) <= _ROW_READERS:
             return False
-        first, *others = (self._nests[place] for place in readers)
-        return self._reduces_rows(first, buffer) and all(first.written & o.reads for o in others)
+        first, *others = readers
+        return self._reduces_rows(self._nests[first], buffer) and all(
+            self._follows(first, other, buffer.bytes) for other in others
+        )
+
+    def _follows(self, first: int, place: int, size: int) -> bool:
+        """Whether a nest reads what another one makes of rows, or what little is made of that."""
+        made = set(self._nests[first].written)
+        for nest in self._nests[first + 1 : place]:
+            if nest.product is None and sum(b.bytes for b in nest.written) * _SMALL <= size:
+                made |= nest.written if made & nest.reads else set()
+        return not made.isdisjoint(self._nests[place].reads)
 
     def _reduces_rows(self, nest: LoopNest, buffer: Buffer) -> bool:
         roots = [write.value for write in nest.writes]
         lengths = [iterations(p.variables) for p in outermost(roots) if _reads([p], buffer)]
-        return nest.product is None and 0 < max(lengths, default=0) <= self._target.max_row_at_hand
+        longest = max(lengths, default=0)
+        return nest.product is None and longest > 0 and self._target.keeps_row(longest)
 
     def _is_kept(self, buffer: Buffer, position: int, last: int, size: int) -> bool:
         """What is kept longer takes no more memory than what is no longer stored."""

@@ -26,6 +26,7 @@ from thalweg.codegen.cuda.loops.mapping import (
     mapping_of,
     typical,
 )
+from thalweg.codegen.cuda.loops.rows import rows_bytes
 from thalweg.codegen.cuda.loops.scan import ScanEmitter, scan_bytes
 from thalweg.codegen.cuda.loops.split import COLUMN_BLOCKS, Phase, Split, combining, split_of
 from thalweg.codegen.cuda.loops.team import TeamEmitter
@@ -105,7 +106,9 @@ def _shared_bytes(mapping: Mapping) -> int:
         return transpose_bytes(mapping)
     if mapping.kind == "scan":
         return scan_bytes(mapping)
-    return 0 if mapping.kind == "each" else shared_bytes(mapping, mapping.form.every(Reduce))
+    if mapping.kind == "each":
+        return 0
+    return rows_bytes(mapping) or shared_bytes(mapping, mapping.form.every(Reduce))
 
 
 _EMITTERS: dict[Kind, type[GridEmitter]] = {

@@ -19,7 +19,9 @@ from thalweg.codegen.cuda.loops.mapping import (
     UNROLLED,
     is_shared,
     terms_of,
+    typical,
 )
+from thalweg.codegen.cuda.loops.rows import Rows
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.blocks import Totals
@@ -51,6 +53,7 @@ class TeamEmitter(GridEmitter):
             member, beside = b.binary("udiv", thread, side), b.binary("urem", thread, side)
         self.member = self._wide(member)
         self.combination = Combination(m, self._builder, grid, thread, member, beside)
+        self.rows = Rows(m, self._builder, grid)
         first = self._times(self._wide(grid.block()), constant(I64, m.side))
         step = self._times(self._wide(grid.blocks()), constant(I64, m.side))
         count = self.count(m.items, m.item_width)
@@ -112,6 +115,14 @@ class TeamEmitter(GridEmitter):
             starts = [self._plus(first, constant(I64, n * step)) for n in range(straight)]
             self._rest_at(plain, values, works, starts)
             return
+        if in_lanes and len(m.rest) == 1 and typical(m.rest[0].extent) >= UNROLLED * step:
+            last = b.binary("sub", count, constant(I64, (UNROLLED - 1) * step))
+            stride = constant(I64, UNROLLED * step)
+            with b.loop(first, last, stride, [first]) as loop:
+                starts = [self._plus(loop.index, constant(I64, n * step)) for n in range(UNROLLED)]
+                self._rest_at(plain, values, works, starts)
+                loop.next = [self._plus(loop.index, stride)]
+            (first,) = loop.results
         with b.loop(first, count, constant(I64, step)) as loop:
             self._rest_at(plain, values, works, [loop.index])
 
@@ -131,6 +142,7 @@ class TeamEmitter(GridEmitter):
             places = self._places(starts[0])
             scope = self._in_lanes(item, places)
         whole = [w for w in works if set(m.form.variables) == set(w.variables)]
+        self.rows.recall(scope)
         self._prepare(scope, whole)
         self._perform(scope, whole)
         others = [work for work in works if work not in whole]
@@ -183,12 +195,14 @@ class TeamComputation(GridComputation):
 
     def _reduce_online(self, scope: Scope, most: Reduce, total: Reduce) -> None:
         b, width, (lane,) = self._b, self._map.width, most.variables
+        rows = self._emitter.rows
         self.ready(scope, [most.body])
         step = self._map.team * width
 
         def take(index: Value, state: Sequence[Value], vectors: int) -> list[Value]:
             starts = [b.binary("add", index, constant(I64, n * step)) for n in range(vectors)]
             inner = scope.spread(lane, width, starts)
+            rows.keep(inner)
             self.ready(inner, [most.body])
             elements = [copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.copies]
             return online.taken(b, state, elements)
