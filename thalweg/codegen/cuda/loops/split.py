@@ -29,7 +29,7 @@ _MAX_ELEMENTS = 1 << 15  # that a block reduces in less time than a second launc
 _MIN_TERMS = 64  # of a part
 _MAX_PARTS = 512
 COLUMN_BLOCKS = 2  # of sums of columns that a multiprocessor has at once
-_COMBINING_TEAM, _COMBINING_SIDE = 64, 8  # of the second launch: its loads are under way together
+_COMBINING_TEAM, _COMBINING_THREADS = 64, 512  # of the second launch: all its loads at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,21 +90,22 @@ def split_of(mapping: Mapping) -> Split | None:
 
 
 def _even_parts(mapping: Mapping, terms: int, most: int) -> int:
-    """A number of parts, near the most there may be, with which the threads of columns have few
-    terms left after those that they take several at a time."""
+    """A number of parts, near the most there may be, with which the threads of columns have as few
+    rounds of terms that they take together as can be."""
     if mapping.kind == "row":
         return most
 
     def rounds(parts: int) -> int:
         sharing = parts * mapping.team
-        whole = terms // sharing // UNROLLED if terms >= MIN_UNROLLED * sharing else 0
-        return whole + -(-terms // sharing) - whole * UNROLLED
+        each = -(-terms // sharing)
+        return -(-each // UNROLLED) if terms >= MIN_UNROLLED * sharing else each
 
     return min(range(most, most // 2, -1), key=rounds, default=most)
 
 
 def combining(mapping: Mapping, split: Split) -> Mapping:
     """The mapping of the second launch."""
-    if mapping.kind == "row" or split.parts < _COMBINING_TEAM:
+    if mapping.kind == "row":
         return mapping
-    return replace(mapping, width=1, team=_COMBINING_TEAM, side=_COMBINING_SIDE)
+    team = min(1 << (split.parts - 1).bit_length(), _COMBINING_TEAM)
+    return replace(mapping, width=1, team=team, side=_COMBINING_THREADS // team)

@@ -272,7 +272,7 @@ class TeamComputation(GridComputation):
             return take(first, start)
         count = emitter.count(variables)
         if copies == 1:
-            return self._strided(group, (first, count, step), start, take)
+            return self._strided(group, (first, count, step), start, take, width)
         with b.loop(first, count, constant(I64, copies * step), flat(start)) as loop:
             loop.next = flat(take(loop.index, like(start, loop.carried)))
         return like(start, loop.results)
@@ -294,15 +294,31 @@ class TeamComputation(GridComputation):
         span: tuple[Value, Value, int],
         start: Slots,
         take: Callable[[Value, Slots], Slots],
+        width: int = 1,
     ) -> Slots:
         """The states after every so many elements of a span (first, end, step): several at once
-        where there are many, so that their loads are under way together, then one by one."""
+        where there are many, so that their loads are under way together, and those that are left
+        with loads of the last ones, `width` of them, in place of what is beyond."""
         b, (first, end, step) = self._b, span
-        if _is_long(group[0], MIN_UNROLLED * step):
-            first, start = self._several(group, (first, end, step), start, take)
-        with b.loop(first, end, constant(I64, step), flat(start)) as loop:
-            loop.next = flat(take(loop.index, like(start, loop.carried)))
-        return like(start, loop.results)
+        if not _is_long(group[0], MIN_UNROLLED * step):
+            with b.loop(first, end, constant(I64, step), flat(start)) as loop:
+                loop.next = flat(take(loop.index, like(start, loop.carried)))
+            return like(start, loop.results)
+        first, start = self._several(group, (first, end, step), start, take)
+        last = b.binary("sub", end, constant(I64, width))
+
+        def left() -> list[Value]:
+            slots = start
+            for number in range(UNROLLED - 1):
+                index = b.binary("add", first, constant(I64, number * step))
+                inside = b.compare("slt", index, end)
+                taken = flat(take(b.select(inside, index, last), slots))
+                pairs = zip(taken, flat(slots), strict=True)
+                slots = like(start, [_where(b, inside, new, old) for new, old in pairs])
+            return flat(slots)
+
+        is_left = b.compare("slt", first, end)
+        return like(start, b.choose_all(is_left, left, lambda: flat(start)))
 
     def _several(
         self,
@@ -432,6 +448,11 @@ class TeamComputation(GridComputation):
         place = b.binary("add", b.binary("add", row, item), constant(I64, lane))
         place = b.binary("add", place, constant(I64, split.row(expr, number)))
         return b.element(phase.scratch, "i64", place)
+
+
+def _where(b: Builder, condition: Value, chosen: Value, otherwise: Value) -> Value:
+    """One of two values, in all lanes."""
+    return b.select(b.splat(condition, chosen.type.lanes), chosen, otherwise)
 
 
 def _is_long(expr: Reduce, terms: int) -> bool:
