@@ -94,3 +94,41 @@ def test_products_and_sums_of_narrow_floats_are_one_instruction() -> None:
         value = Call("add", (Call("mul", (x, x)), x))
         made = Loops((a, b), (i,), (Store(b, (i,), at, value),))
         assert ("fma.rn.f32" in assemble(made)) is is_one
+
+
+def rounded_kernel(function: str, keeps_all: bool) -> Loops:
+    """A function of float32 numbers that bfloat16 numbers are, rounded to one; and perhaps stored
+    with all its bits as well."""
+    i = Variable(1 << 16, "i")
+    at = affine(Index(i))
+    x, out = Argument(0, BFLOAT16, 1 << 16), Argument(1, BFLOAT16, 1 << 16, True)
+    whole = Argument(2, np.dtype(np.float32), 1 << 16, True)
+    wide = Cast(Load(x, at), np.float32)
+    value = Call(function, (wide, wide) if FUNCTIONS[function].numpy.nin == 2 else (wide,))
+    scaled = Call("add", (Call("mul", (value, wide)), wide))
+    stores = [Store(out, (i,), at, Cast(scaled, BFLOAT16))]
+    stores += [Store(whole, (i,), at, scaled)] if keeps_all else []
+    return Loops((x, out, whole), (i,), tuple(stores))
+
+
+@pytest.mark.parametrize(("function", "instruction"), [("exp", "ex2.approx.f32"),
+                                                       ("sqrt", "sqrt.approx.f32"),
+                                                       ("div", "div.full.f32")])  # fmt: skip
+def test_float32_numbers_that_end_as_narrow_ones(function: str, instruction: str) -> None:
+    """Rounding hides the error of an instruction there, unless something else sees it."""
+    hidden, seen = (assemble(rounded_kernel(function, keeps)) for keeps in (False, True))
+    assert instruction in hidden
+    assert "fma.rn.f32" in hidden
+    assert instruction not in seen
+    x = every(BFLOAT16)
+    found = [x, np.zeros_like(x), np.zeros(x.size, np.float32)]
+    run(rounded_kernel(function, False), found, aligned=True)
+    wide = x.astype(np.float64)
+    inputs = (wide, wide) if FUNCTIONS[function].numpy.nin == 2 else (wide,)
+    wanted = FUNCTIONS[function].numpy(*inputs) * wide + wide
+    usual = np.isfinite(wanted) & (np.abs(wide) < 80)
+    assert error(found[1][usual], wanted[usual].astype(np.longdouble)) < 0.65
+
+
+def test_tanh_keeps_its_bits_where_a_sum_may_cancel() -> None:
+    assert "tanh.approx.f32" not in assemble(rounded_kernel("tanh", False))

@@ -44,6 +44,7 @@ class GridModule(Module):
         recent = real and target.capability >= _AMPERE
         super().__init__(real, real, recent, recent, saturates=True)
         self.contracts, self.approximations = True, approximations(target)
+        self.packs_words = True
         self.checks_alignment = target.is_emulated
         self.target = target
         self.min_blocks = 0  # that a multiprocessor is to have room for; 0: as many as there are

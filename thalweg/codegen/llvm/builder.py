@@ -144,12 +144,14 @@ class Module:
     it multiplies and adds in one instruction; elsewhere LLVM would call a library. `nan_extremes`
     says whether it has a maximum and a minimum that are NaN if either number is, `saturates`
     whether a float that is no integer of a type becomes the nearest one: x86 gives the least.
-    `contracts` lets products and sums that allow it become one instruction; `approximations` are
-    its instructions that come close to a function (`Register.approximated`). One that
-    `checks_alignment` stops where an address is not as aligned as an access claims.
+    One that `packs_words` has two neighbours of 16 bits in one register. `contracts` lets products
+    and sums that allow it become one instruction; `approximations` are its instructions that come
+    close to a function (`Register.approximated`). One that `checks_alignment` stops where an
+    address is not as aligned as an access claims.
     """
 
     contracts = False
+    packs_words = False
     checks_alignment = False
     approximations: Mapping[str, Callable[..., Value]] = MappingProxyType({})
 

@@ -8,8 +8,8 @@ computed before the loop. A `Scope` is the lane scopes that are unrolled side by
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Any, cast
@@ -22,6 +22,7 @@ from thalweg.codegen.math.conversion import converted, from_memory, storage_type
 from thalweg.codegen.math.elements import Evaluator, sensitivity
 from thalweg.ir.dynamic import Dynamic, is_static
 from thalweg.ir.expr import (
+    COMPARISONS,
     Call,
     Cast,
     Const,
@@ -34,7 +35,7 @@ from thalweg.ir.expr import (
     Variable,
     Word,
 )
-from thalweg.ir.functions.dtypes import BOOL
+from thalweg.ir.functions.dtypes import BOOL, Dtype
 from thalweg.ir.index import Affine, Term, term_expression
 from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import Fold, free_variables, postorder
@@ -44,6 +45,7 @@ _NARROW = 1 << 31
 _FORKING_LOADS = 3  # that a selection has, of which all lanes take one
 _MAX_FORKS = 16  # inside one another
 _INT64: Any = np.dtype(np.int64)
+_INT32: Any = np.dtype(np.int32)
 
 
 @dataclass(eq=False)
@@ -58,6 +60,9 @@ class Frame:
     reduce: Callable[[LaneScope, Reduce, Value | None], Value]
     is_aligned: bool = False  # buffers begin at multiples of any vector
     is_threaded: bool = False  # lanes are of one thread, whose masks are branches
+    hidden: Mapping[Expr, Dtype] = field(
+        default_factory=dict[Expr, Dtype]
+    )  # calls, rounded to these
 
     @cached_property
     def sensitive(self) -> Fold[bool]:
@@ -118,6 +123,17 @@ class LaneScope(Evaluator):
         self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
         self._forked = 0  # sides of selections that this code is inside of
+
+    def _loop_of(self, expr: Call) -> tuple[Dtype, ...]:
+        """A GPU compares numbers of 64 bits by two instructions."""
+        is_wide = expr.function in COMPARISONS and expr.loop[0] == _INT64
+        if self.frame.is_threaded and is_wide and all(map(_is_narrow, expr.arguments)):
+            return _INT32, _INT32, BOOL
+        return expr.loop
+
+    def _exactness(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+        rounded = self.frame.hidden.get(expr)
+        return dtypes if rounded is None else (rounded,) * len(dtypes)
 
     # What is known
 
@@ -465,6 +481,19 @@ def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
 def _count_loads(root: Expr, most: int) -> int:
     """How many loads there are in an expression, counted up to a number."""
     return len(list(islice((part for part in postorder([root]) if isinstance(part, Load)), most)))
+
+
+def _is_narrow(expr: Expr) -> bool:
+    """Whether an integer is known to have 32 bits."""
+    match expr:
+        case Index(variable=variable):
+            return not isinstance(variable.extent, Dynamic) and variable.extent < _NARROW
+        case Cast(value=inner) if expr.dtype == _INT64:
+            return inner.dtype.kind in "iu" and _is_narrow(inner)
+        case Const(value=value):
+            return -_NARROW <= int(value) < _NARROW
+        case _:
+            return expr.dtype == _INT32
 
 
 def _unless(variable: Variable | None, bound: dict[Variable, Value]) -> Variable | None:

@@ -133,8 +133,11 @@ class WorkEmitter:
             if copy.tail is not None:
                 mask = self._b.binary("and", mask, copy.tail)
         place = copy.place(store.buffer, store.offset, mask)
-        value = copy.value_as(store.value, store.buffer.dtype, mask)
-        return place, value, mask
+        return place, self._stored(copy, store, mask), mask
+
+    def _stored(self, copy: LaneScope, store: Store, mask: Value | None) -> Value:
+        """What is stored, in a register."""
+        return copy.value_as(store.value, store.buffer.dtype, mask)
 
     def _store(
         self, store: Store, copy: LaneScope, place: Address, value: Value, mask: Value | None

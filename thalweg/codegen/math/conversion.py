@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.llvm.builder import Builder, Type, Value, constant
+from thalweg.codegen.llvm.builder import I32, Builder, Type, Value, constant
 from thalweg.codegen.llvm.register import LlvmRegister
 from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
 from thalweg.platform.caches import memoized
@@ -21,6 +21,8 @@ _HALF = FloatFormat(5, 10)  # what LLVM calls half, and processors convert
 _BFLOAT = FloatFormat(8, 7)
 _FLOAT = FloatFormat(8, 23)
 _INFINITY, _NAN = _FLOAT.overflow, _FLOAT.nan
+_HIGH_HALF = -(1 << 16)  # of a word
+_LOADED_WORDS = 8  # elements that LLVM loads in whole words, and fewer one by one
 
 
 def _register_scalar(row: Traits) -> str:
@@ -86,6 +88,8 @@ def _narrow_format(dtype: Dtype) -> FloatFormat | None:
 def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
     """The float32 of a code: its exponent is given another bias; that of denormals is subtracted"""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
+    if form == _BFLOAT and code.builder.module.packs_words and not code.type.lanes % _LOADED_WORDS:
+        return _widened_pairs(code)
     if not rebias:
         return (code.convert("zext", "i32") << shift).floats()
     if code.builder.module.native_fp16 and form.exponent_bits == _HALF.exponent_bits:
@@ -100,6 +104,18 @@ def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
     special = (magnitude > form.overflow << shift).choose(magnitude.like(_NAN), _INFINITY)
     value = finite.where(magnitude < form.overflow << shift, special if form.has_infinity else _NAN)
     return (value | ((wide & _sign(form)) << (shift + 8 - form.exponent_bits))).floats()
+
+
+def _widened_pairs(code: LlvmRegister) -> LlvmRegister:
+    """The float32 of bfloat16 codes, two of which are a register of a GPU: an instruction each."""
+    b, count = code.builder, code.type.lanes // 2
+    words = b.emit(I32.of(count), f"bitcast {code.value} to {I32.of(count)}")
+    made = Value(I32.of(2 * count), "poison")
+    for number in range(count):
+        pair = LlvmRegister(b, words if count == 1 else b.extract(words, number))
+        for lane, half in enumerate((pair << 16, pair & _HIGH_HALF), 2 * number):
+            made = b.emit(made.type, f"insertelement {made}, {half.value}, i64 {lane}")
+    return LlvmRegister(b, made).floats()
 
 
 def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:

@@ -223,14 +223,23 @@ class Evaluator:
                 return self._leaf(expr, mask)
 
     def _called(self, expr: Call, mask: Value | None) -> Value:
-        parts, dtypes = expr.arguments, expr.loop
+        parts, dtypes = expr.arguments, self._loop_of(expr)
         values = self._level([self._as(p, d, mask) for p, d in zip(parts, dtypes, strict=False)])
         row = FUNCTIONS[expr.function]
         if row.emit is None:
             raise Unsupported(f"code of {expr.function}")
         fault = None if self._fault is None else partial(self._report, self._fault, mask)
-        result = row.written(Site(dtypes, fault), *(LlvmRegister(self.builder, v) for v in values))
+        site = Site(self._exactness(expr, dtypes), fault)
+        result = row.written(site, *(LlvmRegister(self.builder, v) for v in values))
         return cast("LlvmRegister", result).value
+
+    def _loop_of(self, expr: Call) -> tuple[Dtype, ...]:
+        """The dtypes that a call is computed in."""
+        return expr.loop
+
+    def _exactness(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+        """The dtypes of a call, as far as its exactness goes."""
+        return dtypes
 
     def _report(self, fault: Fault, mask: Value | None, condition: Register) -> None:
         """Report a condition that holds in some lane that counts."""

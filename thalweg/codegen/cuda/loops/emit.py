@@ -10,10 +10,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
+
 from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.cuda.loops.atomics import combine_atomically
+from thalweg.codegen.cuda.loops.hidden import hidden_calls
 from thalweg.codegen.cuda.loops.mapping import Mapping, divisor
+from thalweg.codegen.cuda.loops.online import sums_of_powers
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
 from thalweg.codegen.loops.compute import Computation, Nest, Span
 from thalweg.codegen.loops.facts import extent_of
@@ -21,9 +25,10 @@ from thalweg.codegen.loops.lanes import Slots
 from thalweg.codegen.loops.plan import Plan, is_long
 from thalweg.codegen.loops.scope import Address, LaneScope, Scope, Spill
 from thalweg.codegen.loops.works import WorkEmitter
-from thalweg.ir.expr import Expr, Reduce, Variable
+from thalweg.ir.expr import Cast, Expr, Reduce, Variable
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.rewrite import postorder
+from thalweg.platform.dtype_traits import is_narrow_float
 
 _NARROW = 1 << 31
 _MAX_UNROLLED = 27  # iterations: a window of 3x3x3
@@ -73,6 +78,7 @@ class GridEmitter(WorkEmitter):
         self.mapping, self._grid = mapping, Grid.of(builder)
         super().__init__(_plan(mapping), builder, pointers, words, fault)
         self._frame.is_aligned, self._frame.is_threaded = is_aligned, True
+        self._frame.hidden = hidden_calls(mapping.form, set(sums_of_powers(mapping).values()))
         self._builder = builder
 
     def write(self) -> None:
@@ -91,6 +97,17 @@ class GridEmitter(WorkEmitter):
             code = constant(I64, fault)
             kind = 'syncscope("device") monotonic, align 8'
             self._b.emit(I64, f"atomicrmw umax {self._fault_word}, {code} {kind}")
+
+    def _stored(self, copy: LaneScope, store: Store, mask: Value | None) -> Value:
+        """A float32 number that is stored as a narrow float is rounded on its way to memory."""
+        match store.value:
+            case Cast(value=inner, dtype=dtype) if dtype == store.buffer.dtype:
+                is_rounded = is_narrow_float(dtype) and inner.dtype == np.dtype(np.float32)
+                if is_rounded and store.combine == "set":
+                    return copy.value(inner, mask)
+            case _:
+                pass
+        return super()._stored(copy, store, mask)
 
     def _store(
         self, store: Store, copy: LaneScope, place: Address, value: Value, mask: Value | None
