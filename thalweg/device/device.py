@@ -33,6 +33,7 @@ class DeviceProgram(ABC):
     output_shapes: Sequence[tuple[int, ...]]
     holds_gil: bool  # a call is shorter than the interpreter's switch interval
     work: float  # the estimated number of vector instructions of a call
+    gives_host_values: bool = False  # whatever it computes, and not buffers of the device
 
     @abstractmethod
     def __call__(

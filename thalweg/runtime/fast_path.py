@@ -95,12 +95,11 @@ class DeviceFastPath(FastPath):
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
     ) -> list[Any] | None:
         program = self._programs.get(tuple([array.shape for array in arrays]))
-        results = None if program is None else program(context, arrays, cells)
-        if results is None:
+        if program is None or (results := program(context, arrays, cells)) is None:
             return None
         if not self.is_whole:
             results = [results[place] for place in self._fetches]
-        return _downloaded(results)
+        return results if program.gives_host_values else _downloaded(results)
 
     def _bound(self, program: DeviceProgram) -> BoundProgram:
         run = super()._bound(program)
@@ -112,6 +111,7 @@ class DeviceFastPath(FastPath):
         return fetch
 
 
+_ARRAY = np.ndarray
 _HOST_VALUES = np.ndarray, np.generic  # asked for first: an abstract class takes longer to answer
 
 
@@ -160,7 +160,7 @@ class CachedStep:
     ) -> None:
         """Without a cancellation, which stops all runs for good, there is no fast path."""
         self._plan, self._execute = plan, execute
-        self._feeds = [(tensor, _array_dtype(tensor)) for tensor in step.feeds]
+        self._feeds = [(n, tensor, _array_dtype(tensor)) for n, tensor in enumerate(step.feeds)]
         self.feed_count = len(step.feeds)
         self._objects, self._version = resources.objects, -1
         self._cells: list[VariableCell] = []
@@ -185,16 +185,16 @@ class CachedStep:
         return results
 
     def _run_plan(self, values: Sequence[Any]) -> list[Any]:
-        pairs = zip(self._feeds, values, strict=True)
-        return self._execute(
-            self._plan, [feed_value(tensor, value) for (tensor, _), value in pairs]
-        )
+        given = [feed_value(tensor, values[place]) for place, tensor, _ in self._feeds]
+        return self._execute(self._plan, given)
 
     def _arrays(self, values: Sequence[Any], path: FastPath) -> list[Any]:
         """The region's inputs, as arrays."""
         arrays = [
-            value if type(value) is np.ndarray and value.dtype is feed[1] else _array(value, *feed)
-            for value, feed in zip(values, self._feeds, strict=True)
+            value
+            if type(value := values[place]) is _ARRAY and value.dtype is dtype
+            else _array(value, tensor, dtype)
+            for place, tensor, dtype in self._feeds
         ]
         return arrays if self._takes_all else [arrays[place] for place in path.inputs]
 

@@ -23,7 +23,7 @@ from thalweg.device.cuda.graph_template import MAX_SMALL_OUTPUT, GraphTemplate
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.cuda.pinned import Pinned
-from thalweg.device.program_template import STREAM_BYTES
+from thalweg.device.program_template import STREAM_BYTES, Output
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -41,6 +41,12 @@ class Staged(NamedTuple):
 
     address: int
     host: Array | None
+
+
+def is_small(output: Output) -> bool:
+    """Whether a result comes back to the host with the fault word."""
+    size = np.dtype(output.dtype).itemsize * math.prod(output.shape)
+    return output.reference < 0 and size <= MAX_SMALL_OUTPUT
 
 
 class Timed(NamedTuple):
@@ -81,6 +87,13 @@ class Invocation:
             if staged is not None:
                 self.bind(targets, staged.address)
         self.input_addresses = [staged.address for staged in self.inputs]
+        #: For each input its number, its place among the values, and the memory it is staged in.
+        self.places = [
+            (number, place, staged.address, staged.host)
+            for number, ((place, _), staged) in enumerate(
+                zip(template.inputs, self.inputs, strict=True)
+            )
+        ]
         for (_, targets), staged in zip(template.inputs, self.inputs, strict=True):
             self.bind(targets, staged.address)
         self.stream = memory.context.stream()
@@ -152,14 +165,14 @@ class Invocation:
     def _plan_results(self, start: int) -> tuple[int, list[tuple[int, int, Any, Any]]]:
         """Where the small results lie: (start or -1, start, shape, dtype) of each output."""
         found: list[tuple[int, int, Any, Any]] = []
-        for _, shape, dtype, reference, _ in self._template.outputs:
+        for output in self._template.outputs:
+            _, shape, dtype, reference, _ = output
             kind = None if reference >= 0 else np.dtype(dtype)
-            size = 0 if kind is None else kind.itemsize * math.prod(shape)
-            if kind is None or size > MAX_SMALL_OUTPUT:
+            if kind is None or not is_small(output):
                 found.append((-1, 0, shape, kind))
                 continue
             found.append((start, start, shape, kind))
-            start += rounded(size, _FAULT_BYTES)
+            start += rounded(kind.itemsize * math.prod(shape), _FAULT_BYTES)
         return start, found
 
     def _staged(self, place: int, shape: Any, dtype: Any, is_small: bool) -> Staged:

@@ -484,8 +484,7 @@ class LibcudaGraph(Graph):
     def launch(self, stream: int) -> None:
         assert self._start is not None  # it is finished
         self._context.enter()
-        code = self._start(stream)
-        if code:
+        if code := self._start(stream):
             raise self._context.failure(code, "cuGraphLaunch", _described(code))
 
     def close(self) -> None:

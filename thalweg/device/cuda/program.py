@@ -22,7 +22,7 @@ from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.cuda.compiled_kernel import GpuKernel
 from thalweg.device.cuda.graph_template import GraphTemplate
-from thalweg.device.cuda.invocation import Invocation, Timed
+from thalweg.device.cuda.invocation import Invocation, Timed, is_small
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.listing import CudaCall, CudaListing
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
@@ -83,6 +83,7 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         self._constants: list[DeviceBuffer] | None = None
         references = [output.reference for output in template.outputs]
         self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
+        self.gives_host_values = all(map(is_small, template.outputs))
         self._idle: deque[Invocation] = deque()
         self._is_repeated = False  # it ran, and may be taken to run again and again
         shared.programs.add(self)
@@ -180,10 +181,12 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         values: Sequence[Any],
         cells: Sequence[VariableCell],
     ) -> list[Any] | None:
-        self._bind_inputs(invocation, values)
+        if self.inputs:
+            self._bind_inputs(invocation, values)
         results: list[Any] = [None] * len(self.outputs)
-        for number, reference in self._returned_cells:
-            results[number] = cells[reference]
+        if self._returned_cells:
+            for number, reference in self._returned_cells:
+                results[number] = cells[reference]
         if invocation.large_results:
             self._bind_outputs(invocation, results)
         if self.streams:
@@ -202,11 +205,12 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
 
     def _launch(self, invocation: Invocation, context: Any) -> None:
         """Run the graphs one after the other; between two of them a step may be stopped."""
-        driver, stream = self._driver, invocation.stream
+        driver, stream, (first, *others) = self._driver, invocation.stream, invocation.graphs
         try:
-            for number, graph in enumerate(invocation.graphs):
-                if number:
-                    context.cancellation.check()
+            first.launch(stream)
+            driver.wait(stream)
+            for graph in others:
+                context.cancellation.check()
                 graph.launch(stream)
                 driver.wait(stream)
         except BaseException:
@@ -215,8 +219,9 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
             raise
 
     def _bind_inputs(self, invocation: Invocation, values: Sequence[Any]) -> None:
-        for number, (place, targets) in enumerate(self.inputs):
-            value, (address, host) = values[place], invocation.inputs[number]
+        addresses = invocation.input_addresses
+        for number, place, address, host in invocation.places:
+            value = values[place]
             if type(value) is np.ndarray or not isinstance(value, Buffer):
                 if host is not None:
                     host[...] = value
@@ -229,9 +234,9 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
                 host[...] = value.lease()
             else:
                 self._upload(address, value.lease(), number)
-            if address != invocation.input_addresses[number]:
-                invocation.input_addresses[number] = address
-                invocation.bind(targets, address)
+            if address != addresses[number]:
+                addresses[number] = address
+                invocation.bind(self.inputs[number][1], address)
 
     def _upload(self, address: int, value: Any, number: int) -> None:
         """Put a large array of the host where the kernels read it."""
