@@ -83,6 +83,7 @@ class Invocation:
         self.words += template.words
         self._launch_of = self._launches_of_words()
         self._changed: set[int] = set()  # launches whose parameters have changed
+        self.is_ready = False  # its graphs have the words as they are
         for (targets, *_), staged in zip(template.outputs, self.outputs, strict=True):
             if staged is not None:
                 self.bind(targets, staged.address)
@@ -101,7 +102,6 @@ class Invocation:
         self.timed: list[Timed] = []
         self._is_timed = is_timed
         self.is_serial = is_timed  # each launch comes after the one before
-        self._was_serial = is_timed
         maps = [kernels[launch.kernel].tensor_maps for launch in template.launches]
         self._maps = np.zeros(BYTES * (sum(map(len, maps)) + 1), np.uint8)
         pairs = enumerate(self.outputs)
@@ -209,24 +209,30 @@ class Invocation:
             if self.words[word] != address + shift:
                 self.words[word] = address + shift
                 self._changed.add(int(self._launch_of[word]))
+                self.is_ready = False
 
     # Graphs
 
+    def serialize(self) -> None:
+        """Have each launch come after the one before, from now on."""
+        if not self.is_serial:
+            self.is_serial, self.is_ready = True, False
+            self._close_graphs()
+
     def prepare(self) -> None:
-        """Have graphs with the words as they are: made on the first call, updated on others."""
-        if not self.graphs or self.is_serial is not self._was_serial:
+        """Have graphs with the words as they are: made on the first call, updated on others. One
+        that `is_ready` has them."""
+        if not self.graphs:
             self._build()
         for number in self._changed:
             for entry in range(len(self._template.launches[number].shapes)):
                 graph, node = self._nodes[number, entry]
                 graph.update(node, self._kernel_node(number, entry))
-        if self._changed:
-            self._changed.clear()
+        self._changed.clear()
+        self.is_ready = True
 
     def _build(self) -> None:
-        self._close_graphs()
         self._changed.clear()
-        self._was_serial = self.is_serial
         launches, starts = self._template.launches, self._template.graphs
         ends = [*starts[1:], len(launches)]
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):

@@ -184,15 +184,15 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         if self.inputs:
             self._bind_inputs(invocation, values)
         results: list[Any] = [None] * len(self.outputs)
-        if self._returned_cells:
-            for number, reference in self._returned_cells:
-                results[number] = cells[reference]
+        for number, reference in self._returned_cells:
+            results[number] = cells[reference]
         if invocation.large_results:
             self._bind_outputs(invocation, results)
         if self.streams:
             for row, (node, known) in enumerate(self.streams):
                 invocation.streams[row] = node.op.stream(context.at(node), *known)
-        invocation.prepare()
+        if not invocation.is_ready:
+            invocation.prepare()
         self._launch(invocation, context)
         if invocation.held:
             invocation.held.clear()
@@ -205,14 +205,15 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
 
     def _launch(self, invocation: Invocation, context: Any) -> None:
         """Run the graphs one after the other; between two of them a step may be stopped."""
-        driver, stream, (first, *others) = self._driver, invocation.stream, invocation.graphs
+        driver, stream, graphs = self._driver, invocation.stream, invocation.graphs
         try:
-            first.launch(stream)
+            graphs[0].launch(stream)
             driver.wait(stream)
-            for graph in others:
-                context.cancellation.check()
-                graph.launch(stream)
-                driver.wait(stream)
+            if len(graphs) > 1:
+                for graph in graphs[1:]:
+                    context.cancellation.check()
+                    graph.launch(stream)
+                    driver.wait(stream)
         except BaseException:
             if driver.lost is None:
                 driver.wait(stream)  # what runs may use memory that is about to be freed
@@ -272,7 +273,8 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         if not super()._borrow(invocation, cells, borrowed, first):
             return False
         invocation.borrowed = () if first else list(borrowed)
-        invocation.is_serial |= len(set(map(id, cells))) < len(cells)  # one has two names
+        if len(set(map(id, cells))) < len(cells):  # one has two names
+            invocation.serialize()
         return True
 
     def _is_here(self, buffer: Buffer) -> bool:
