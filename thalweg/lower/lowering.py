@@ -62,6 +62,6 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("concat_in_place", concat_in_place(nests, pieces, target))
     nests = verified("in_pieces", in_pieces(nests, target))
     nests = verified("tile_windows", tile_windows(nests, target))
-    launches, checked = bufferize(nests, in_place(nests, pieces))
+    launches, checked = bufferize(nests, in_place(nests, pieces, target))
     verify_launches(launches)
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, unfused)

@@ -18,12 +18,19 @@ from tests.lower.programs import lowered, native
 from tests.random_graphs import examples
 from tests.random_graphs.generator import SeededGenerator
 from tests.random_graphs.layers import COMPILED
+from thalweg.codegen.cuda.target import emulated
 from thalweg.codegen.machine import host
 from thalweg.device.local import local_devices
+from thalweg.ir.expr import Load, Reduce, constant
+from thalweg.ir.index import row_major
+from thalweg.ir.kernel import Store
+from thalweg.ir.loop import Variable
+from thalweg.ir.target import Target
 from thalweg.lower.lowering import Lowered, lower
-from thalweg.lower.memory.arena import Arena, Request, arrange, by_size, rounded
+from thalweg.lower.memory.arena import Arena, Request, arrange, by_size, in_place, rounded
 from thalweg.lower.memory.barriers import SHARED, BarrierPlan, is_small
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
+from thalweg.lower.nests.loop_nest import LoopNest
 from thalweg.lower.specialise import NotCompiled
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Step, plan
@@ -211,3 +218,38 @@ def test_results_and_feeds_are_no_part_of_the_arena(graph: Any) -> None:
     x = tf.placeholder(tf.float32, [100])
     step = native(tf.exp(x), x * 2)
     assert step.arena.size == 0 and not step.arena.offsets
+
+
+def rows_written(rows: tuple[int, ...], length: int) -> tuple[list[LoopNest], Buffer, Buffer]:
+    """A nest that makes rows, and one that divides each by its sum and is the last to read them."""
+    size = math.prod(rows) * length
+    made, after = (Buffer.temporary(np.dtype(np.float32), size, None) for _ in range(2))
+    outer, along, summed = (
+        tuple(map(Variable.fresh, rows)),
+        *map(Variable.fresh, (length, length)),
+    )
+    place, inside = (row_major((*outer, v)) for v in (along, summed))
+    ones = Store(made, (*outer, along), place, constant(np.float32(1)))
+    total = Reduce("sum", (summed,), Load(made, inside))
+    shares = Store(after, (*outer, along), place, Load(made, place) / total)
+    both = [LoopNest.of((*outer, along), (store,), ()) for store in (ones, shares)]
+    return both, made, after
+
+
+@pytest.mark.parametrize(("length", "reuses"), [(1 << 15, True), (1 << 12, False), (60_000, False)])
+def test_long_rows_that_a_target_keeps_are_written_in_place(length: int, reuses: bool) -> None:
+    """Shorter ones stay in registers, where kernels that only read them are faster."""
+    nests, made, after = rows_written((3,), length)
+    assert in_place(nests, Pieces(), emulated()) == ({after: made} if reuses else {})
+    assert in_place(nests, Pieces(), Target(name="a processor")) == {}
+
+
+def test_a_reduction_to_one_number_writes_no_rows() -> None:
+    """It may read another number for the last time, whose memory is as large as its own."""
+    first, second, numbers = (Buffer.temporary(np.dtype(np.float32), n, None) for n in (1, 1, 50))
+    along = Variable.fresh(50)
+    element = Load(numbers, row_major((along,))) * Load(first, row_major(()))
+    stores = [Store(first, (), row_major(()), constant(np.float32(2)))]
+    stores.append(Store(second, (), row_major(()), Reduce("sum", (along,), element)))
+    nests = [LoopNest.of((), (store,), ()) for store in stores]
+    assert in_place(nests, Pieces(), emulated()) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import thalweg as tf
 from tests.codegen.cuda.sessions import Machine, emulated_kernels, run
 from tests.codegen.oracle import close
 from tests.ops.harness import on_reference_kernels
+from thalweg.codegen.cuda.kernel import emit
+from thalweg.codegen.cuda.target import emulated
 from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.kernel import Loops
 
@@ -59,3 +62,21 @@ def test_a_loss_between_sums_and_gradient_is_found_with_them() -> None:
     (kernel,) = readers(machine, 3 * 16640)
     assert kernel.every(Reduce)
     assert len(kernel.stores) == 2
+
+
+def test_a_gradient_takes_the_place_of_long_rows() -> None:
+    """The logit of each label, which the loss wants, is read before its place is written."""
+    with tf.Graph().as_default():
+        x, w = tf.placeholder(tf.float32, [3, 4]), tf.placeholder(tf.float32, [4, 16640])
+        labels = tf.placeholder(tf.int32, [3])
+        logits = tf.matmul(x, w)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        fetches = [losses, tf.gradients(losses, [w])[0]]
+        feeds = {x: R.standard_normal([3, 4]), w: R.standard_normal([4, 16640])}
+        machine = held(fetches, feeds | {labels: np.array([16639, 0, 700])})
+    (kernel,) = [k for k in readers(machine, 3 * 16640) if k.every(Reduce)]
+    written = {store.buffer for store in kernel.stores}
+    assert any(load.buffer in written for load in kernel.every(Load))
+    emitted = emit(kernel, emulated()).text
+    barriers = len(re.findall("call void @grid.barrier", emitted))
+    assert barriers == 5  # two for each reduction, and one before any logit is overwritten

@@ -26,12 +26,12 @@ from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.blocks import Totals
 from thalweg.codegen.loops.compute import Computation, bodies_of, split_states, start_states
-from thalweg.codegen.loops.facts import extent_of
+from thalweg.codegen.loops.facts import extent_of, outside_reductions
 from thalweg.codegen.loops.lanes import Slots, flat, like
 from thalweg.codegen.loops.plan import Plan
 from thalweg.codegen.loops.scope import Frame, Scope
 from thalweg.codegen.math.reductions import accumulator_of
-from thalweg.ir.expr import Reduce, Variable
+from thalweg.ir.expr import Load, Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
 _MIN_CHAINS = 8  # of additions that wait for each other, side by side
@@ -93,8 +93,14 @@ class TeamEmitter(GridEmitter):
             with b.when(b.compare("eq", self.member, constant(I64, 0))):
                 self._perform(self.item.bind({}), whole)
                 self._partial(self.item, plain, values, [w for w in own if w not in whole])
+            if _overwrites(shared, own):
+                self._team_barrier()
             if shared:
                 self._rest(plain, values, shared)
+
+    def _team_barrier(self) -> None:
+        """Wait until all threads of the team are here: of a block, or some of a warp."""
+        self._grid.barrier() if self.mapping.side == 1 else self._grid.warp_barrier()
 
     def part(self) -> Value:
         """Which part of split reductions a block has."""
@@ -448,6 +454,14 @@ class TeamComputation(GridComputation):
         place = b.binary("add", b.binary("add", row, item), constant(I64, lane))
         place = b.binary("add", place, constant(I64, split.row(expr, number)))
         return b.element(phase.scratch, "i64", place)
+
+
+def _overwrites(later: Sequence[Check | Store], works: Sequence[Check | Store]) -> bool:
+    """Whether works that come later store where others load."""
+    stored = {work.buffer for work in later if isinstance(work, Store)}
+    roots = [root for work in works for root in work.roots]
+    loads = [part for part in outside_reductions(roots) if isinstance(part, Load)]
+    return any(load.buffer in stored for load in loads)
 
 
 def _where(b: Builder, condition: Value, chosen: Value, otherwise: Value) -> Value:
