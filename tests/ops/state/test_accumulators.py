@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.ops.state.accumulators import DenseAccumulator
+from thalweg.ops.state.accumulators import DenseAccumulator, SparseAccumulator, SparseGradient
 from thalweg.runtime.cancellation import Cancellation
 
 
@@ -114,6 +114,37 @@ def test_sparse_rows_average_over_who_has_them(session):
     session.run(total.apply_indexed_slices_grad(slices, local_step=1))
     indices, values, _ = session.run(total.take_grad(1))
     assert (indices.tolist(), values.tolist()) == ([7], [[4, 6]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+@pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
+@pytest.mark.parametrize("rows", [3, 20, 1000])  # most indices come often, some twice, hardly any
+def test_sparse_gradients_are_summed_row_by_row(rows, reduction, dtype):
+    generator = np.random.default_rng(rows)
+    sizes = [20, 0, 1, 20]
+    total = SparseAccumulator(tf.as_dtype(dtype), tf.TensorShape([rows, 2]), reduction)
+    sums, gradients = np.zeros([rows, 2]), np.zeros(rows)
+    for size in sizes:
+        indices = generator.integers(0, rows, size)
+        values = generator.integers(-99, 99, [size, 2]).astype(dtype)
+        total.apply(0, SparseGradient(indices, values, None))
+        np.add.at(sums, indices, values)
+        gradients[np.unique(indices)] += 1
+        values[:], indices[:] = 0, 0  # whoever gave them may use them again
+    taken = total.take(len(sizes), Cancellation())
+    found = np.flatnonzero(gradients)
+    divisors = gradients[found, None] if reduction == "MEAN" else 1
+    assert taken.indices.tolist() == found.tolist() and taken.indices.dtype == np.int64
+    assert taken.values.dtype == dtype
+    np.testing.assert_array_equal(taken.values, (sums[found] / divisors).astype(dtype))
+    assert taken.shape.tolist() == [rows, 2]
+
+
+def test_sparse_gradients_without_rows_give_none():
+    total = SparseAccumulator(tf.float32, tf.TensorShape([4, 2]), "MEAN")
+    total.apply(0, SparseGradient(np.zeros(0, np.int64), np.zeros([0, 2], np.float32), None))
+    taken = total.take(1, Cancellation())
+    assert taken.indices.shape == (0,) and taken.values.shape == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ class DynamicPartition(Op):
             )
         parts, found = list[Array](), 0
         for number in range(self.num_partitions):
-            is_in = chosen == number
-            parts.append(rows[is_in])
-            found += np.count_nonzero(is_in)
+            part = rows[chosen == number]
+            parts.append(part)
+            found += len(part)
         if found != chosen.size:  # each row is in one part, or in none
             self._refuse(chosen)
         return parts

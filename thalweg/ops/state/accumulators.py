@@ -233,7 +233,7 @@ class SparseAccumulator(Accumulator[SparseGradient]):
         self._clear()
 
     def _clear(self) -> None:
-        self._gradients: list[tuple[Array, Array]] = []  # distinct rows and their sums, of each
+        self._gradients: list[tuple[Array, Array]] = []  # indices and rows of each
         self._row_shape: tuple[int, ...] | None = None
 
     def _check(self, gradient: SparseGradient) -> None:
@@ -267,12 +267,13 @@ class SparseAccumulator(Accumulator[SparseGradient]):
     def _check_limits(self, indices: Array) -> None:
         sizes = self._sizes()
         limit = sizes[0] if sizes else None
+        if not indices.size or (indices.min() >= 0 and (limit is None or indices.max() < limit)):
+            return
         wrong = np.flatnonzero((indices < 0) | (False if limit is None else indices >= limit))
-        if wrong.size:
-            raise _invalid(
-                f"Shape mismatch: index of slice {wrong[0]} exceeded limits of shape; index "
-                f"is {indices[wrong[0]]} exceeded {limit}"
-            )
+        raise _invalid(
+            f"Shape mismatch: index of slice {wrong[0]} exceeded limits of shape; index "
+            f"is {indices[wrong[0]]} exceeded {limit}"
+        )
 
     def _check_values(self, values: Array) -> None:
         if self._row_shape is not None:
@@ -296,29 +297,46 @@ class SparseAccumulator(Accumulator[SparseGradient]):
                 )
 
     def _add(self, gradient: SparseGradient) -> None:
+        """Keep a gradient: all are summed at once when they are taken, in one pass."""
         self._row_shape = gradient.values.shape[1:]
-        rows, sums, _ = _summed(gradient.indices, gradient.values)
-        self._gradients.append((rows, sums))
+        self._gradients.append((np.array(gradient.indices), np.array(gradient.values)))
 
     def _reduced(self) -> SparseGradient:
         row_shape = self._row_shape or ()
-        indices, values = (np.concatenate(parts) for parts in zip(*self._gradients, strict=True))
-        rows, sums, counts = _summed(indices, values)
-        if self.is_mean:
-            sums = (sums / counts.reshape(-1, *[1] * len(row_shape))).astype(sums.dtype)
+        rows, sums, counts = _summed(self._gradients)
+        if self.is_mean and counts.max(initial=1) > 1:
+            divisors = counts.reshape(-1, *[1] * len(row_shape))
+            if sums.dtype.kind == "f":
+                divisors = divisors.astype(sums.dtype)
+            sums = (sums / divisors).astype(sums.dtype, copy=False)
         sizes = self._sizes()
         first = sizes[0] if sizes and sizes[0] is not None else -1
-        return SparseGradient(rows.astype(np.int64), sums, np.array([first, *row_shape]))
+        return SparseGradient(
+            rows.astype(np.int64, copy=False), sums, np.array([first, *row_shape])
+        )
 
 
-def _summed(indices: Array, values: Array) -> tuple[Array, Array, Array]:
-    """The distinct indices in order, the sums of their rows, and how many rows each has."""
-    order = np.argsort(indices, kind="stable")
-    ordered = values[order]
-    distinct, starts, counts = np.unique(indices[order], return_index=True, return_counts=True)
-    if len(distinct) == len(indices):
-        return distinct, ordered, counts
-    return distinct, np.add.reduceat(ordered, starts, axis=0), counts
+def _summed(gradients: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
+    """The distinct indices of gradients in order, the sums of their rows, and how many of the
+    gradients have each."""
+    indices, values = (np.concatenate(parts) for parts in zip(*gradients, strict=True))
+    order = np.argsort(indices, kind="stable")  # so that the gradients of an index are in order
+    indices = indices[order]
+    is_first = np.ones(len(indices), np.bool_)
+    np.not_equal(indices[1:], indices[:-1], out=is_first[1:])
+    starts, others = np.flatnonzero(is_first), np.flatnonzero(~is_first)
+    counts = np.ones(len(starts), np.int64)
+    places = others - np.arange(1, len(others) + 1)  # of their indices among the distinct
+    if len(others) > len(starts):
+        sums = np.add.reduceat(values[order], starts, axis=0, dtype=values.dtype)
+    else:  # most rows are moved once and added to nothing
+        sums = values[order[starts]]
+        np.add.at(sums, places, values[order[others]])
+    if others.size:
+        ends = np.cumsum([len(each) for each, _ in gradients])
+        numbers = np.searchsorted(ends, order, side="right")  # the gradient that a row is of
+        np.add.at(counts, places, numbers[others] != numbers[others - 1])
+    return indices[starts], sums, counts
 
 
 # Ops
