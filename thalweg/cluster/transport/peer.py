@@ -108,6 +108,11 @@ class Peer(ABC):
         """Whether it is not lost: it is connected, or being connected to."""
         return self._error is None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is alive and both sides have said who they are."""
+        return self._held is None and self._error is None
+
     def send(self, message: Message) -> None:
         """Send a message, from any thread. Messages of a thread arrive in their order, but for
         those with large values or fields, which later ones may overtake. Nobody may write to the
