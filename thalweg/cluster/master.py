@@ -26,7 +26,7 @@ from thalweg.cluster.partition_def import encode
 from thalweg.cluster.tasks import task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place
-from thalweg.cluster.wire import FixedFields, Kind, Message
+from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import TaskSession
 from thalweg.device.cpu.device import cpu_device
 from thalweg.device.device import Device
@@ -273,8 +273,8 @@ class RunningStep:
     ) -> None:
         self._number, self._plan = number, planned
         self._member, self._session, self._graph = member, session, graph
-        self._work = SimpleQueue[Callable[[], None] | None]()  # of the own part; None at the end
-        self._missing = len(planned.tasks)
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None at the end
+        self._ended = itertools.count(1)  # tasks that have done their part
         self._lock = threading.Lock()
         self._error: errors.OpError | None = None
         self._interrupt: BaseException | None = None
@@ -287,8 +287,11 @@ class RunningStep:
         try:
             for part in self._plan.others:
                 self._start(part, feeds)
-            if self._plan.own:
+            if self._plan.fed:
                 self._start_together(feeds)
+            else:
+                for part in self._plan.own:
+                    self._start_own(part, feeds)
             while (work := self._work.get()) is not None:
                 work()
         except BaseException as error:  # an interrupt, say
@@ -321,8 +324,8 @@ class RunningStep:
             work()
 
     def _start(self, part: TaskPart, feeds: Sequence[Any]) -> None:
-        values = [feeds[place] for place in part.feeds]
-        message = Message(Kind.RUN, self._number, part.run_fields, values)
+        values = [feeds[place] for place in part.feeds] if part.feeds else ()
+        message = new_tuple(Message, (Kind.RUN, self._number, part.run_fields, values, 0))
         try:
             part.peer.request(message, partial(self._answered, part))  # pyright: ignore[reportOptionalMemberAccess] - not the own
         except errors.OpError as error:
@@ -335,9 +338,10 @@ class RunningStep:
                 spans.note(f"run on {part.task}", part.partitions[0].nodes[0], self._started)
             if message is None:
                 raise error or errors.UnavailableError(None, None, "A task did not answer")
-            answer = _checked(message, self._graph)
-            if places := answer.fields["places"]:
-                self._found.update(by_place(places, answer))
+            if message.kind is Kind.FAILED:
+                raise failures.decode(message.fields, self._graph)
+            if places := message.fields["places"]:
+                self._found.update(by_place(places, message))
         except errors.OpError as failure:
             self.fail(failure)
         finally:
@@ -345,10 +349,7 @@ class RunningStep:
 
     def _count_down(self) -> None:
         """A task has done its part."""
-        with self._lock:
-            self._missing -= 1
-            is_last = not self._missing
-        if is_last:
+        if next(self._ended) == len(self._plan.tasks):
             self._work.put(None)
 
     def _start_own(self, part: TaskPart, feeds: Sequence[Any]) -> None:

@@ -12,7 +12,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any
+
+import numpy as np
 
 from thalweg import errors, protos
 from thalweg.cluster import failures
@@ -20,9 +23,10 @@ from thalweg.cluster.addresses import bindable, numeric, parsed
 from thalweg.cluster.member import Member
 from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
+from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import by_place, packed, values_of
-from thalweg.cluster.wire import FixedFields, Kind, Message
+from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import Done, Values, Worker
 from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
@@ -37,6 +41,7 @@ SCHEME = "thalweg://"
 _MAX_KEPT = 4096  # fields of messages that are sent in every step
 _NO_PLACES = FixedFields(places=())
 _NO_ROUTE: tuple[Peer | None, FixedFields] = None, FixedFields()
+_TOKEN = ((),)  # what stands for the end of a node
 
 _servers: weakref.WeakValueDictionary[str, TaskServer] = weakref.WeakValueDictionary()
 
@@ -114,7 +119,8 @@ class TaskServer(Member):
         later: Callable[[Callable[[], None]], None],
     ) -> None:
         """Begin the part of this process in a step of a session whose target it is."""
-        self._worker.start(session, handle, number, feeds, self._soon, done, later)
+        with np.errstate(all="ignore"):
+            self._worker.start(session, handle, number, feeds, self._soon, done, later)
 
     # As a task
 
@@ -127,12 +133,13 @@ class TaskServer(Member):
         if act is not None:
             act(peer, message)
 
-    def _take(self, _: Peer, message: Message) -> None:
+    def _take(self, peer: Peer, message: Message) -> None:
         """A value for a step."""
-        self._worker.traffic.received(message.values)
-        given = message.values or values_of(message)  # none for a token
-        key = _key(*message.fields["key"])
-        self._worker.deliver(message.step, key, given[0] if given else ())
+        _, step, fields, given, _ = message
+        value: Any = given[0] if given else (values_of(message) or _TOKEN)[0]
+        size = getattr(value, "nbytes", 0)
+        self._worker.traffic.bytes_received += size
+        self._worker.deliver(step, _key(*fields["key"]), value)
 
     def _abort(self, _: Peer, message: Message) -> None:
         self._worker.abort(message.step, failures.decode(message.fields))
@@ -158,7 +165,8 @@ class TaskServer(Member):
         try:
             feeds: Mapping[int, Any] = {}
             if values or fields["feeds"]:
-                self._worker.traffic.received(values)
+                size = size_of(values)
+                self._worker.traffic.bytes_received += size
                 feeds = by_place(fields["feeds"], message)
             about = fields["session"], fields["handle"], message.step
             self._worker.start(*about, feeds, self._soon, done)
@@ -172,23 +180,25 @@ class TaskServer(Member):
             self._answer(peer, message, lambda request: self._fetched(request, found, error))
             return
         try:
-            peer.reply(message, Message(Kind.DONE, message.step, _NO_PLACES))
+            peer.reply(message, new_tuple(Message, (Kind.DONE, message.step, _NO_PLACES, (), 0)))
         except errors.OpError:
             return  # who asked may be gone
 
     def _soon(self, function: Callable[[], None]) -> None:
         """Call a function on the I/O thread: at once, if it is this one."""
-        if self.endpoint.loop.is_current:
+        loop = self.endpoint.loop
+        if get_ident() == loop.ident:
             function()
         else:
-            self.endpoint.loop.call(function)
+            loop.call(function)
 
     def _fetched(self, message: Message, found: Values, error: BaseException | None) -> Message:
         if error is not None:
             raise error
         places = _place_fields(tuple(found))
         answer = packed(Message(Kind.DONE, message.step, places, [*found.values()]))
-        self._worker.traffic.sent(answer.values)
+        size = size_of(answer.values)
+        self._worker.traffic.bytes_sent += size
         return answer
 
     def _register(self, message: Message) -> Message:
@@ -238,12 +248,14 @@ class TaskServer(Member):
         if peer is None or not peer.is_alive:
             peer, fields = self._peer(task_of(key.destination)), FixedFields(key=key)
             self._routes[key] = peer, fields
-        values = () if isinstance(value, tuple) else (value,)
-        message = Message(Kind.TENSOR, step, fields, values)
-        if value is None:
-            message = packed(message)
-        self._worker.traffic.sent(message.values)
-        peer.send(message)
+        if isinstance(value, tuple):
+            peer.send(Message(Kind.TENSOR, step, fields))
+        elif value is None:
+            peer.send(packed(Message(Kind.TENSOR, step, fields, (None,))))
+        else:
+            size = getattr(value, "nbytes", 0)
+            self._worker.traffic.bytes_sent += size
+            peer.push(Kind.TENSOR, step, fields, value)
 
 
 #: The same keys come in every step.

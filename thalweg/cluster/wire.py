@@ -134,18 +134,19 @@ class FixedFields(dict[str, Any]):
 
     def prefix(self, kind: Kind, step: int, request: int, flags: int, values: int) -> bytearray:
         """The start of a message with these fields: its head and them."""
-        known = self._prefixes.get((kind, flags, values))
+        known = self.prefixes.get((kind, flags, values))
         if known is None:
             if len(self.encoded) > MAX_FIELDS:
                 raise ValueError(f"{kind.name}: {len(self.encoded)} bytes of fields")
             head = _HEAD.pack(MAGIC, VERSION, kind, 0, 0, 0, 0, flags, values, len(self.encoded))
-            known = self._prefixes[kind, flags, values] = head + self.encoded
+            known = self.prefixes[kind, flags, values] = head + self.encoded
         frame = bytearray(known)
         _STEP.pack_into(frame, _STEP_OFFSET, step, request)
         return frame
 
     @cached_property
-    def _prefixes(self) -> dict[tuple[Kind, int, int], bytes]:
+    def prefixes(self) -> dict[tuple[Kind, int, int], bytes]:
+        """The starts that were written, by kind, flags and number of values."""
         return {}
 
     @cached_property
@@ -209,6 +210,10 @@ class Letter(NamedTuple):
     is_complete: bool  # no value is elsewhere
 
 
+#: Make a tuple of one of these types without the constructor in Python that it has by its names.
+new_tuple = cast("Any", tuple).__new__
+
+
 class WireError(ValueError):
     """Bytes that are no message."""
 
@@ -226,8 +231,10 @@ _BUNDLE = Struct("<4sHH")
 _STAMP = Struct("<QQ")
 _VALUE = Struct("<BBB5xQQQ")
 _STEP = Struct("<QQ")  # and the request
-_STAMP_OFFSET, _STEP_OFFSET, _FLAGS_OFFSET, _RANK_OFFSET = 8, 24, 40, 2
+STAMP_OFFSET, _STEP_OFFSET, _FLAGS_OFFSET, _RANK_OFFSET = 8, 24, 40, 2
 _ALIGNMENT = 16
+_HEAD_SIZE, _VALUE_SIZE = _HEAD.size, _VALUE.size
+_unpack_numbers = _NUMBERS.unpack_from
 _IS_ANSWER = 1
 _ARRAYS: Any = (np.ndarray, np.generic)
 _array: Any = np.ndarray
@@ -341,7 +348,12 @@ def write_inline(message: Message, is_answer: bool, request: int, limit: int) ->
         return None
     flags = _IS_ANSWER if is_answer else 0
     if not values:
-        return fields.prefix(kind, step, request, flags, 0)
+        known = fields.prefixes.get((kind, flags, 0))
+        if known is None:
+            return fields.prefix(kind, step, request, flags, 0)
+        frame = bytearray(known)
+        _STEP.pack_into(frame, _STEP_OFFSET, step, request)
+        return frame
     if len(values) > 1:
         return _write_plain(fields, message, request, flags, limit)
     (value,) = values
@@ -358,6 +370,20 @@ def write_inline(message: Message, is_answer: bool, request: int, limit: int) ->
     frame = bytearray(head)
     _STEP.pack_into(frame, _STEP_OFFSET, step, request)
     frame += array.tobytes()
+    return frame
+
+
+def write_again(kind: Kind, step: int, fields: FixedFields, value: Any) -> bytearray | None:
+    """The frame of a message with a value like one that `write_inline` has written; None for any
+    other."""
+    if type(value) is not _array:
+        return None
+    head = fields.heads.get((kind, 0, value.dtype, value.shape))
+    if head is None:
+        return None
+    frame = bytearray(head)
+    _STEP.pack_into(frame, _STEP_OFFSET, step, 0)
+    frame += value.tobytes()
     return frame
 
 
@@ -401,9 +427,13 @@ def _write_header(frame: bytearray, header: ValueHeader) -> None:
         frame += _shape_struct(len(shape)).pack(*shape)
 
 
+#: Write into a frame, from STAMP_OFFSET on, of which connection and which message it is.
+pack_stamp = _STAMP.pack_into
+
+
 def stamp(frame: bytearray, session: int, sequence: int) -> None:
     """Write which message of which connection a frame is."""
-    _STAMP.pack_into(frame, _STAMP_OFFSET, session, sequence)
+    pack_stamp(frame, STAMP_OFFSET, session, sequence)
 
 
 def bundle_head(sizes: Sequence[int]) -> bytes:
@@ -440,26 +470,33 @@ def frames_of(packet: bytes) -> list[bytes]:
 
 def read(frame: bytes) -> Letter:
     """A message, read; a WireError where the frame is none, or of another version."""
-    if len(frame) < _HEAD.size:
-        raise WireError(f"{len(frame)} bytes are no message")
-    session, sequence, step, request, _, count, field_bytes = _NUMBERS.unpack_from(
-        frame, _STAMP_OFFSET
-    )
-    end = _HEAD.size + field_bytes
-    if count:
+    length = len(frame)
+    if length < _HEAD_SIZE:
+        raise WireError(f"{length} bytes are no message")
+    session, sequence, step, request, _, count, field_bytes = _unpack_numbers(frame, STAMP_OFFSET)
+    end: int = _HEAD_SIZE + field_bytes
+    if count == 1 and end + _RANK_OFFSET < length:
+        end += _VALUE_SIZE + frame[end + _RANK_OFFSET] * 8
+    elif count:
         end = _end_of_headers(frame, end, count)
-    repeated = frame[:_STAMP_OFFSET] + frame[_FLAGS_OFFSET:end]
-    read_form = _read_form_again if len(repeated) <= _MAX_KEPT_BYTES else _read_form
+    repeated = frame[:STAMP_OFFSET] + frame[_FLAGS_OFFSET:end]
+    read_form = _read_form_again if end <= _MAX_KEPT_BYTES else _read_form
     kind, is_answer, fields, places, is_complete, size = read_form(repeated)
-    if len(frame) != size:
-        raise WireError(f"{len(frame)} bytes where the values end at {size}")
-    values: list[Any] = []
-    for header, dtype, start in places:
-        if dtype is not None:
-            values.append(_array(header.shape, dtype, frame, start))
-        else:
-            values.append(value_of(header, frame, start) if start else header)
-    return Letter(kind, session, sequence, step, request, is_answer, fields, values, is_complete)
+    if length != size:
+        raise WireError(f"{length} bytes where the values end at {size}")
+    values: Sequence[Any] = ()
+    if places:
+        values = [
+            _array(header.shape, dtype, frame, start)
+            if dtype is not None
+            else value_of(header, frame, start)
+            if start
+            else header
+            for header, dtype, start in places
+        ]
+    return new_tuple(
+        Letter, (kind, session, sequence, step, request, is_answer, fields, values, is_complete)
+    )
 
 
 def _end_of_headers(frame: bytes, start: int, count: int) -> int:
@@ -487,7 +524,7 @@ class _Form(NamedTuple):
 
 def _read_form(repeated: bytes) -> _Form:
     """What the bytes of a frame say that are no numbers, step, or content."""
-    skipped = _FLAGS_OFFSET - _STAMP_OFFSET
+    skipped = _FLAGS_OFFSET - STAMP_OFFSET
     magic, version, number, flags, count, field_bytes = _FORM.unpack_from(repeated)
     kind = _KINDS.get(number)
     if magic != MAGIC or version != VERSION or kind is None or flags & ~_IS_ANSWER:

@@ -127,8 +127,11 @@ class Worker:
         """The partitions of a step have ended."""
         if error is not None:
             step.abort(error)
-        self._end(step.number)
-        self.traffic.ran_step()
+        number = step.number
+        with self._lock:
+            self._steps.pop(number, None)
+            self._ended[number] = None
+        self.traffic.steps += 1
         done(found, error)
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
@@ -155,18 +158,16 @@ class Worker:
                 found.session = session
             return found
 
-    def _end(self, number: int) -> None:
-        with self._lock:
-            self._steps.pop(number, None)
-            self._ended[number] = None
-
     def forget_steps(self, belongs: Callable[[int], bool]) -> None:
         """Drop what came for steps that will never be run: their master is gone."""
         with self._lock:
             gone = [number for number in self._steps if belongs(number)]
         for number in gone:
             self.abort(number, _ended(number))
-            self._end(number)
+        with self._lock:
+            for number in gone:
+                self._steps.pop(number, None)
+                self._ended[number] = None
 
 
 Values = dict[int, Any]

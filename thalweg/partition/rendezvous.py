@@ -60,12 +60,16 @@ class Rendezvous:
             error = self.error
             if error is None:
                 self._expected, self._arrived = {**expected}, arrived
-            early = [key for key in self._sent if key in expected] if self._sent else ()
-            found = [(self._expected.pop(key), self._sent.pop(key)) for key in early]
+            found = self._early(expected) if self._sent else ()
         if error is not None:
             arrived(None, None, error)
         for each, value in found:
             arrived(each, value, None)
+
+    def _early(self, expected: Mapping[Key, Any]) -> list[tuple[Any, Any]]:
+        """What came before it was expected; the lock is held."""
+        early = [key for key in self._sent if key in expected]
+        return [(self._expected.pop(key), self._sent.pop(key)) for key in early]
 
     def receive(self, key: Key, received: Received) -> None:
         """Call `received` once: with the value when it is there, or with the error."""

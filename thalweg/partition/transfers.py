@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
@@ -58,8 +60,9 @@ class Sending(Transfer, abstract=True):
 
 def send(rendezvous: Rendezvous, key: Key, tensor: Any) -> None:
     """Send what a device has to another one."""
-    is_away = isinstance(tensor, Buffer) and tensor.device != key.destination
-    rendezvous.send(key, tensor.lease() if is_away else tensor)
+    if type(tensor) is not np.ndarray and isinstance(tensor, Buffer):
+        tensor = tensor.lease() if tensor.device != key.destination else tensor
+    rendezvous.send(key, tensor)
 
 
 class Send(Sending, name="_Send"):

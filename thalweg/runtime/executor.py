@@ -131,7 +131,7 @@ class StartablePartitions:
         cancels the step also aborts the rendezvous."""
         ended = partial(self._end, done)
         straight = self._straight
-        if straight is None or not straight.is_short:
+        if straight is None or not straight.is_sequential:
             graphs = _graphs(self._partitions, feeds, self._resources, cancellation, rendezvous)
             start_all(graphs, cancellation, soon, later, ended)
             return

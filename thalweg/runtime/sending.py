@@ -97,6 +97,11 @@ class SendingExecutable(Executable):
             found.setdefault(outputs.index(node.inputs[0]), []).append(op.key)
         return found
 
+    @cached_property
+    def _sent(self) -> Sequence[tuple[int, Key]]:
+        """The outputs that are sent, by number, and under which keys."""
+        return [(number, key) for number, keys in self._keys.items() for key in keys]
+
     def run(
         self,
         context: Any,
@@ -106,8 +111,9 @@ class SendingExecutable(Executable):
     ) -> Any:
         """The region's outputs, after all Sends."""
         if self.holds_gil:  # it is over before a value could leave while it runs
-            results = super().run(context, arrays, cells)
-            self.send(context, results)
+            results = Executable.run(self, context, arrays, cells)
+            for number, key in self._sent:
+                send(context.rendezvous, key, results[number])
             return results
         delivery = _Delivery(self._keys, context.rendezvous)
         results = super().run(context, arrays, cells, delivery)
@@ -116,9 +122,8 @@ class SendingExecutable(Executable):
 
     def send(self, context: Any, results: Sequence[Any]) -> None:
         """Send what a run gave that sent nothing itself."""
-        for number, keys in self._keys.items():
-            for key in keys:
-                send(context.rendezvous, key, results[number])
+        for number, key in self._sent:
+            send(context.rendezvous, key, results[number])
 
 
 class _Delivery:

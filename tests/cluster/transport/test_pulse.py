@@ -76,13 +76,11 @@ def test_the_clock_of_a_loop_stands_still_while_the_process_is_stopped(
     loop.later(5, lambda: fired.append(now))
     loop._run_calls()
     now += 3600  # between two looks at the clock
-    loop._advance()
-    loop._run_timers()
+    loop._attend()
     assert not fired
     for _ in range(5):
         now += 1
-        loop._advance()
-        loop._run_timers()
+        loop._attend()
     assert len(fired) == 1
 
 

@@ -15,18 +15,17 @@ class Courier:
         self._errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._given = self._done = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether there is something left to do."""
-        return self._given != self._done
+        self.is_busy = False  # whether there is something left to do
+        self._lock = threading.Lock()
 
     def give(self, errand: Callable[[], None]) -> None:
         """Have something done; on one thread, the I/O thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
-        self._given += 1
+        with self._lock:
+            self._given += 1
+            self.is_busy = True
         self._errands.put(errand)
 
     def close(self) -> None:
@@ -38,4 +37,6 @@ class Courier:
             try:
                 errand()
             finally:
-                self._done += 1
+                with self._lock:
+                    self._done += 1
+                    self.is_busy = self._given != self._done

@@ -32,7 +32,7 @@ class LocalSocket:
     def __init__(self, loop: Loop, connected: socket.socket) -> None:
         self._loop, self._socket = loop, connected
         self._file = connected.fileno()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # of who sends: nobody does on a descriptor that is closed
         self._buffer = memoryview(bytearray(MAX_PACKET))
         self._received: Callable[[bytes], None] | None = None
         self._ended: Callable[[], None] = self.close
@@ -48,23 +48,22 @@ class LocalSocket:
 
     def send(self, frame: bytearray, *more: bytearray) -> bool:
         """Send a packet, as the sockets of ZeroMQ do a message, whose frames it has one after the
-        other."""
-        with self._lock:
-            try:
-                if more:
-                    self._socket.sendmsg((frame, *more))
-                else:
-                    self._socket.send(frame)
-            except BlockingIOError:
-                return False
-            except OSError as error:
-                raise ConnectionError(str(error)) from error
+        other; whoever does so holds the lock."""
+        try:
+            if more:
+                self._socket.sendmsg((frame, *more))
+            else:
+                self._socket.send(frame)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise ConnectionError(str(error)) from error
         return True
 
     def close(self) -> None:
         """Close, on the I/O thread; what was sent is still read."""
         self._loop.unwatch(self._file)
-        with self._lock:
+        with self.lock:
             self._socket.close()
 
     def _read(self) -> None:

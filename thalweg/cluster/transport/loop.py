@@ -20,6 +20,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from thalweg.cluster.transport.outbox import Outbox, Together
 from thalweg.platform import tf_logging
 
@@ -47,7 +49,7 @@ class Loop:
         self.outboxes: dict[int, Outbox] = {}  # of threads that send several messages at once
         self.watch(self._wakeup, self._clear_wakeup)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._ident = 0  # of the thread, once it runs
+        self.ident = 0  # of the thread, once it runs
 
     def start(self) -> None:
         """Begin to call back."""
@@ -60,7 +62,7 @@ class Loop:
     @property
     def is_current(self) -> bool:
         """Whether this is the I/O thread."""
-        return threading.get_ident() == self._ident
+        return threading.get_ident() == self.ident
 
     def watch(self, file: int, readable: Callback) -> None:
         """Call back while a file descriptor is readable."""
@@ -94,39 +96,45 @@ class Loop:
 
     def _run(self) -> None:
         _wake_without_preempting()
-        self._ident = threading.get_ident()
-        self.outboxes[self._ident] = outbox = self._outbox
-        poll, callbacks, timers = self._epoll.poll, self._callbacks, self._timers
+        np.seterr(all="ignore")  # of the kernels that callbacks run
+        self.ident = threading.get_ident()
+        self.outboxes[self.ident] = outbox = self._outbox
+        poll, callbacks, timeout = self._epoll.poll, self._callbacks, 0.0
         while not self._stopped:
-            for file, _ in poll(self._timeout(), _MAX_EVENTS):
+            for file, _ in poll(timeout, _MAX_EVENTS):
                 try:
                     callbacks.get(file, _nothing)()
                     if outbox.held:
                         outbox.flush()
                 except Exception:
-                    _log_failure()
+                    log_failure()
                     guarded(outbox.flush)
-            self._advance()
-            if self._calls:
-                self._run_calls()
-            if timers and timers[0][0] <= self._now:
-                self._run_timers()
+            timeout = self._attend()
         self._epoll.close()
         with self._ending:
             os.close(self._wakeup)
             self._wakeup = -1
 
+    def _attend(self) -> float:
+        """Move the clock on, by no more than a running thread can have waited, and call all that is
+        due; how long nothing else is."""
+        now, timers = time.monotonic(), self._timers
+        passed = now - self._looked
+        self._now += passed if passed < _MAX_WAIT else _MAX_WAIT
+        self._looked = now
+        if self._calls:
+            self._run_calls()
+        if timers and timers[0][0] <= self._now:
+            self._run_timers()
+        if self._calls:
+            return 0.0
+        left = timers[0][0] - self._now if timers else _MAX_WAIT
+        return left if left < _MAX_WAIT else _MAX_WAIT
+
     def _run_calls(self) -> None:
         """Those that are there now: one that calls again must not keep the sockets waiting."""
         for _ in range(len(self._calls)):
             self._call(self._calls.popleft())
-
-    def _advance(self) -> None:
-        """Move the clock on, by no more than a running thread can have waited."""
-        now = time.monotonic()
-        passed = now - self._looked
-        self._now += passed if passed < _MAX_WAIT else _MAX_WAIT
-        self._looked = now
 
     def _run_timers(self) -> None:
         while self._timers and self._timers[0][0] <= self._now:
@@ -136,12 +144,6 @@ class Loop:
         guarded(function)
         if self._outbox.held:
             guarded(self._outbox.flush)
-
-    def _timeout(self) -> float:
-        if self._calls:
-            return 0
-        left = self._timers[0][0] - self._now if self._timers else _MAX_WAIT
-        return 0 if left < 0 else left if left < _MAX_WAIT else _MAX_WAIT
 
     def _clear_wakeup(self) -> None:
         os.eventfd_read(self._wakeup)
@@ -160,10 +162,11 @@ def guarded(function: Callable[..., None], *args: Any) -> None:
     try:
         function(*args)
     except Exception:
-        _log_failure()
+        log_failure()
 
 
-def _log_failure() -> None:
+def log_failure() -> None:
+    """Tell of what a callback raised, after which others go on."""
     tf_logging.error("A callback of the cluster's transport failed", exc_info=True)
 
 

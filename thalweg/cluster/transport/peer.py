@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Protocol, cast
+from threading import get_ident
+from typing import Any, NamedTuple, Protocol
 
 from thalweg import errors
 from thalweg.cluster import wire
@@ -24,11 +25,20 @@ from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.courier import Courier
 from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.local import LocalSocket
-from thalweg.cluster.transport.loop import Loop, guarded
+from thalweg.cluster.transport.loop import Loop, guarded, log_failure
 from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Parcel, Unpacker
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
-from thalweg.cluster.wire import MAX_PACKET, Content, Kind, Letter, Message, WireError
+from thalweg.cluster.wire import (
+    MAX_PACKET,
+    Content,
+    FixedFields,
+    Kind,
+    Letter,
+    Message,
+    WireError,
+    new_tuple,
+)
 from thalweg.platform import tf_logging
 
 #: (answer, None) or (None, why there is none); on the I/O thread, or that of a request that failed
@@ -85,12 +95,14 @@ class Peer(ABC):
         self.address = address
         self.incarnation = 0  # a random number of its endpoint; 0 while unknown
         self._surroundings, self._outboxes = surroundings, surroundings.loop.outboxes
+        self._received_by = surroundings.handler.received
         self._control = Channel(self._write)
         self._bulk: Channel | None = None  # a connection for chunks, which delay no message then
         self._bulk_socket: BulkSocket | None = None
         self._local: Channel | None = None  # within the host, for all that it can take
         self._local_socket: LocalSocket | None = None
         self._error: errors.OpError | None = None
+        self.is_alive = True  # it is not lost: it is connected, or being connected to
         self._is_settled = threading.Event()  # it is ready or lost
         self._is_lost = threading.Event()
         self._held: deque[_Errand] | None = deque()  # until it is ready
@@ -102,11 +114,6 @@ class Peer(ABC):
         self._unpacker = Unpacker(surroundings.recycler)
         self._window, self._taken = Window(), 0
         self._courier = Courier(f"thalweg-cluster-courier {address}")
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it is not lost: it is connected, or being connected to."""
-        return self._error is None
 
     @property
     def is_ready(self) -> bool:
@@ -122,11 +129,23 @@ class Peer(ABC):
         """
         self._send(message, False, 0)
 
+    def push(self, kind: Kind, step: int, fields: FixedFields, value: Any) -> None:
+        """Send a message with a value; as `send` does, but sooner where one like it was sent."""
+        if self._held is None and not self._courier.is_busy:
+            frame = wire.write_again(kind, step, fields, value)
+            if frame is not None and self._attempt_small(frame):  # as nearly always
+                return
+        self._send(Message(kind, step, fields, (value,)), False, 0)
+
     def request(self, message: Message, done: Done) -> None:
         """Send a message that is to be answered. `done` is called once, whatever happens."""
         number = next(self._numbers)
         self._requests[number] = done
         try:
+            if self._held is None and not self._courier.is_busy:
+                frame = wire.write_inline(message, False, number, MAX_INLINE)
+                if frame is not None and self._attempt_small(frame):  # as nearly always
+                    return
             self._send(message, False, number)
         except Exception as error:
             self._answer(number, None, error)
@@ -233,10 +252,18 @@ class Peer(ABC):
         local = self._local
         if local is None or len(frame) > MAX_PACKET:
             return self._attempt_now(self._control.put, frame)
-        outbox = self._outboxes.get(threading.get_ident())
-        if outbox is None or self._error is not None:
-            return self._attempt_now(local.put, frame)
-        outbox.hold(self, frame)
+        outbox = self._outboxes.get(get_ident())
+        if self._error is not None:
+            raise _again(self._error)
+        if outbox is None:
+            try:
+                return local.put(frame)
+            except ConnectionError as error:
+                raise self._broken(error) from error
+        if self in outbox.held:
+            outbox.hold(self, frame)
+        else:
+            outbox.held[self] = [frame]
         return True
 
     def _attempt(self, channel: Channel, frame: bytearray, *more: Any) -> bool:
@@ -246,10 +273,11 @@ class Peer(ABC):
 
     def release(self, frames: Sequence[bytearray]) -> None:
         """Send messages that an outbox has held, in one packet."""
-        channel, is_one = cast("Channel", self._local), len(frames) == 1
-        if is_one and not self._late and self._error is None:  # as nearly always
+        channel: Any = self._local  # there is one where an outbox holds something
+        is_one = len(frames) == 1
+        if not self._late and self._error is None:  # as nearly always
             try:
-                if channel.put(frames[0]):
+                if channel.put(frames[0]) if is_one else channel.put_together(frames):
                     return
             except ConnectionError:
                 tf_logging.debug("%s: a packet did not leave", self.address)  # nor does the next
@@ -277,24 +305,33 @@ class Peer(ABC):
         try:
             return put(*frames)
         except ConnectionError as error:
-            lost = unavailable(self.address, str(error))
-            self._surroundings.loop.call(lambda: self.lose(lost))
-            raise _again(lost) from error
+            raise self._broken(error) from error
+
+    def _broken(self, error: ConnectionError) -> errors.OpError:
+        """What is raised where a connection is gone; the peer is lost then."""
+        lost = unavailable(self.address, str(error))
+        self._surroundings.loop.call(lambda: self.lose(lost))
+        return _again(lost)
 
     # Receiving; on the I/O thread
 
     def take(self, channel: Channel, letter: Letter, data: Sequence[Any]) -> None:
         """A message of this peer came over one of its connections."""
-        channel.check(letter)
-        kind, _, _, step, request, is_answer, fields, values, is_complete = letter
+        kind, session, sequence, step, request, is_answer, fields, values, is_complete = letter
+        if session != channel.session or sequence <= channel.heard:
+            channel.check(letter)
+        channel.heard = sequence
         if kind >= _FIRST_OF_HANDLERS:
             if not is_complete:
                 self._unpack(letter)
-            elif is_answer:
-                self._answer(request, Message(kind, step, fields, values, request), None)
-            else:
-                message = Message(kind, step, fields, values, request)
-                self._surroundings.handler.received(self, message)
+                return
+            message = new_tuple(Message, (kind, step, fields, values, request))
+            if not is_answer:
+                self._received_by(self, message)
+                return
+            done = self._requests.pop(request, None)
+            if done is not None:
+                done(message, None)
         elif kind is Kind.CHUNK and data:
             self._take_chunk(letter.step, data[0])
         elif kind is Kind.CREDIT:
@@ -324,7 +361,7 @@ class Peer(ABC):
         if is_answer:
             self._answer(request, message, None)
         else:
-            self._surroundings.handler.received(self, message)
+            self._received_by(self, message)
 
     def _answer(self, number: int, answer: Message | None, error: Exception | None) -> None:
         done = self._requests.pop(number, None)
@@ -391,7 +428,7 @@ class Peer(ABC):
 
     def _go_local(self, local: LocalSocket, session: int) -> Channel:
         """Use a connection within the host from now on."""
-        channel = self._local = Channel(local.send, session)
+        channel = self._local = Channel(local.send, session, lock=local.lock)
         self._local_socket = local
         broke = unavailable(self.address, "the connection broke")
         local.watch(partial(self._received_local, channel), lambda: self.lose(broke))
@@ -403,15 +440,12 @@ class Peer(ABC):
                 self.take(channel, wire.read(packet), ())
                 return
             for frame in wire.frames_of(packet):
-                guarded(self._take_framed, channel, frame)
-        except WireError as error:
-            self._surroundings.refuse(str(error))
-
-    def _take_framed(self, channel: Channel, frame: bytes) -> None:
-        """Take one message of several that came together: what is wrong with it is of no concern
-        to the others."""
-        try:
-            self.take(channel, wire.read(frame), ())
+                try:
+                    self.take(channel, wire.read(frame), ())
+                except WireError as error:  # which is of no concern to the others
+                    self._surroundings.refuse(str(error))
+                except Exception:
+                    log_failure()
         except WireError as error:
             self._surroundings.refuse(str(error))
 
@@ -432,7 +466,7 @@ class Peer(ABC):
 
     def _empty_outbox(self) -> None:
         """Have leave what this thread sends before it, or another thread for it, goes past it."""
-        outbox = self._outboxes.get(threading.get_ident())
+        outbox = self._outboxes.get(get_ident())
         if outbox is not None and outbox.held:
             outbox.flush()
 
@@ -446,7 +480,7 @@ class Peer(ABC):
         with self._lock:
             if self._error is not None:
                 return
-            self._error = error
+            self._error, self.is_alive = error, False
         self._end(error, 0)
         guarded(self._surroundings.handler.lost, self, error)
 
@@ -465,10 +499,11 @@ class Peer(ABC):
         """Refuse to be used in the child of a fork, whatever lock the parent held."""
         self._lock = threading.Lock()
         self._error = unavailable(self.address, "its connection is that of the parent process")
+        self.is_alive = False
 
     def _end(self, error: errors.OpError, linger_ms: int) -> None:
         """Let nobody wait any longer."""
-        self._error = self._error or error
+        self._error, self.is_alive = self._error or error, False
         self._is_lost.set()
         self._is_settled.set()
         self._window.close()

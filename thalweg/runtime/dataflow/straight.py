@@ -1,9 +1,10 @@
-"""Token graphs without frames whose calls are all short: they run on the threads that bring values.
+"""Token graphs without frames that need one thread at a time: they run on those that bring values.
 
-What most tasks of a cluster do in a step: take values, run a few short kernels, send values. There
-is no loop and no branch; a run is a list of slots, a list of counts and a stack of what is ready.
-Where an inexpensive call has a large input after all, another thread does the rest. Everything else
-is for the dataflow executor (`run.py`), which means the same.
+What most tasks of a cluster do in a step: take values, run a few kernels, send values. There is no
+loop and no branch; a run is a list of slots, a list of counts and a stack of what is ready. A call
+that takes long is left to another thread, which goes on until nothing is ready. Everything else,
+calls that take long and could run at once among it, is for the dataflow executor (`run.py`), which
+means the same.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from thalweg.ops.core.basic import NoOp
 from thalweg.ops.state.accumulators import AccumulatorHandle
 from thalweg.ops.state.queue_ops import QueueHandle
 from thalweg.ops.state.state import VariableV2
 from thalweg.partition.rendezvous import Key
-from thalweg.partition.transfers import Receiving, Transfer
+from thalweg.partition.transfers import Receiving, Sending, Transfer, send
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
@@ -35,15 +38,19 @@ _LASTING = (VariableV2, QueueHandle, AccumulatorHandle)
 _MAX_SHORT = 1 << 20  # bytes of the inputs of an inexpensive call
 
 
-class _Vertex(NamedTuple):
-    """A call, and where what it gives goes."""
+@dataclass(slots=True, eq=False)
+class _Vertex:
+    """A call, and where what it gives goes. With slots: it is looked at for every call."""
 
     call: Call
     executable: Executable | None  # where it is a region
+    is_empty: bool  # there is nothing to do: what waits for it waits for what it waits for
     inputs: int  # of the region; variables follow
     starter: Callable[..., None] | None  # of what may block
-    is_limited: bool  # it is short only if its inputs are small
+    is_limited: bool  # it is not always short
+    is_long: bool  # it is never known to be short
     key: Key | None  # of what it receives
+    sent: Key | None  # of what it sends
     first: int  # the slots of its inputs: from here
     last: int  # to before this one
     empty: list[None]
@@ -70,7 +77,6 @@ class StraightGraph:
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
         self._values, self._pending = frame.values, frame.pending
         self.vertices = [_vertex(each) for each in frame.vertices]
-        calls = [each.call for each in frame.vertices if each.call is not None]
         #: What runs receive, whatever comes first.
         self.expected: dict[Key, _Vertex] = {
             vertex.key: vertex
@@ -79,14 +85,16 @@ class StraightGraph:
         }
         self.fetches = wiring.fetches
         self._start: _Start | None = None
-        self._executables = [c.function for c in calls if isinstance(c.function, Executable)]
+        self._executables = self._in_order()
 
     @staticmethod
     def of(graph: TokenGraph, wiring: Wiring) -> StraightGraph | None:
         """A token graph, if it is one of these."""
         is_flat = len(wiring.frames) == 1 and not graph.may_be_dead
-        is_straight = is_flat and all(map(_is_straight, wiring.frames[0].vertices))
-        return StraightGraph(graph, wiring) if is_straight else None
+        vertices = wiring.frames[0].vertices
+        is_straight = is_flat and all(map(_is_straight, vertices))
+        is_alone = sum(not _is_short(vertex) for vertex in vertices) <= 1
+        return StraightGraph(graph, wiring) if is_straight and is_alone else None
 
     def start(self, context: Context) -> _Start:
         """What a run begins with."""
@@ -108,13 +116,42 @@ class StraightGraph:
         left = sum(map(bool, self.vertices)) - len(variables)
         return _Start(values, pending, ready, left, objects, version)
 
+    def _in_order(self) -> list[tuple[Executable, int, int]]:
+        """The regions, each after those it waits for: a bit for it, and those of the others."""
+        found = list[tuple[Executable, int, int]]()
+        pending, before = self._pending[:], [0] * len(self._pending)
+        ready = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
+        for place, _ in (edge for edges in self.fed for edge in edges):
+            _count_down(place, pending, ready)
+        while ready:
+            place = ready.pop()
+            vertex, earlier = self.vertices[place], before[place]
+            if vertex.executable is not None and not vertex.is_empty:
+                found.append((vertex.executable, 1 << len(found), earlier))
+                earlier |= found[-1][1]
+            followers = [at for edges in vertex.outputs for at, _ in edges] + [*vertex.controls]
+            for follower in followers:
+                before[follower] |= earlier
+                _count_down(follower, pending, ready)
+        return found
+
     @property
-    def is_short(self) -> bool:
-        """Whether all compiled calls are known to be short by now."""
-        for each in self._executables:
-            if not each.holds_gil and not each.is_inexpensive:
-                return False
+    def is_sequential(self) -> bool:
+        """Whether no two compiled calls that take long, as far as is known now, could run at once;
+        they would, elsewhere."""
+        long = 0
+        for executable, bit, earlier in self._executables:
+            if not executable.holds_gil and not executable.is_inexpensive:
+                if long & ~earlier:
+                    return False
+                long |= bit
         return True
+
+
+def _count_down(place: int, pending: list[int], ready: list[int]) -> None:
+    pending[place] -= 1
+    if not pending[place] and place >= 0:  # what is fetched goes to no vertex
+        ready.append(place)
 
 
 def are_large(inputs: Sequence[Any]) -> bool:
@@ -130,12 +167,15 @@ def _is_straight(vertex: WiredVertex) -> bool:
         return False
     if isinstance(call.node.op, Receiving):
         return True
-    if vertex.spec.blocks or vertex.spec.is_async:
-        return vertex.starter is not None
-    op = call.node.op
-    is_transfer = isinstance(op, Transfer)
-    is_short = is_transfer or op.inexpensive or not call.node.inputs
-    return is_short or isinstance(call.function, Executable)
+    return vertex.starter is not None or not (vertex.spec.blocks or vertex.spec.is_async)
+
+
+def _is_short(vertex: WiredVertex) -> bool:
+    """Whether a call takes little time, or else can tell."""
+    call = vertex.call
+    if call is None or vertex.starter is not None or isinstance(call.function, Executable):
+        return True
+    return isinstance(call.node.op, Transfer) or call.node.op.inexpensive or not call.node.inputs
 
 
 def _is_lasting(vertex: _Vertex) -> bool:
@@ -163,13 +203,17 @@ def _vertex(wired: WiredVertex) -> Any:
         return None  # what is fed is sent at the beginning
     op, function = wired.call.node.op, wired.call.function
     executable = function if isinstance(function, Executable) else None
+    is_long = not _is_short(wired)
     return _Vertex(
         wired.call,
         executable,
+        executable is not None and all(isinstance(n.op, NoOp) for n in executable.region.nodes),
         len(executable.region.inputs) if executable else 0,
         wired.starter,
-        executable is not None or (op.inexpensive and bool(wired.call.node.inputs)),
+        executable is not None or (op.inexpensive and bool(wired.call.node.inputs)) or is_long,
+        is_long,
         op.key if isinstance(op, Receiving) else None,
+        op.key if isinstance(op, Sending) and executable is None else None,
         wired.first,
         wired.last,
         wired.empty,
@@ -179,7 +223,8 @@ def _vertex(wired: WiredVertex) -> Any:
 
 
 class StraightRun:
-    """One run of a graph. Whoever brings a value goes on with it, one thread at a time."""
+    """One run of a graph. Whoever brings a value goes on with it, one thread at a time; these
+    threads ignore what NumPy has to say of numbers."""
 
     def __init__(
         self,
@@ -190,15 +235,16 @@ class StraightRun:
         later: Soon,
         ended: Ended,
     ) -> None:
-        self._graph, self._context, self._soon, self._ended = graph, context, soon, ended
-        self._later: Soon | None = later  # None once its thread runs this
+        self._graph, self._context, self._ended = graph, context, ended
+        self._soon, self._later = soon, later
         values, pending, ready, left, _, _ = graph.start(context)
         self._values, self._pending, self._ready = values[:], pending[:], ready[:]
         self._left = left  # calls that are not done
-        self._arrived = deque[tuple[_Vertex, Any, BaseException | None]]()
+        self._arrived: deque[tuple[_Vertex, Any, BaseException | None]] = deque()
         self._turn = threading.Lock()  # held by who goes on, and for good once the run is over
-        for edges, value in zip(graph.fed, feeds, strict=True):
-            put(edges, value, self._values, self._pending, self._ready)
+        if feeds:
+            for edges, value in zip(graph.fed, feeds, strict=True):
+                put(edges, value, self._values, self._pending, self._ready)
 
     def begin(self) -> None:
         """Wait for what is received, and call all that is ready."""
@@ -209,119 +255,123 @@ class StraightRun:
 
     def go_on(self) -> None:
         """Call all that is ready, unless another thread does: that sees what came."""
-        while self._turn.acquire(blocking=False):
-            if self._advance() or not self._arrived:
-                return
+        if self._turn.acquire(blocking=False):
+            self._work(is_there=False)
 
-    def _advance(self) -> bool:
-        """Call all that is ready, and give up the turn; whether it is kept for good."""
-        try:
-            if self._call_ready():
-                if self._left:
+    def _work(self, is_there: bool) -> None:
+        """Call all that is ready, and give up the turn."""
+        while True:
+            try:
+                is_done = self._call_ready(is_there)
+                if is_done and self._left:
                     self._turn.release()
-                    return False
-                found = [self._values[slot] for slot in self._graph.fetches]
+                    if self._arrived and self._turn.acquire(blocking=False):
+                        continue
+                    return
+            except BaseException as error:
+                self._ended([], error)
+                return
+            if is_done:
+                fetches = self._graph.fetches
+                self._ended([[self._values[slot] for slot in fetches] if fetches else []], None)
             else:
-                later, self._later = cast("Soon", self._later), None
-                later(self._go_on_there)
-                return True
-        except BaseException as error:
-            self._ended([], error)
-        else:
-            self._ended([found], None)
-        return True
+                self._later(self._work_there)
+            return
 
-    def _go_on_there(self) -> None:
-        """As `go_on`, on a thread that has the turn and may take long."""
+    def _work_there(self) -> None:
+        """Go on with the turn that another thread had, on one that may take long."""
         with np.errstate(all="ignore"):
-            if not self._advance() and self._arrived:
-                self.go_on()
+            self._work(is_there=True)
 
-    def _call_ready(self) -> bool:
+    def _call_ready(self, is_there: bool) -> bool:  # noqa: C901 - functions of its parts would cost a third more
         """Call all that is ready, or else what comes before a call that takes long."""
         ready, arrived, vertices = self._ready, self._arrived, self._graph.vertices
-        cancellation = self._context.cancellation
+        values, pending, context = self._values, self._pending, self._context
+        flat: Any
         while True:
-            while arrived:
-                vertex, value, error = arrived.popleft()
+            if arrived:
+                vertex, result, error = arrived.popleft()
                 if error is not None:
                     raise error
-                self._give(vertex, value)
-            if not ready:
+            elif not ready:
                 return True
-            if cancellation.error is not None:
-                raise cancellation.error
-            place = ready.pop()
-            vertex = vertices[place]
-            if vertex.starter is not None:
-                self._start(vertex, vertex.starter)
-            elif vertex.key is not None:
-                rendezvous: Any = self._context.rendezvous  # there is one if something is received
-                rendezvous.receive(vertex.key, partial(self._arrive, vertex))
-            elif vertex.is_limited and self._later is not None and self._is_long(vertex):
-                ready.append(place)
-                return False
+            elif context.cancellation.error is not None:
+                raise context.cancellation.error
             else:
-                self._give(vertex, self._result(vertex))
+                place = ready.pop()
+                vertex = vertices[place]
+                if vertex.starter is not None or vertex.key is not None:
+                    self._start(vertex)
+                    continue
+                if vertex.is_limited and not is_there and self._is_long(vertex):
+                    ready.append(place)
+                    return False
+                result = self._result(vertex)
+            self._left -= 1
+            outputs, flat = vertex.outputs, result
+            if vertex.executable is None and (outputs or flat):  # a region's are a flat list
+                is_one = len(outputs) == 1 and not isinstance(flat, _SEVERAL)
+                flat = (flat,) if is_one else outputs_of(flat, len(outputs), vertex.call.node)
+            for edges, value in zip(outputs, flat or (), strict=True):
+                for place, slot in edges:
+                    values[slot] = value
+                    left = pending[place] = pending[place] - 1
+                    if not left:
+                        ready.append(place)
+            for place in vertex.controls:
+                left = pending[place] = pending[place] - 1
+                if not left:
+                    ready.append(place)
 
     def _arrive(self, vertex: _Vertex, value: Any, error: BaseException | None) -> None:
         """Take what was received, or told; on any thread."""
         self._arrived.append((vertex, value, error))
         self._soon(self.go_on)
 
-    def _start(self, vertex: _Vertex, starter: Callable[..., None]) -> None:
-        call = vertex.call
+    def _start(self, vertex: _Vertex) -> None:
+        """Have what may block, or is received, arrive when it is there."""
+        call, arrive = vertex.call, partial(self._arrive, vertex)
+        if vertex.starter is None:
+            rendezvous: Any = self._context.rendezvous  # there is one if something is received
+            rendezvous.receive(vertex.key, arrive)
+            return
+        inputs = self._values[vertex.first : vertex.last]
+        self._values[vertex.first : vertex.last] = vertex.empty
         try:
-            context = self._context.at(call.node, call.device)
-            starter(context, partial(self._arrive, vertex), *self._inputs(vertex))
+            vertex.starter(self._context.at(call.node, call.device), arrive, *inputs)
         except Exception as error:
             raise_at(error, call.node)
 
     def _is_long(self, vertex: _Vertex) -> bool:
         """Whether a call takes so long that another thread is to make it."""
-        if vertex.executable is not None and vertex.executable.holds_gil:
+        executable = vertex.executable
+        if executable is not None and (executable.holds_gil or vertex.is_empty):
             return False
+        if vertex.is_long or (executable is not None and not executable.is_inexpensive):
+            return True
         return are_large(self._values[vertex.first : vertex.last])
-
-    def _inputs(self, vertex: _Vertex) -> list[Any]:
-        values, first, last = self._values, vertex.first, vertex.last
-        inputs = values[first:last]
-        values[first:last] = vertex.empty  # a value lives as long as it has uses
-        return inputs
 
     def _result(self, vertex: _Vertex) -> Any:
         call, executable, context = vertex.call, vertex.executable, self._context
-        inputs = self._inputs(vertex)
+        values, first, last = self._values, vertex.first, vertex.last
+        inputs = values[first:last]
+        values[first:last] = vertex.empty  # a value lives as long as it has uses
         try:
+            if vertex.is_empty:
+                return ()
             if executable is not None:
-                return executable.run(context, inputs[: vertex.inputs], inputs[vertex.inputs :])
+                count = vertex.inputs
+                if count == len(inputs):
+                    return executable.run(context, inputs, ())
+                return executable.run(context, inputs[:count], inputs[count:])
             for position in call.references:
                 inputs[position] = inputs[position].read()
+            if vertex.sent is not None:
+                rendezvous: Any = context.rendezvous  # there is one if something is sent
+                send(rendezvous, vertex.sent, inputs[0] if inputs else ())
+                return ()
             if call.takes_context:
                 inputs.insert(0, context.at(call.node, call.device))
-            if not vertex.is_limited:
-                return call.function(*inputs)
-            with np.errstate(all="ignore"):
-                return call.function(*inputs)
+            return call.function(*inputs)
         except Exception as error:
             raise_at(error, call.node)
-
-    def _give(self, vertex: _Vertex, result: Any) -> None:
-        self._left -= 1
-        outputs = vertex.outputs
-        if len(outputs) == 1 and not isinstance(result, _SEVERAL):
-            put(outputs[0], result, self._values, self._pending, self._ready)
-        elif outputs or result:
-            flat = cast("Sequence[Any]", result)
-            if vertex.executable is None:  # which gives no lists in lists
-                flat = outputs_of(result, len(outputs), vertex.call.node)
-            for edges, value in zip(outputs, flat, strict=True):
-                if edges:
-                    put(edges, value, self._values, self._pending, self._ready)
-        for place in vertex.controls:
-            self._count_down(place)
-
-    def _count_down(self, place: int) -> None:
-        left = self._pending[place] = self._pending[place] - 1
-        if not left:
-            self._ready.append(place)
