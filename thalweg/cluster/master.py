@@ -288,7 +288,8 @@ class RunningStep:
             for part in self._plan.others:
                 self._start(part, feeds)
             if self._plan.fed:
-                self._start_together(feeds)
+                start = partial(self._start_together, feeds)
+                self._member.endpoint.loop.do_together(start)
             else:
                 for part in self._plan.own:
                     self._start_own(part, feeds)
@@ -307,16 +308,10 @@ class RunningStep:
     def _start_together(self, feeds: Sequence[Any]) -> None:
         """Start the own part, and have those that it sends values to hear of the step with them: a
         packet costs more than a message."""
-        together = self._member.endpoint.loop.together()
-        try:
-            with together:
-                for part in self._plan.fed:
-                    self._start(part, feeds)
-                for part in self._plan.own:
-                    self._start_own(part, feeds)
-        except BaseException:
-            together.end()
-            raise
+        for part in self._plan.fed:
+            self._start(part, feeds)
+        for part in self._plan.own:
+            self._start_own(part, feeds)
 
     def _finish(self) -> None:
         """Do what is left of a step that its own thread has left."""

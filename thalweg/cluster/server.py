@@ -59,7 +59,7 @@ class TaskServer(Member):
         self.task = task_name(job, index)
         threads = options.threads or _threads(cluster, job, index)
         devices = local_devices(options.device_count, threads, self.task)
-        self._worker = self.worker = Worker(self.task, devices, self._push, self._peer)
+        self._worker = self.worker = Worker(self.task, devices, self, self._peer)
         self._by_task = dict(all_tasks(cluster))
         self._sessions: dict[Peer, set[str]] = {}
         self._routes = Bounded[Key, tuple[Peer | None, FixedFields]](
@@ -184,6 +184,14 @@ class TaskServer(Member):
         except errors.OpError:
             return  # who asked may be gone
 
+    def flush(self) -> None:
+        """Have leave what this thread has sent."""
+        self.endpoint.loop.flush()
+
+    def do_together(self, work: Callable[[], None]) -> None:
+        """Call a function and have what it sends to one task leave in one packet."""
+        self.endpoint.loop.do_together(work)
+
     def _soon(self, function: Callable[[], None]) -> None:
         """Call a function on the I/O thread: at once, if it is this one."""
         loop = self.endpoint.loop
@@ -243,7 +251,8 @@ class TaskServer(Member):
     def _peer(self, task: str) -> Peer:
         return self.endpoint.peer(self._by_task[task])
 
-    def _push(self, step: int, key: Key, value: Any) -> None:
+    def push(self, step: int, key: Key, value: Any) -> None:
+        """Send a value of a step to the task that a key's destination is on."""
         peer, fields = self._routes.get(key, _NO_ROUTE)
         if peer is None or not peer.is_alive:
             peer, fields = self._peer(task_of(key.destination)), FixedFields(key=key)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,8 +34,22 @@ from thalweg.runtime.executor import StartablePartitions, run_partitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition
 from thalweg.runtime.resources import Objects, Resources
 
-#: (step, key, value): to the task that a key's destination is on
-Push = Callable[[int, Key, Any], None]
+
+class Outgoing(Protocol):
+    """How the values of a task reach others."""
+
+    def push(self, step: int, key: Key, value: Any) -> None:
+        """Send a value of a step to the task that a key's destination is on."""
+        ...
+
+    def flush(self) -> None:
+        """Have leave what this thread has sent."""
+        ...
+
+    def do_together(self, work: Callable[[], None]) -> None:
+        """Call a function and have what it sends to one task leave in one packet."""
+        ...
+
 
 _MAX_ENDED = 10_000  # steps of which a value that comes late is still known to be late
 
@@ -44,7 +58,11 @@ class Worker:
     """The devices of one task, and what masters have them do."""
 
     def __init__(
-        self, name: str, devices: Sequence[Device], push: Push, peer: Callable[[str], Peer]
+        self,
+        name: str,
+        devices: Sequence[Device],
+        outgoing: Outgoing,
+        peer: Callable[[str], Peer],
     ) -> None:
         self.name, self._prefix = name, f"{name}/"  # "/job:ps/replica:0/task:0"
         self._peer = peer  # of another task
@@ -52,7 +70,7 @@ class Worker:
         self._objects = [Objects() for _ in devices]
         self.traffic = Traffic()
         self.lender: Lender | None = None  # for variables that other tasks of the host can map
-        self._push = push
+        self._outgoing = outgoing
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep] = {}
         self._ended = Bounded[int, None]("ended steps of a task", _MAX_ENDED)
@@ -149,7 +167,7 @@ class Worker:
         with self._lock:
             found = self._steps.get(number)
             if found is None:
-                found = TaskStep(number, self._prefix, self._push)
+                found = TaskStep(number, self._prefix, self._outgoing)
                 if number in self._ended:
                     found.cancel(_ended(number))
                 else:
@@ -226,10 +244,10 @@ class TaskSession:
 class TaskStep(Rendezvous):
     """One step, as far as a task has a part in it: where its partitions meet those of others."""
 
-    def __init__(self, number: int, prefix: str, push: Push) -> None:
+    def __init__(self, number: int, prefix: str, outgoing: Outgoing) -> None:
         super().__init__()
         self.number, self.session = number, ""
-        self._prefix, self._push = prefix, push  # of the names of this task's devices
+        self._prefix, self._outgoing = prefix, outgoing  # of the names of this task's devices
         self.cancellation = Cancellation()
 
     def send(self, key: Key, value: Any) -> None:
@@ -239,7 +257,15 @@ class TaskStep(Rendezvous):
         elif self.error is not None:
             raise self.error
         else:
-            self._push(self.number, key, value)
+            self._outgoing.push(self.number, key, value)
+
+    def flush(self) -> None:
+        """Have leave what this thread has sent."""
+        self._outgoing.flush()
+
+    def do_together(self, work: Callable[[], None]) -> None:
+        """Call a function and have what it sends to one task leave in one packet."""
+        self._outgoing.do_together(work)
 
     def cancel(self, error: errors.OpError) -> None:
         """End the step; whoever waits for a value of it is told."""

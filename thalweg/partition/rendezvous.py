@@ -81,6 +81,14 @@ class Rendezvous:
             value = None if error is not None else self._sent.pop(key)
         received(value, error)
 
+    def do_together(self, work: Callable[[], None]) -> None:
+        """Call a function, which waits for nobody and may send several values: elsewhere they may
+        leave together, at its end or at a `flush`."""
+        work()
+
+    def flush(self) -> None:
+        """Have values leave that were sent: a call that takes long follows."""
+
     def abort(self, error: BaseException) -> None:
         """Answer all receivers with an error; only the first call counts."""
         with self._lock:

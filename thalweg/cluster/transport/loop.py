@@ -59,6 +59,23 @@ class Loop:
         """Has what this thread sends to one peer leave in one packet, at the end of a `with`."""
         return Together(self.outboxes)
 
+    def do_together(self, work: Callback) -> None:
+        """Call a function, which waits for nobody, and have what it sends to one peer leave in one
+        packet; also where a signal stops it."""
+        together = self.together()
+        try:
+            with together:
+                work()
+        except BaseException:
+            together.end()
+            raise
+
+    def flush(self) -> None:
+        """Have leave what this thread has sent."""
+        outbox = self.outboxes.get(threading.get_ident())
+        if outbox is not None and outbox.held:
+            outbox.flush()
+
     @property
     def is_current(self) -> bool:
         """Whether this is the I/O thread."""

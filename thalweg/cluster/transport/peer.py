@@ -199,7 +199,7 @@ class Peer(ABC):
         if not parcel.streams:
             self._put(self._channel(parcel.frame), parcel.frame)
             return
-        self._empty_outbox()
+        self._surroundings.loop.flush()
         channel = self._channel_of_chunks()
         self._put(channel, parcel.frame)
         for stream in parcel.streams:
@@ -240,7 +240,7 @@ class Peer(ABC):
             with suppress(errors.OpError):  # the peer is lost, and all who wait know
                 errand()
 
-        self._empty_outbox()
+        self._surroundings.loop.flush()
         self._courier.give(run)
 
     def _put(self, channel: Channel, frame: bytearray, *more: Any) -> None:
@@ -454,7 +454,7 @@ class Peer(ABC):
         while self._held is not None:
             while errand := self._next_held():
                 self._dispatch(errand)
-            self._empty_outbox()
+            self._surroundings.loop.flush()
             with self._lock:
                 if not self._held:  # or others have come meanwhile
                     self._held = None
@@ -463,12 +463,6 @@ class Peer(ABC):
     def _next_held(self) -> _Errand | None:
         with self._lock:
             return self._held.popleft() if self._held else None
-
-    def _empty_outbox(self) -> None:
-        """Have leave what this thread sends before it, or another thread for it, goes past it."""
-        outbox = self._outboxes.get(get_ident())
-        if outbox is not None and outbox.held:
-            outbox.flush()
 
     def trim(self, forgotten: Sequence[int] = ()) -> None:
         """Give back shared memory that was not used for a while."""

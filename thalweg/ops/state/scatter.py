@@ -73,6 +73,8 @@ class PartialUpdate(Update, abstract=True):
 class ScatterOp(PartialUpdate, abstract=True):
     """ref[indices[i…]] ∘= updates[i…]"""
 
+    function: ClassVar[np.ufunc | None] = None  # of rows and updates, where no row comes twice
+
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
         if updates.shape.rank != 0 and ref.shape.rank is not None:
             indices.shape.concatenate(ref.shape[1:]).assert_is_compatible_with(updates.shape)
@@ -81,11 +83,15 @@ class ScatterOp(PartialUpdate, abstract=True):
     def kernel(
         self, context: Context, ref: VariableCell, indices: Array, updates: Array
     ) -> VariableCell:
-        change = type(self).change
+        change, function = type(self).change, self.function
 
         def write(buffer: Array) -> None:
             _check_rows(buffer, indices, updates, ref.name)
-            change(buffer, indices, np.asarray(updates))
+            rows, values = np.asarray(indices), np.asarray(updates)
+            if function is not None and _are_ascending(rows):
+                buffer[rows] = function(buffer[rows], values)  # several times as fast
+            else:
+                change(buffer, rows, values)
 
         ref.update(write)
         return ref
@@ -100,6 +106,11 @@ class ScatterOp(PartialUpdate, abstract=True):
 
         extents = indices.shape + ref.shape[1:]
         return loop.scatter(self.combine, extents, write, ref[at])
+
+
+def _are_ascending(indices: Array) -> bool:
+    """Whether indices are sorted and each comes once, as an accumulator gives them."""
+    return indices.ndim == 1 and bool((indices[1:] > indices[:-1]).all())
 
 
 def _check_rows(buffer: Array, indices: Array, updates: Array, name: str) -> None:
@@ -130,6 +141,7 @@ class ScatterAdd(ScatterOp):
     """ref[indices[i…]] += updates[i…]"""
 
     change = np.add.at
+    function = np.add
     combine = "sum"
 
 
@@ -137,6 +149,7 @@ class ScatterSub(ScatterOp):
     """ref[indices[i…]] -= updates[i…]"""
 
     change = np.subtract.at
+    function = np.subtract
     combine = "sum"
 
     def update(self, value: Expr) -> Expr:

@@ -280,21 +280,25 @@ class StraightRun:
 
     def _work_there(self) -> None:
         """Go on with the turn that another thread had, on one that may take long."""
+        rendezvous: Any = self._context.rendezvous  # of a step with several partitions there is one
         with np.errstate(all="ignore"):
-            self._work(is_there=True)
+            rendezvous.do_together(partial(self._work, True))
 
     def _call_ready(self, is_there: bool) -> bool:  # noqa: C901 - functions of its parts would cost a third more
         """Call all that is ready, or else what comes before a call that takes long."""
         ready, arrived, vertices = self._ready, self._arrived, self._graph.vertices
         values, pending, context = self._values, self._pending, self._context
         flat: Any
+        later = list[int]()  # calls that take long, after all others
+        rendezvous: Any = context.rendezvous  # of a step with several partitions there is one
         while True:
             if arrived:
                 vertex, result, error = arrived.popleft()
                 if error is not None:
                     raise error
             elif not ready:
-                return True
+                ready += later
+                return not later
             elif context.cancellation.error is not None:
                 raise context.cancellation.error
             else:
@@ -303,9 +307,11 @@ class StraightRun:
                 if vertex.starter is not None or vertex.key is not None:
                     self._start(vertex)
                     continue
-                if vertex.is_limited and not is_there and self._is_long(vertex):
-                    ready.append(place)
-                    return False
+                if vertex.is_limited and self._is_long(vertex):
+                    if not is_there:
+                        later.append(place)
+                        continue
+                    rendezvous.flush()
                 result = self._result(vertex)
             self._left -= 1
             outputs, flat = vertex.outputs, result

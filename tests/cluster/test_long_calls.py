@@ -1,0 +1,120 @@
+"""Calls that take long, in steps of tasks: what is sent before them leaves, what comes is taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from thalweg.ops.nn.samplers import LogUniform
+
+LONG = 30  # seconds: more than anything here takes
+WORKER, PS = "/job:worker/task:0", "/job:ps/task:0"
+
+
+@pytest.fixture
+def target() -> Iterator[str]:
+    """A cluster of two tasks."""
+    (worker,), (ps,) = tf.test.create_local_cluster(1, 1)
+    with tf.Graph().as_default():
+        yield worker.target
+    for server in (worker, ps):
+        server.stop()
+
+
+@pytest.fixture
+def event(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """What every drawing of samples waits for, which is no call that says that it may block."""
+    event, draws = threading.Event(), LogUniform.draws
+
+    def wait(self: LogUniform, words: Any) -> Iterator[int]:
+        assert event.wait(LONG)
+        return draws(self, words)
+
+    monkeypatch.setattr(LogUniform, "draws", wait)
+    return event
+
+
+def sampled(classes: tf.Tensor) -> tf.Tensor:
+    """Some samples, drawn for classes of this type."""
+    given = tf.reshape(tf.cast(classes, tf.int64), [-1, 1])
+    return tf.nn.log_uniform_candidate_sampler(given, 1, 4, True, 10)[0]
+
+
+def telling(event: threading.Event):
+    """A function that gives what it takes, and has something happen."""
+
+    def tell(value: np.ndarray) -> np.ndarray:
+        event.set()
+        return value
+
+    return tell
+
+
+def test_what_was_sent_leaves_before_a_call_that_takes_long(
+    target: str, event: threading.Event
+) -> None:
+    with tf.device(WORKER):
+        x = tf.placeholder(tf.float32, [3])
+        y = tf.exp(x)
+        with tf.control_dependencies([y.op]):
+            waited = sampled(x)
+    with tf.device(PS):
+        told = tf.py_func(telling(event), [y], tf.float32)
+    with tf.Session(target) as session:
+        for _ in range(3):  # the region is compiled in the first, and short from then on
+            event.clear()
+            samples, sent = session.run([waited, told], {x: np.zeros(3, np.float32)})
+            assert samples.shape == (4,) and sent.tolist() == [1, 1, 1]
+
+
+def test_calls_that_take_long_and_wait_for_each_other_run_at_once(target: str) -> None:
+    barrier = threading.Barrier(2)
+
+    def meet(value: np.ndarray) -> np.ndarray:
+        barrier.wait(LONG)
+        return value
+
+    with tf.device(PS):
+        x = tf.get_variable("x", initializer=np.float32(1))
+    with tf.device(WORKER):
+        y = x + 1
+        both = [tf.py_func(meet, [y * factor], tf.float32) for factor in (2, 3)]
+    with tf.Session(target) as session:
+        session.run(x.initializer)
+        for _ in range(3):
+            assert session.run(both) == [4, 6]
+
+
+def test_values_that_come_during_a_call_that_takes_long_are_taken_after_it(
+    target: str, event: threading.Event
+) -> None:
+    with tf.device(PS):
+        x = tf.get_variable("x", initializer=np.ones(2, np.float32))
+        early, late = x + 1, x + 2
+        told = tf.py_func(telling(event), [late], tf.float32)
+    with tf.device(WORKER):
+        total = late + tf.cast(tf.shape(sampled(early))[0], tf.float32)
+    with tf.Session(target) as session:
+        session.run(x.initializer)
+        for _ in range(3):
+            event.clear()
+            assert session.run([total, told])[0].tolist() == [7, 7]
+
+
+def test_an_error_of_a_call_that_takes_long_ends_the_step(target: str) -> None:
+    def fail(_: np.ndarray) -> np.ndarray:
+        raise ValueError("no good")
+
+    with tf.device(WORKER):
+        failed = tf.py_func(fail, [tf.placeholder_with_default(np.float32(1), [])], tf.float32)
+    with tf.device(PS):
+        never = tf.identity(failed)
+    with tf.Session(target) as session:
+        for _ in range(2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="no good"):
+                session.run(never)
