@@ -149,7 +149,7 @@ class Executable:
         if self._converts:
             arrays, cells = host_arrays(arrays), host_cells(cells)
         try:
-            shapes = tuple([array.shape for array in arrays])
+            shapes = tuple([array.shape for array in arrays]) if arrays else ()
         except AttributeError:  # a number
             shapes = tuple([np.shape(array) for array in arrays])
         program = self.programs.get(shapes)

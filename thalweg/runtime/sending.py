@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node
 from thalweg.lower.specialise import Region
@@ -112,8 +114,7 @@ class SendingExecutable(Executable):
         """The region's outputs, after all Sends."""
         if self.holds_gil:  # it is over before a value could leave while it runs
             results = Executable.run(self, context, arrays, cells)
-            for number, key in self._sent:
-                send(context.rendezvous, key, results[number])
+            self.send(context, results)
             return results
         delivery = _Delivery(self._keys, context.rendezvous)
         results = super().run(context, arrays, cells, delivery)
@@ -122,8 +123,13 @@ class SendingExecutable(Executable):
 
     def send(self, context: Any, results: Sequence[Any]) -> None:
         """Send what a run gave that sent nothing itself."""
+        rendezvous = context.rendezvous
         for number, key in self._sent:
-            send(context.rendezvous, key, results[number])
+            value = results[number]
+            if type(value) is np.ndarray:  # as nearly always
+                rendezvous.send(key, value)
+            else:
+                send(rendezvous, key, value)
 
 
 class _Delivery:

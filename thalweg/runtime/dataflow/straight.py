@@ -253,21 +253,17 @@ class StraightRun:
             rendezvous.expect(self._graph.expected, self._arrive)
         self.go_on()
 
-    def go_on(self) -> None:
-        """Call all that is ready, unless another thread does: that sees what came."""
-        if self._turn.acquire(blocking=False):
-            self._work(is_there=False)
-
-    def _work(self, is_there: bool) -> None:
-        """Call all that is ready, and give up the turn."""
-        while True:
+    def go_on(self, is_there: bool = False) -> None:
+        """Call all that is ready, unless another thread does: that sees what came. `is_there`: this
+        one has the turn already, and may take long."""
+        while is_there or self._turn.acquire(blocking=False):
             try:
                 is_done = self._call_ready(is_there)
                 if is_done and self._left:
                     self._turn.release()
-                    if self._arrived and self._turn.acquire(blocking=False):
-                        continue
-                    return
+                    if not self._arrived or (is_there and not self._turn.acquire(blocking=False)):
+                        return
+                    continue
             except BaseException as error:
                 self._ended([], error)
                 return
@@ -282,14 +278,14 @@ class StraightRun:
         """Go on with the turn that another thread had, on one that may take long."""
         rendezvous: Any = self._context.rendezvous  # of a step with several partitions there is one
         with np.errstate(all="ignore"):
-            rendezvous.do_together(partial(self._work, True))
+            rendezvous.do_together(partial(self.go_on, is_there=True))
 
     def _call_ready(self, is_there: bool) -> bool:  # noqa: C901 - functions of its parts would cost a third more
         """Call all that is ready, or else what comes before a call that takes long."""
         ready, arrived, vertices = self._ready, self._arrived, self._graph.vertices
         values, pending, context = self._values, self._pending, self._context
         flat: Any
-        later = list[int]()  # calls that take long, after all others
+        later: list[int] = []  # calls that take long, after all others
         rendezvous: Any = context.rendezvous  # of a step with several partitions there is one
         while True:
             if arrived:
@@ -307,7 +303,9 @@ class StraightRun:
                 if vertex.starter is not None or vertex.key is not None:
                     self._start(vertex)
                     continue
-                if vertex.is_limited and self._is_long(vertex):
+                executable = vertex.executable
+                is_short = vertex.is_empty or (executable is not None and executable.holds_gil)
+                if vertex.is_limited and not is_short and self._is_long(vertex):
                     if not is_there:
                         later.append(place)
                         continue
@@ -349,10 +347,8 @@ class StraightRun:
             raise_at(error, call.node)
 
     def _is_long(self, vertex: _Vertex) -> bool:
-        """Whether a call takes so long that another thread is to make it."""
+        """Whether a call that may not be short takes so long that another thread is to make it."""
         executable = vertex.executable
-        if executable is not None and (executable.holds_gil or vertex.is_empty):
-            return False
         if vertex.is_long or (executable is not None and not executable.is_inexpensive):
             return True
         return are_large(self._values[vertex.first : vertex.last])
