@@ -1,5 +1,6 @@
 """Targets: what the levels of processors have, and which one is chosen."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,14 +147,15 @@ def test_sizes_of_caches_come_from_the_system(monkeypatch: pytest.MonkeyPatch, t
         (folder / "type").write_text(f"{kind}\n")
         (folder / "size").write_text(f"{size}\n")
     monkeypatch.setattr(machine, "_CACHES", tmp_path)
-    assert machine._cache_sizes.__wrapped__() == {"l1": 48 << 10, "l2": 2 << 20}
+    cores = max(2, os.cpu_count() or 2)
+    assert machine._sizes.__wrapped__() == {"cores": cores, "l1": 48 << 10, "l2": 2 << 20}
 
 
 def test_a_system_that_tells_nothing_leaves_the_defaults(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(machine, "_CACHES", tmp_path / "none")
-    assert machine._cache_sizes.__wrapped__() == {}
+    assert machine._sizes.__wrapped__().keys() == {"cores"}
 
 
 @pytest.mark.parametrize("granted", [True, False])

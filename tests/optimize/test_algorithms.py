@@ -328,6 +328,17 @@ def test_control_edges_that_order_nothing_are_gone() -> None:
     assert "y = Identity(x, ^first)" in lines
 
 
+def test_a_conditional_waits_for_what_its_unused_outputs_would_take() -> None:
+    v, go, x = tf.Variable(0.0), tf.placeholder(tf.bool, []), tf.constant(3.0)
+    written = tf.cond(go, lambda: v.assign_add(1.0) + 0, lambda: v + 0)
+    with tf.control_dependencies([written.op]):
+        first, _ = tf.cond(go, lambda: (x * 2, written * 2), lambda: (x, written))
+    with tf.Session() as session:
+        session.run(v.initializer)
+        assert session.run(first, {go: True}) == 6
+        assert session.run(v) == 1
+
+
 def test_an_assertion_is_waited_for() -> None:
     x = placeholder()
     with tf.control_dependencies([tf.check_numerics(x, "bad")]):

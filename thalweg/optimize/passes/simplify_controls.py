@@ -63,11 +63,17 @@ def _without_implied(
     node: Node, controls: list[Node], found: dict[Node, tuple[Node, ...]]
 ) -> Iterator[Node]:
     """Control inputs, less those that another one, or an input, waits for anyway."""
-    direct = {tensor.op for tensor in node.inputs}
+    direct = {*_taken_from(node)}
     before: set[Node] = set()
     for each in (*direct, *controls):
         before.update(found.get(each, each.controls))
-        before.update(tensor.op for tensor in each.inputs)
+        before.update(_taken_from(each))
     for control in controls:
         if control not in direct and control not in before:
             yield control
+
+
+def _taken_from(node: Node) -> Iterator[Node]:
+    """The nodes whose values a node waits for whatever is asked of it. A conditional or a loop is
+    given some that its bodies need for outputs which nobody takes: it does not wait for these."""
+    return iter(()) if node.op.bodies else (tensor.op for tensor in node.inputs)
