@@ -29,7 +29,8 @@ def make(name: str, is_tiny: bool, mode: str) -> Side:
 
 
 def _training_step(row: Row, compiled: Callable[[Any], Any]) -> Side:
-    values = row.weights
+    # An LSTM's weights are taken out and changed: other systems begin with them, too.
+    values = {name: value.copy() for name, value in row.weights.items()}
     names = [name.split("/")[0] for name in values if name.startswith("lstm") and "kernel" in name]
     lstm = recurrent(values, names).to(DEVICE, getattr(torch, row.weight_dtype)) if names else None
     weights: dict[str, Any] = {}
