@@ -48,34 +48,6 @@ def test_a_peer_is_the_same_while_it_lives(endpoint: MakeEndpoint):
     assert peer.incarnation == server.incarnation
 
 
-def test_servers_send_back_over_the_connection_that_was_made_to_them(endpoint: MakeEndpoint):
-    one, other = endpoint(), endpoint()
-    there = one.peer(other.address)
-    ask(there)
-    back = other.peer(one.address)
-    assert back.incarnation == one.incarnation and other._listener.peers == [back]
-    assert other.peer(one.address.replace("127.0.0.1", "localhost")) is back
-    back.send(Message(Kind.ABORT, 8))
-    peer, message = one.handler.messages.get(timeout=LONG)
-    assert peer is there and message.step == 8
-    assert not one._listener.peers
-
-
-def test_a_server_connects_itself_once_the_connection_to_it_is_gone(endpoint: MakeEndpoint):
-    one, other = endpoint(), endpoint()
-    ask(one.peer(other.address))
-    back = other.peer(one.address)
-    address = one.address
-    one.close()
-    assert other.handler.losses.get(timeout=LONG)[0] is back
-    successor = endpoint(address)
-    again = other.peer(address)
-    assert again is not back and ask(again).kind is Kind.DONE
-    assert again.incarnation == successor.incarnation
-    assert successor.peer(other.address).incarnation == other.incarnation
-    assert ask(successor.peer(other.address)).kind is Kind.DONE
-
-
 def test_messages_of_a_thread_arrive_in_their_order(endpoint: MakeEndpoint):
     server, client = endpoint(), endpoint(None)
     peer = client.peer(server.address)

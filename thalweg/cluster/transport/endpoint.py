@@ -1,8 +1,7 @@
 """Endpoints: where a process sends and receives messages of a cluster.
 
 A server's endpoint listens, and both a server's and a client's connect to others. Each connection
-is one peer at either end. A server that has been connected to by another uses that connection, too:
-what it sends back then leaves in one packet. Two that connect to each other at once have two.
+is one peer at either end; two servers that connect to each other have two.
 """
 
 from __future__ import annotations
@@ -115,12 +114,8 @@ class Endpoint:
             if self._is_closed:
                 raise unavailable(address, "this endpoint is closed")
             known = self._peers.get(address)
-            if known is not None and known.is_alive:
-                return known
-            inbound = self._listener.ready_at(address) if self._listener else None
-            if inbound is not None:
-                return inbound
-            known = self._peers[address] = self._connect(address, patience)
+            if known is None or not known.is_alive:
+                known = self._peers[address] = self._connect(address, patience)
             return known
 
     def close(self) -> None:

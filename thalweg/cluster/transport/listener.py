@@ -101,7 +101,6 @@ class Listener:
         self._surroundings = surroundings
         self._connections: dict[bytes, _Connection] = {}
         self._peers: dict[int, Inbound] = {}  # by session
-        self._by_address: dict[str, Inbound] = {}  # the last that each listening process made
         self._files: dict[int, Inbound | None] = {}  # of open connections; None before its HELLO
         self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
         self._identity: Identity | None = None
@@ -122,12 +121,6 @@ class Listener:
         """All that are connected."""
         return list(self._peers.values())
 
-    def ready_at(self, address: str) -> Inbound | None:
-        """The peer that listens at an address itself, if it is connected; from any thread. Peers
-        tell their addresses in numbers: one that is known by a name is found if that is local."""
-        found = self._by_address.get(address.replace("localhost:", "127.0.0.1:"))
-        return found if found is not None and found.is_ready else None
-
     def send(self, route: bytes, *frames: Any) -> bool:
         """Send over a connection: False where its queue is full."""
         return self._socket.send(route, *frames)
@@ -143,8 +136,6 @@ class Listener:
         """A peer is lost."""
         self._peers.pop(peer.session, None)
         self._connections.pop(peer.route, None)
-        if self._by_address.get(peer.address) is peer:
-            del self._by_address[peer.address]
         if self._bulk is not None and peer.offer is not None:
             self._bulk.withdraw(peer.offer)
 
@@ -184,8 +175,6 @@ class Listener:
         for each in self._replaced(hello):
             each.lose(unavailable(each.address, "it connected again"))
         self._peers[peer.session] = peer
-        if hello.listens:
-            self._by_address[peer.address] = peer
         self._connections[route] = _Connection(peer, peer.control)
         local = self._local.name if self._local else None
         peer.offer = self._offered(self._identity, hello, peer)

@@ -115,11 +115,6 @@ class Peer(ABC):
         self._window, self._taken = Window(), 0
         self._courier = Courier(f"thalweg-cluster-courier {address}")
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it is alive and both sides have said who they are."""
-        return self._held is None and self._error is None
-
     def send(self, message: Message) -> None:
         """Send a message, from any thread. Messages of a thread arrive in their order, but for
         those with large values or fields, which later ones may overtake. Nobody may write to the
