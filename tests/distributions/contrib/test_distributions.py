@@ -602,3 +602,9 @@ def test_bad_programs_fail_on_their_line() -> None:
         D.MultivariateNormalLinearOperator(
             [0.0], tf.linalg.LinearOperatorDiag(np.ones(1))
         ).log_prob([0.0])
+
+
+def test_means_and_scale_of_a_normal_vector_are_of_one_size() -> None:
+    with pytest.raises(ValueError, match=r"events of 2 numbers.* have 3"):
+        tf.contrib.distributions.MultivariateNormalDiag([0.0, 0.0], [1.0, 1.0, 1.0])
+    assert tf.contrib.distributions.MultivariateNormalDiag([0.0], [1.0, 1.0]).event_shape == [2]

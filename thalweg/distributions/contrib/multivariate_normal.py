@@ -53,6 +53,7 @@ class MultivariateNormalLinearOperator(TransformedDistribution):
             raise TypeError("`scale` parameter must have floating-point dtype.")
         with name_scope(name, values=[loc]) as scope:
             self._loc = None if loc is None else floats(loc)[0]
+            _check_sizes(self._loc, scale)
             zero = filling.zeros([], scale.dtype)
             super().__init__(
                 Normal(zero, filling.ones_like(zero), allow_nan_stats=allow_nan_stats),
@@ -100,6 +101,15 @@ class MultivariateNormalLinearOperator(TransformedDistribution):
 
     def _stddev(self) -> Tensor:
         return transcendental.sqrt(self._variance())
+
+
+def _check_sizes(loc: Tensor | None, scale: LinearOperator) -> None:
+    """Means of one number stand for all of them; others are as many as the operator's rows."""
+    if loc is None or not loc.shape.rank:
+        return
+    given, size = loc.shape[-1].value, scale.range_dimension.value
+    if None not in (given, size) and given not in (1, size):
+        raise ValueError(f"`loc` has events of {given} numbers, but those of `scale` have {size}.")
 
 
 def _batch_sizes(loc: Tensor | None, scale: LinearOperator) -> Any:

@@ -37,8 +37,8 @@ class Permute(Bijector):
         name: the scope of the nodes.
 
     Example:
-        >>> turned = tf.contrib.distributions.bijectors.Permute([2, 0, 1])
-        >>> sess.run(turned.forward([10.0, 20.0, 30.0]))
+        >>> permuted = tf.contrib.distributions.bijectors.Permute([2, 0, 1])
+        >>> sess.run(permuted.forward([10.0, 20.0, 30.0]))
         array([30., 10., 20.], dtype=float32)
     """
 
