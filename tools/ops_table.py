@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import defaultdict
 from pathlib import Path
 
@@ -66,7 +66,14 @@ def table() -> str:
     return "\n".join(parts) + "\n"
 
 
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path, nargs="?", default=Path("docs/ops.md"))
+    page: Path = parser.parse_args().page
+    page.write_text(table())
+    print(f"{page}: {len(REGISTRY)} ops")
+
+
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/ops.md")
-    target.write_text(table())
-    print(f"{target}: {len(REGISTRY)} ops")
+    main()

@@ -1,11 +1,8 @@
-"""Writes docs/optimizer_rules.md from the code: passes, rules, what TensorFlow's optimiser does.
-
-python tools/optimizer_table.py [docs/optimizer_rules.md]
-"""
+"""Writes docs/optimizer_rules.md from the code: passes, rules, what TensorFlow's optimiser does."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -100,12 +97,19 @@ def unknown_answers() -> list[str]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the page, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path, nargs="?", help="where to write it")
+    page: Path | None = parser.parse_args().page
     faults = unknown_answers()
     if faults:
-        sys.exit("\n".join(faults))
-    text = document()
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text)
+        raise SystemExit("\n".join(faults))
+    if page is None:
+        print(document())
     else:
-        print(text)
+        page.write_text(document())
+
+
+if __name__ == "__main__":
+    main()
