@@ -19,12 +19,15 @@ from functools import cached_property, partial
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from thalweg import errors
 from thalweg.cluster import failures
 from thalweg.cluster.member import Member
 from thalweg.cluster.partition_def import encode
 from thalweg.cluster.tasks import task_of
 from thalweg.cluster.transport.endpoint import Peer
+from thalweg.cluster.transport.loop import Waiter
 from thalweg.cluster.values import by_place
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import TaskSession
@@ -273,7 +276,7 @@ class RunningStep:
     ) -> None:
         self._number, self._plan = number, planned
         self._member, self._session, self._graph = member, session, graph
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None at the end
+        self._work = Waiter(member.endpoint.loop)  # functions to call; None at the end
         self._ended = itertools.count(1)  # tasks that have done their part
         self._lock = threading.Lock()
         self._error: errors.OpError | None = None
@@ -287,14 +290,11 @@ class RunningStep:
         try:
             for part in self._plan.others:
                 self._start(part, feeds)
-            if self._plan.fed:
-                start = partial(self._start_together, feeds)
-                self._member.endpoint.loop.do_together(start)
-            else:
-                for part in self._plan.own:
-                    self._start_own(part, feeds)
-            while (work := self._work.get()) is not None:
-                work()
+            with np.errstate(all="ignore"):
+                self._start_own_part(feeds)
+                while (work := self._work.get()) is not None:
+                    self._member.endpoint.loop.resume()
+                    work()
         except BaseException as error:  # an interrupt, say
             self.fail(errors.CancelledError(None, None, f"The step was stopped: {error!r}"))
             WORKERS.start(self._finish)
@@ -304,6 +304,13 @@ class RunningStep:
         if self._error is not None:
             raise self._error
         return [self._found[place] for place in range(len(self._found))]
+
+    def _start_own_part(self, feeds: Sequence[Any]) -> None:
+        if self._plan.fed:
+            self._member.endpoint.loop.do_together(partial(self._start_together, feeds))
+        else:
+            for part in self._plan.own:
+                self._start_own(part, feeds)
 
     def _start_together(self, feeds: Sequence[Any]) -> None:
         """Start the own part, and have those that it sends values to hear of the step with them: a
@@ -315,7 +322,7 @@ class RunningStep:
 
     def _finish(self) -> None:
         """Do what is left of a step that its own thread has left."""
-        while (work := self._work.get()) is not None:
+        while (work := self._work.get_elsewhere()) is not None:
             work()
 
     def _start(self, part: TaskPart, feeds: Sequence[Any]) -> None:

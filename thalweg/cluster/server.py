@@ -15,8 +15,6 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-import numpy as np
-
 from thalweg import errors, protos
 from thalweg.cluster import failures
 from thalweg.cluster.addresses import bindable, numeric, parsed
@@ -119,8 +117,7 @@ class TaskServer(Member):
         later: Callable[[Callable[[], None]], None],
     ) -> None:
         """Begin the part of this process in a step of a session whose target it is."""
-        with np.errstate(all="ignore"):
-            self._worker.start(session, handle, number, feeds, self._soon, done, later)
+        self._worker.start(session, handle, number, feeds, self._soon, done, later)
 
     # As a task
 

@@ -3,6 +3,10 @@
 Callbacks run one at a time on this thread, so what only they touch needs no lock. An error in one
 is logged and ends nothing. The thread is a daemon: it never keeps a process alive.
 
+A thread that waits for what messages bring may be the I/O thread meanwhile: to wake it from another
+one takes as long as to read a message. The thread that is there for it stands by then, and takes
+over when nobody else did the work for a while. `Waiter` is such a thread's side of it.
+
 Its clock stands still while the process is stopped, as by a signal, a debugger or a suspended
 machine: nobody's time runs out then.
 """
@@ -17,7 +21,10 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
+from importlib import import_module
 from itertools import count
+from queue import SimpleQueue
+from signal import SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2
 from typing import Any
 
 import numpy as np
@@ -27,8 +34,15 @@ from thalweg.platform import tf_logging
 
 Callback = Callable[[], None]
 
+_signal: Any = import_module("_signal")  # `signal` takes ten times as long
+_DEFERRED = [int(each) for each in (SIGINT, SIGTERM, SIGALRM, SIGHUP, SIGUSR1, SIGUSR2)]
+
 _MAX_WAIT = 1.0  # seconds between two looks at the timers
 _MAX_EVENTS = 64  # that are looked at in one go
+_STAND_BY = 0.001  # seconds in which another thread must have done the work, to go on doing it
+_AWAKE = 500e-6  # seconds that the I/O thread does not sleep for after a message
+_MAX_GAP = 5e-3  # seconds between two messages that it does so for
+_MAX_AWAY = 50e-6  # seconds that another thread had the core: then it need not stay awake
 
 
 class Loop:
@@ -47,9 +61,16 @@ class Loop:
         self._ending = threading.Lock()  # nobody writes to a descriptor that is closed
         self._outbox = Outbox()
         self.outboxes: dict[int, Outbox] = {}  # of threads that send several messages at once
-        self.watch(self._wakeup, self._clear_wakeup)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.ident = 0  # of the thread, once it runs
+        self.ident = 0  # of the I/O thread: who is it now, or nobody
+        self._leading = threading.Lock()  # held by the I/O thread
+        self._awake = 0.0  # seconds
+        self._led = 0  # how often a thread that waits was it
+        self.waiters: set[Waiter] = set()
+        self._next: Waiter | None = None  # who is to be it from what it waits for on
+        self._stands_by, self._resumed = False, threading.Semaphore(0)
+        self._doubted: dict[int, Callback] = {}  # by file
+        self.watch(self._wakeup, self._clear_wakeup)
 
     def start(self) -> None:
         """Begin to call back."""
@@ -81,13 +102,17 @@ class Loop:
         """Whether this is the I/O thread."""
         return threading.get_ident() == self.ident
 
-    def watch(self, file: int, readable: Callback) -> None:
-        """Call back while a file descriptor is readable."""
+    def watch(self, file: int, readable: Callback, doubted: Callback | None = None) -> None:
+        """Call back while a file descriptor is readable. `doubted` is called where that was stopped
+        half way, as the handlers of some signals can on the main thread: a message may be lost."""
         self._callbacks[file] = readable
+        if doubted is not None:
+            self._doubted[file] = doubted
         self._epoll.register(file, select.EPOLLIN)
 
     def unwatch(self, file: int) -> None:
         """No longer call back for a file descriptor, before it is closed."""
+        self._doubted.pop(file, None)
         if self._callbacks.pop(file, None) is not None:
             with suppress(OSError, ValueError):  # closed already, or the whole loop is
                 self._epoll.unregister(file)
@@ -95,9 +120,20 @@ class Loop:
     def call(self, function: Callback) -> None:
         """Call a function soon, on the I/O thread; from any thread."""
         self._calls.append(function)
+        self.wake()
+        if not self.ident:
+            self.resume()
+
+    def wake(self) -> None:
+        """Have the I/O thread look at what it has to do."""
         with self._ending:
             if self._wakeup >= 0:
                 os.eventfd_write(self._wakeup, 1)
+
+    def resume(self) -> None:
+        """Have the I/O thread be there for messages at once, if it stands by."""
+        if self._stands_by:
+            self._resumed.release()
 
     def later(self, seconds: float, function: Callback) -> None:
         """Call a function after a time."""
@@ -114,23 +150,101 @@ class Loop:
     def _run(self) -> None:
         _wake_without_preempting()
         np.seterr(all="ignore")  # of the kernels that callbacks run
-        self.ident = threading.get_ident()
-        self.outboxes[self.ident] = outbox = self._outbox
-        poll, callbacks, timeout = self._epoll.poll, self._callbacks, 0.0
+        self._leading.acquire()
         while not self._stopped:
-            for file, _ in poll(timeout, _MAX_EVENTS):
-                try:
-                    callbacks.get(file, _nothing)()
-                    if outbox.held:
-                        outbox.flush()
-                except Exception:
-                    log_failure()
-                    guarded(outbox.flush)
-            timeout = self._attend()
+            self._lead_on()
+            if not self._stopped:
+                self._leading.release()
+                self._stand_by()
         self._epoll.close()
         with self._ending:
             os.close(self._wakeup)
             self._wakeup = -1
+
+    def _lead_on(self) -> None:
+        """Be the I/O thread until one that waited for something has got it, and may be it next."""
+        self._take_over()
+        timeout = 0.0
+        while not self._stopped:
+            self._call_back(self._poll(timeout))
+            timeout = self._attend()
+            if self._next is not None and not self._next.is_empty():
+                self._next = None
+                break
+        self._leave()
+
+    def _stand_by(self) -> None:
+        """Wait until nobody else is the I/O thread."""
+        self._stands_by, led = True, -1
+        while True:
+            is_wanted = self._resumed.acquire(timeout=_STAND_BY) or self._stopped
+            if (is_wanted or led == self._led) and self._leading.acquire(blocking=is_wanted):
+                break
+            led = self._led
+        self._stands_by = False
+
+    def lead(self, waiter: Waiter) -> None:
+        """Be the I/O thread until somebody who waits has got something. Where another thread is it,
+        do nothing: that one stands by the next time, unless others wait, too."""
+        if self._stopped or not self._leading.acquire(blocking=False):
+            self._next = waiter if len(self.waiters) == 1 else None
+            return
+        try:
+            self._take_over()
+            self._lead_for(waiter)
+        finally:
+            self._leave()
+            self._led += 1
+            self._leading.release()
+            if self._stopped or len(self.waiters) > 1 or self._calls:
+                self.resume()
+
+    def _lead_for(self, waiter: Waiter) -> None:
+        timeout, is_empty = self._attend(), waiter.is_empty
+        while is_empty() and not self._stopped:
+            self._call_back(self._poll(timeout))
+            timeout = self._attend()
+
+    def _poll(self, timeout: float) -> list[tuple[int, int]]:
+        """Wait for what comes. While messages follow each other soon, stay awake between them and
+        give way to other threads: a core that sleeps takes longer to wake than to read a message.
+        One that has others to run does not sleep."""
+        poll, now = self._epoll.poll, time.monotonic()
+        asleep = now + self._awake
+        while now < asleep:
+            events = poll(0, _MAX_EVENTS)
+            if events:
+                return events
+            os.sched_yield()
+            before, now = now, time.monotonic()
+            if now - before > _MAX_AWAY:
+                break
+        events = poll(timeout, _MAX_EVENTS)
+        self._awake = _AWAKE if time.monotonic() - now < _MAX_GAP else 0.0
+        return events
+
+    def _take_over(self) -> None:
+        self.ident = threading.get_ident()
+        self.outboxes[self.ident] = self._outbox
+
+    def _leave(self) -> None:
+        del self.outboxes[self.ident]
+        self.ident = 0
+
+    def _call_back(self, events: list[tuple[int, int]]) -> None:
+        callbacks, outbox = self._callbacks, self._outbox
+        for file, _ in events:
+            try:
+                callbacks.get(file, _nothing)()
+                if outbox.held:
+                    outbox.flush()
+            except Exception:
+                log_failure()
+                guarded(outbox.flush)
+            except BaseException:
+                self._calls.append(self._doubted.get(file, _nothing))
+                self.wake()
+                raise
 
     def _attend(self) -> float:
         """Move the clock on, by no more than a running thread can have waited, and call all that is
@@ -164,6 +278,71 @@ class Loop:
 
     def _clear_wakeup(self) -> None:
         os.eventfd_read(self._wakeup)
+
+
+class Waiter:
+    """What one thread waits for: things that callbacks, or other threads, have put there."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._thread = loop, threading.get_ident()
+        self._things: SimpleQueue[Any] = SimpleQueue()
+        self.is_empty = self._things.empty
+        self._is_leading = False
+
+    def put(self, thing: Any) -> None:
+        """Have the thread that waits get something; from any thread."""
+        self._things.put(thing)
+        if self._is_leading and threading.get_ident() != self._thread:
+            self._loop.wake()
+
+    def get(self) -> Any:
+        """The next thing, in their order; on the thread that made this one."""
+        if not self._things.empty():
+            return self.get_elsewhere()
+        self._is_leading = True  # before it is looked for again
+        self._loop.waiters.add(self)
+        try:
+            with _Uninterrupted(self):
+                self._loop.lead(self)
+            return self.get_elsewhere()
+        finally:
+            self._is_leading = False
+            self._loop.waiters.discard(self)
+
+    def get_elsewhere(self) -> Any:
+        """The next thing, on any thread."""
+        while (thing := self._things.get()) is _SIGNAL:
+            pass
+        return thing
+
+
+_SIGNAL = object()  # has arrived
+
+
+class _Uninterrupted:
+    """Has the main thread finish callbacks before the handlers of signals run, Ctrl-C among them:
+    one that raises would leave a message half read."""
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self._handlers: dict[int, Callable[[int, Any], Any]] = {}
+        self._arrived = list[tuple[int, Any]]()
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == threading.main_thread().ident:
+            for number in _DEFERRED:
+                if callable(_signal.getsignal(number)):
+                    self._handlers[number] = _signal.signal(number, self._defer)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            _signal.signal(number, handler)
+        for number, frame in self._arrived:
+            self._handlers[number](number, frame)
+
+    def _defer(self, number: int, frame: Any) -> None:
+        self._arrived.append((number, frame))
+        self._waiter.put(_SIGNAL)
 
 
 def _wake_without_preempting() -> None:
