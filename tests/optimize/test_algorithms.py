@@ -220,6 +220,38 @@ def test_a_function_of_all_parts_is_computed_of_the_join() -> None:
     assert_same([y, *others], {x: values(2, 3), z: values(4, 3)})
 
 
+@pytest.mark.parametrize("count", [0, 1, 9])
+@pytest.mark.parametrize("is_sized", [True, False], ids=["sized", "unsized"])
+def test_what_a_partition_of_all_places_puts_back_is_compiled(count: int, is_sized: bool) -> None:
+    size = count if is_sized else None
+    x, chosen = placeholder(size, 3), tf.placeholder(tf.int32, [size])
+    places = tf.dynamic_partition(tf.range(tf.size(chosen)), chosen, 3)
+    y = tf.dynamic_stitch(places, tf.dynamic_partition(x, chosen, 3))
+    scaled = tf.parallel_dynamic_stitch(places, [2 * x for x in tf.dynamic_partition(x, chosen, 3)])
+    feeds = {x: values(count, 3), chosen: np.random.default_rng(0).integers(0, 3, count)}
+    assert fired([y, scaled], [x, chosen])["stitch of a partition"] == 2
+    assert_same([y, scaled], feeds)
+    with tf.Session() as session:
+        session.run(y, feeds)
+        assert ("_stitch_partition" in str(session.plan(y, feeds))) == (count > 0)
+
+
+def test_other_stitches_stay() -> None:
+    x, chosen = placeholder(4, 3), tf.placeholder(tf.int32, [4])
+    parts = tf.dynamic_partition(x, chosen, 2)
+    swapped = tf.dynamic_partition(tf.range(4), chosen, 2)[::-1]
+    from_one = tf.dynamic_partition(tf.range(1, 5), chosen, 2)
+    even = tf.dynamic_partition(tf.range(0, 8, 2), chosen, 2)
+    whole = tf.dynamic_partition(tf.range(4), chosen, 2)
+    names = tf.dynamic_partition(tf.as_string(x[:, 0]), chosen, 2)
+    stays = [tf.dynamic_stitch(each, parts) for each in (from_one, even)]
+    stays.append(tf.dynamic_stitch(swapped, parts[::-1]))
+    stays.append(tf.dynamic_stitch(whole, names))
+    assert not changes(fold_parts, step(stays, feeds=[x, chosen]))
+    fed = tf.dynamic_stitch(whole, parts)
+    assert not changes(fold_parts, step([fed], feeds=[x, chosen, whole[0]]))
+
+
 def test_a_tensor_added_again_and_again_is_a_multiple() -> None:
     x = placeholder(3)
     y = x + x + x + x

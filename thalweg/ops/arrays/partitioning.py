@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import numpy as np
@@ -172,9 +173,8 @@ class DynamicStitch(Op):
 
     def loop(self, at: IndexTuple, indices: list[Operand], data: list[Operand]) -> Scatter:
         """Over the rows of all data one after the other, so that the last one wins."""
-        for places in indices:
-            places.constant()  # the size of the output is in them
-        ends = np.cumsum([places.size for places in indices]).tolist()
+        self._settle_size(indices)
+        ends = [*accumulate(places.size for places in indices)]
         starts = [0, *ends[:-1]]
 
         def update(row: Expr, *rest: Expr) -> tuple[Sequence[Any], Expr]:
@@ -187,6 +187,11 @@ class DynamicStitch(Op):
         extents = [ends[-1], *at.shape[1:]]
         return loop.scatter("set", extents, update, filling.zero_of(data[0].dtype))
 
+    def _settle_size(self, indices: list[Operand]) -> None:
+        """Refuse to be lowered where the size of the output is not known."""
+        for places in indices:
+            places.constant()
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         half = len(node.inputs) // 2
         gathered = [indexing.gather(dy, places) for places in node.inputs[:half]]
@@ -195,6 +200,20 @@ class DynamicStitch(Op):
 
 class ParallelDynamicStitch(DynamicStitch, name="ParallelDynamicStitch"):
     """As DynamicStitch; which of equal indices wins is not specified."""
+
+
+class StitchPartition(DynamicStitch, name="_StitchPartition"):
+    """As DynamicStitch, of indices that are 0, 1, 2… n - 1 in any order"""
+
+    not_differentiable = True  # passes make it, which come after gradients
+
+    def shape(self, indices: list[Tensor], data: list[Tensor]) -> TensorShape:
+        counts = [places.shape.num_elements() for places in indices]
+        rows = None if None in counts else sum(map(int, filter(None, counts)))
+        return vector(rows).concatenate(super().shape(indices, data)[1:])
+
+    def _settle_size(self, indices: list[Operand]) -> None:
+        """There are as many rows as indices."""
 
 
 @public("dynamic_stitch")
