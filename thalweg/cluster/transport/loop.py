@@ -39,7 +39,7 @@ _DEFERRED = [int(each) for each in (SIGINT, SIGTERM, SIGALRM, SIGHUP, SIGUSR1, S
 
 _MAX_WAIT = 1.0  # seconds between two looks at the timers
 _MAX_EVENTS = 64  # that are looked at in one go
-_STAND_BY = 0.001  # seconds in which another thread must have done the work, to go on doing it
+_STAND_BY, _MAX_STAND_BY = 1e-3, 8e-3  # seconds after which another thread must have been it again
 _AWAKE = 500e-6  # seconds that the I/O thread does not sleep for after a message
 _MAX_GAP = 5e-3  # seconds between two messages that it does so for
 _MAX_AWAY = 50e-6  # seconds that another thread had the core: then it need not stay awake
@@ -68,7 +68,8 @@ class Loop:
         self._led = 0  # how often a thread that waits was it
         self.waiters: set[Waiter] = set()
         self._next: Waiter | None = None  # who is to be it from what it waits for on
-        self._stands_by, self._resumed = False, threading.Semaphore(0)
+        self._stands_by, self._resumed = False, threading.Lock()  # free where it is to resume
+        self._resumed.acquire()
         self._doubted: dict[int, Callback] = {}  # by file
         self.watch(self._wakeup, self._clear_wakeup)
 
@@ -133,7 +134,8 @@ class Loop:
     def resume(self) -> None:
         """Have the I/O thread be there for messages at once, if it stands by."""
         if self._stands_by:
-            self._resumed.release()
+            with suppress(RuntimeError):  # another thread has just done so
+                self._resumed.release()
 
     def later(self, seconds: float, function: Callback) -> None:
         """Call a function after a time."""
@@ -154,6 +156,7 @@ class Loop:
         while not self._stopped:
             self._lead_on()
             if not self._stopped:
+                self._stands_by = True
                 self._leading.release()
                 self._stand_by()
         self._epoll.close()
@@ -174,13 +177,13 @@ class Loop:
         self._leave()
 
     def _stand_by(self) -> None:
-        """Wait until nobody else is the I/O thread."""
-        self._stands_by, led = True, -1
+        """Wait until nobody else is the I/O thread, looking less often while others are."""
+        led, pause = -1, _STAND_BY
         while True:
-            is_wanted = self._resumed.acquire(timeout=_STAND_BY) or self._stopped
+            is_wanted = self._resumed.acquire(timeout=pause) or self._stopped
             if (is_wanted or led == self._led) and self._leading.acquire(blocking=is_wanted):
                 break
-            led = self._led
+            led, pause = self._led, min(2 * pause, _MAX_STAND_BY)
         self._stands_by = False
 
     def lead(self, waiter: Waiter) -> None:
