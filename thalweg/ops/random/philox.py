@@ -59,7 +59,7 @@ class Philox:
     def place(self) -> Array:
         """The key and the counter as 32-bit words, lowest first: what loops take."""
         number = self.counter << 64 | self.key
-        return np.array([number >> 32 * i & _WORD for i in range(6)], np.uint32)
+        return np.frombuffer(number.to_bytes(24, "little"), "<u4").astype(np.uint32)
 
     def blocks(self, count: int) -> Array:
         """The next blocks, as words of shape [count, 4]."""
