@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,12 @@ _INHERITED = {name: os.environ.get(name) for name in ("THALWEG_RUN", "PYTHONPATH
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """A test that runs the command in this process leaves nothing to those that start others."""
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """A test that runs the command in this process leaves nothing to those that start others. What
+    the tests of a file leave in caches lives on, and is not looked through with those of others."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
     for name, value in _INHERITED.items():
         if value is None:
             os.environ.pop(name, None)
@@ -50,8 +55,18 @@ def pytest_runtest_teardown() -> None:
             os.environ[name] = value
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests that are collected all stay: the collector would look for garbage among them again and
+    again, a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.collect()
     gc.freeze()  # modules and tests live on: the collector need not look through them each time
     gc.set_threshold(20_000)  # graphs and plans live until a test ends, and few are in cycles
     config = session.config
