@@ -37,6 +37,7 @@ LIMITS = {
     "programs of a region": 128,
     "runs without a program": 1_024,
     "schedules that won": 1 << 13,
+    "tapes of a Python function": 10_000,
 }
 
 #: What functions change at the level of modules and is no cache: as large as the program is, or as
