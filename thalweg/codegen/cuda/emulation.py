@@ -10,12 +10,12 @@ A wait that can never end (threads of a warp that do not all take part in an exc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from enum import IntEnum, auto
 
 from thalweg.codegen.llvm.builder import I32, I64, POINTER, VOID, Builder, Module, Type, Value
 from thalweg.codegen.llvm.builder import constant as number
 from thalweg.codegen.machine import named
+from thalweg.platform.caches import memoized
 
 WARP = 32
 STACK_BYTES = 1 << 18  # of a fibre, of which only what it writes becomes resident
@@ -83,7 +83,8 @@ def state_words(threads: int) -> int:
     return Slot.FIBRES + threads * len(Fibre)
 
 
-def definitions(used: AbstractSet[str]) -> str:
+@memoized(64)
+def definitions(used: frozenset[str]) -> str:
     """The functions of the grid that are used, and what they need."""
     module = Module()
     for name in filter(used.__contains__, _VALUES):  # in one order, whatever a set's is
@@ -97,7 +98,8 @@ def definitions(used: AbstractSet[str]) -> str:
     return module.text
 
 
-def entry(name: str, words: Sequence[Type], meets: bool) -> str:
+@memoized(256)
+def entry(name: str, words: tuple[Type, ...], meets: bool) -> str:
     """The function that is called: of the argument words and the state of a launch."""
     module = _Calls()
     call = module.function(f"{name}.thread", [POINTER], attributes="noinline nounwind")

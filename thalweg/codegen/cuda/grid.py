@@ -88,9 +88,9 @@ class GridModule(Module):
         meets = not MEETING.isdisjoint(self._used)
         parts = [super().text]
         if self.target.is_emulated:
-            parts.append(emulation.definitions(self._used))
+            parts.append(emulation.definitions(frozenset(self._used)))
             parts += [
-                emulation.entry(name, [*words, *[POINTER] * maps], meets)
+                emulation.entry(name, (*words, *[POINTER] * maps), meets)
                 for name, words, _, _, maps in self._entries
             ]
         else:
