@@ -18,7 +18,7 @@ from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow.run import Dataflow, run_all, start_all
+from thalweg.runtime.dataflow.run import run_all
 from thalweg.runtime.dataflow.scheduler import Soon
 from thalweg.runtime.dataflow.straight import StraightRun
 from thalweg.runtime.kernels import Context, raise_at, run
@@ -27,6 +27,8 @@ from thalweg.runtime.resources import Resources
 
 #: What a fetched slot holds -> the value that the caller gets
 Fetch = Callable[[Any], Any]
+#: (the fetched values by their places, an error)
+Done = Callable[[dict[int, Any], BaseException | None], None]
 
 
 def fresh(item: Any) -> Any:
@@ -59,7 +61,10 @@ def execute(
     """Run a plan and return the fetched values: nothing in them is shared with state."""
     with np.errstate(all="ignore"):
         if plan.partitions:
-            return _run_partitions(plan.partitions, feeds, resources, cancellation, fetch)
+            fed, rendezvous = dict(enumerate(feeds)), Rendezvous()
+            about = resources, cancellation, rendezvous
+            found = run_partitions(plan.partitions, fed, *about, fetch)
+            return [found[place] for place in range(len(found))]
         own = resources.on(plan.device)
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, own, cancellation)
@@ -71,19 +76,6 @@ def execute(
         if not plan.may_block:  # else what was taken from a queue would be lost
             cancellation.check()  # native code does not check: a step that ended late is late
         return [_fetch(slots[slot], slot, plan, fetch) for slot in plan.fetches]
-
-
-def _run_partitions(
-    partitions: Sequence[PartitionPlan],
-    feeds: Sequence[Any],
-    resources: Resources,
-    cancellation: Cancellation,
-    fetch: Fetch,
-) -> list[Any]:
-    """The fetched values of a step on several devices."""
-    fed = dict(enumerate(feeds))
-    found = run_partitions(partitions, fed, resources, cancellation, Rendezvous(), fetch)
-    return [found[place] for place in range(len(found))]
 
 
 def run_partitions(
@@ -98,7 +90,14 @@ def run_partitions(
     places among those of the step; other processes may run other partitions."""
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
     try:
-        graphs = _graphs(partitions, feeds, resources, cancellation, rendezvous)
+        graphs = [
+            (
+                part.plan.dataflow,
+                part.feeds(feeds),
+                Context(part.node, resources.on(part.device.name), cancellation, rendezvous),
+            )
+            for part in partitions
+        ]
         results = run_all(graphs, cancellation)
     finally:
         undo()
@@ -124,24 +123,40 @@ class StartablePartitions:
         rendezvous: Rendezvous,
         soon: Soon,
         later: Callable[[Callable[[], None]], None],
-        done: Callable[[dict[int, Any], BaseException | None], None],
+        done: Done,
     ) -> None:
         """Run like `run_partitions`, but never wait: they go on by `soon` when something comes.
-        From the first call that may take long, `later` does the rest. `done` is called once. Who
-        cancels the step also aborts the rendezvous."""
-        ended = partial(self._end, done)
+        From the first call that may take long, `later` does the rest; of what is not straight, or
+        has calls that take long at once, all. `done` is called once. Who cancels the step also
+        aborts the rendezvous."""
         straight = self._straight
         if straight is None or not straight.is_sequential:
-            graphs = _graphs(self._partitions, feeds, self._resources, cancellation, rendezvous)
-            start_all(graphs, cancellation, soon, later, ended)
+            later(partial(self._run, feeds, cancellation, rendezvous, done))
             return
         given = self._partitions[0].feeds(feeds) if feeds else ()
         context = Context(self._node, self._own, cancellation, rendezvous)
-        StraightRun(straight, given, context, soon, later, ended).begin()
+        StraightRun(straight, given, context, soon, later, partial(self._end, done)).begin()
+
+    def _run(
+        self,
+        feeds: Mapping[int, Any],
+        cancellation: Cancellation,
+        rendezvous: Rendezvous,
+        done: Done,
+    ) -> None:
+        """Run on a thread that may wait."""
+        about = self._resources, cancellation, rendezvous
+        try:
+            with np.errstate(all="ignore"):
+                found = run_partitions(self._partitions, feeds, *about)
+        except BaseException as error:
+            done({}, error)
+        else:
+            done(found, None)
 
     def _end(
         self,
-        done: Callable[[dict[int, Any], BaseException | None], None],
+        done: Done,
         results: Sequence[Sequence[Any]],
         error: BaseException | None,
     ) -> None:
@@ -152,24 +167,6 @@ class StartablePartitions:
             except Exception as failure:
                 error = failure
         done(found, error)
-
-
-def _graphs(
-    partitions: Sequence[PartitionPlan],
-    feeds: Mapping[int, Any],
-    resources: Resources,
-    cancellation: Cancellation,
-    rendezvous: Rendezvous,
-) -> list[tuple[Dataflow, Sequence[Any], Context]]:
-    """The token graphs of partitions, each with its feeds."""
-    return [
-        (
-            part.plan.dataflow,
-            part.feeds(feeds),
-            Context(part.node, resources.on(part.device.name), cancellation, rendezvous),
-        )
-        for part in partitions
-    ]
 
 
 def _by_place(

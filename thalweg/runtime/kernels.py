@@ -54,13 +54,13 @@ class Instruction(NamedTuple):
 
     call: Callable[..., Any]
     takes_context: bool
+    references: tuple[int, ...]  # to here as a Call has them
+    node: Node
+    nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
-    references: tuple[int, ...]  # positions among the inputs that are read through a variable
     output: int
     output_count: int
     frees: tuple[int, ...]
-    node: Node  # the one that errors are attributed to
-    nodes: tuple[Node, ...]  # all that it computes
 
 
 def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
@@ -219,7 +219,7 @@ def run(
 ) -> None:
     """Run instructions over slots."""
     for instruction in instructions:
-        call, takes_context, inputs, references, output, count, frees, node, _ = instruction
+        call, takes_context, references, node, _, inputs, output, count, frees = instruction
         try:
             if cancellation.error is not None:
                 raise cancellation.error

@@ -363,17 +363,8 @@ def _instruction(
         call = unit.call()
     else:
         call = call_of(unit, fed, backend)
-    return Instruction(
-        call.function,
-        call.takes_context,
-        tuple(slots[tensor] for tensor in _taken(unit)),
-        call.references,
-        start,
-        len(unit.outputs),
-        frees,
-        call.node,
-        call.nodes,
-    )
+    inputs = tuple(slots[tensor] for tensor in _taken(unit))
+    return Instruction(*call[:5], inputs, start, len(unit.outputs), frees)
 
 
 def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:

@@ -10,6 +10,8 @@ iteration is over when nothing in it can fire any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -19,17 +21,10 @@ from thalweg.graph.node import Node
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.dataflow.scheduler import (
-    Done,
-    EventDriven,
-    Frame,
-    Iteration,
-    Scheduler,
-    Soon,
-)
+from thalweg.runtime.dataflow.scheduler import Deferred, Done, Scheduler
 from thalweg.runtime.dataflow.straight import StraightGraph, are_large
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
-from thalweg.runtime.dataflow.wiring import EMPTY, Edges, WiredVertex, Wiring
+from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
 
 
@@ -47,51 +42,66 @@ class Dataflow:
 
     def run(self, feeds: Sequence[Any], context: Context) -> list[Any]:
         """The fetched values of one run."""
-        return run_all([(self, feeds, context)], context.cancellation)[0]
+        return run_all([(self, feeds, context)], context.cancellation, defers=False)[0]
 
 
 def run_all(
-    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]], cancellation: Cancellation
+    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]],
+    cancellation: Cancellation,
+    defers: bool = True,
 ) -> list[list[Any]]:
-    """The fetched values of token graphs that run at once, each with its feeds."""
-    scheduler = Scheduler(cancellation, defers=len(graphs) > 1)
-    runs = _begin(graphs, scheduler)
+    """The fetched values of token graphs that run at once, each with its feeds; calls that may take
+    long then are deferred, unless there is nothing to run beside them."""
+    scheduler = Scheduler(cancellation, defers)
+    runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
+    for run, (_, feeds, _) in zip(runs, graphs, strict=True):
+        run.begin(feeds)
     scheduler.work()
     return [run.results() for run in runs]
 
 
-def start_all(
-    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]],
-    cancellation: Cancellation,
-    soon: Soon,
-    later: Callable[[Callable[[], None]], None],
-    done: Callable[[list[list[Any]], BaseException | None], None],
-) -> None:
-    """Run token graphs on threads that may not wait, as long as all calls are short; the rest is
-    given to `later`. `done` is told the fetched values of each, or an error."""
-    scheduler = Scheduler(cancellation, defers=True)
+@dataclass(slots=True, eq=False)
+class Iteration:
+    """The tokens of one iteration of a frame that have not been used yet."""
 
-    def ended(error: BaseException | None) -> None:
-        results = list[list[Any]]()
-        try:
-            if error is None:
-                results = [run.results() for run in runs]
-        except Exception as failure:  # a fetched value is dead
-            error = failure
-        done(results, error)
+    frame: Frame
+    index: int
+    values: list[Any]
+    pending: list[int]
+    ready: list[int]
+    dead: bytearray = field(init=False)  # the vertices with a dead input
+    out: int = 0  # calls that may block and have not come back
+    children: dict[int, Frame] = field(default_factory=dict[int, "Frame"])
+    queued: bool = False
 
-    events = EventDriven(scheduler, soon, later, ended)
-    runs = _begin(graphs, scheduler)
-    events.advance()
+    def __post_init__(self) -> None:
+        self.dead = bytearray(len(self.pending))
 
 
-def _begin(
-    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]], scheduler: Scheduler
-) -> list[_Run]:
-    runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
-    for run, (_, feeds, _) in zip(runs, graphs, strict=True):
-        run.begin(feeds)
-    return runs
+class Frame:
+    """A frame that is running: a loop, for one iteration of what is around it."""
+
+    def __init__(self, wiring: FrameWiring, place: int, parent: Iteration | None) -> None:
+        self.wiring = wiring
+        self.place = place
+        self.parent = parent
+        #: what iterations begin with: constants
+        self.pattern = Iteration(self, -1, wiring.values[:], wiring.pending[:], [])
+        self.iterations: dict[int, Iteration] = {}
+        self.oldest, self.newest = 0, -1
+        self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
+        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration that may not begin yet
+        self.exited: set[WiredVertex] = set()
+        self.is_over = False
+        self.collected: dict[WiredVertex, dict[int, Any]] = {}
+
+    def begin(self) -> Iteration:
+        """The next iteration."""
+        self.newest += 1
+        like = self.pattern
+        begun = Iteration(self, self.newest, like.values[:], like.pending[:], like.ready[:])
+        self.iterations[self.newest] = begun
+        return begun
 
 
 class _Run:
@@ -103,7 +113,7 @@ class _Run:
         self._cancellation = context.cancellation
         self._contexts: dict[Node, Context] = {}
         self._scheduler = scheduler
-        self._root = Frame(self, self._wiring.frames[0], 0, None)
+        self._root = Frame(self._wiring.frames[0], 0, None)
 
     def begin(self, feeds: Sequence[Any]) -> None:
         """Make the feeds and all that takes nothing ready."""
@@ -119,7 +129,7 @@ class _Run:
         first = self._root.iterations.pop(0)  # what it holds lives no longer than the step
         return [self._fetched(first, place) for place in range(len(self._graph.fetches))]
 
-    def drain(self, iteration: Iteration) -> None:
+    def _drain(self, iteration: Iteration) -> None:
         """Fire all that is ready in an iteration."""
         iteration.queued = False
         error = self._cancellation.error
@@ -187,7 +197,7 @@ class _Run:
     def _queue(self, iteration: Iteration) -> None:
         if not iteration.queued:
             iteration.queued = True
-            self._scheduler.active.append(iteration)
+            self._scheduler.active.append(partial(self._drain, iteration))
 
     # Vertices that fire
 
@@ -196,22 +206,26 @@ class _Run:
         values = iteration.values
         inputs = values[vertex.first : vertex.last]
         values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
-        if vertex.spec.is_async:
-            self._start(iteration, vertex, lambda done: self.result(vertex, [done, *inputs]))
-            return
-        if vertex.starter is not None and self._scheduler.notify is not None:
-            begin, context = vertex.starter, self._context_of(vertex.call)  # pyright: ignore[reportArgumentType] - a call
-            self._start(iteration, vertex, lambda done: begin(context, done, *inputs))
-            return
-        if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call, inputs)):
-            iteration.out += 1
-            self._scheduler.deferred.append((iteration, vertex, inputs))
-            return
-        self._give(iteration, vertex, self.result(vertex, inputs))
-
-    def result(self, vertex: WiredVertex, inputs: list[Any]) -> Any:
-        """What a call gives; its error is attributed to its node."""
         call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - calls have one
+        scheduler, blocks = self._scheduler, vertex.spec.blocks or call.is_async
+        if not blocks and (not scheduler.defers or _is_short(call, inputs)):
+            self._give(iteration, vertex, self._result(call, inputs))
+            return
+        iteration.out += 1
+        take = partial(self._come_back, iteration, vertex)
+        if not call.is_async:
+            make = partial(self._result, call, inputs)
+            scheduler.deferred.append(Deferred(call, make, take))
+            return
+
+        def done(value: Any, error: BaseException | None) -> None:
+            scheduler.done.put(Done(take, value, error))
+
+        scheduler.under_way += 1
+        self._result(call, [done, *inputs])
+
+    def _result(self, call: Call, inputs: list[Any]) -> Any:
+        """What a call gives; its error is attributed to its node."""
         try:
             if self._cancellation.error is not None:
                 raise self._cancellation.error
@@ -285,7 +299,7 @@ class _Run:
     def _child(self, iteration: Iteration, vertex: WiredVertex) -> Frame:
         found = iteration.children.get(vertex.child)
         if found is None:
-            found = Frame(self, self._wiring.frames[vertex.child], vertex.child, iteration)
+            found = Frame(self._wiring.frames[vertex.child], vertex.child, iteration)
             iteration.children[vertex.child] = found
         return found
 
@@ -388,24 +402,7 @@ class _Run:
                 self._kill_all(parent, vertex)
         self._queue(parent)
 
-    # Calls that may block
-
-    def _start(
-        self, iteration: Iteration, vertex: WiredVertex, begin: Callable[[Any], None]
-    ) -> None:
-        """Begin a call that hands on its value or error later, from any thread."""
-        iteration.out += 1
-        self._scheduler.under_way += 1
-
-        def done(value: Any, error: BaseException | None) -> None:
-            self._scheduler.come_back(Done(iteration, vertex, value, error))
-
-        try:
-            begin(done)
-        except Exception as error:
-            raise_at(error, vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
-
-    def come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
+    def _come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
         """Take what a call gave that was deferred or under way."""
         iteration.out -= 1
         self._give(iteration, vertex, result)
@@ -449,10 +446,8 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
 
 
-def _is_short(call: Call | None, inputs: Sequence[Any]) -> bool:
+def _is_short(call: Call, inputs: Sequence[Any]) -> bool:
     """Whether a call takes less time than to hand it to another thread."""
-    if call is None:
-        return False
     function, op = call.function, call.node.op
     if isinstance(function, Executable):
         if function.holds_gil:

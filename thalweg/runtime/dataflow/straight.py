@@ -27,7 +27,7 @@ from thalweg.partition.transfers import Receiving, Sending, Transfer, send
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
-from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
+from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at, starter_of
 from thalweg.runtime.resources import Objects
 
 #: (the fetched values of the one graph, an error)
@@ -163,17 +163,17 @@ def _is_straight(vertex: WiredVertex) -> bool:
     call = vertex.call
     if call is None:
         return vertex.kind == VertexKind.PASS
-    if call.is_async or vertex.triggers or any(edges.merges for edges in vertex.edges):
+    if vertex.triggers or any(edges.merges for edges in vertex.edges):
         return False
     if isinstance(call.node.op, Receiving):
         return True
-    return vertex.starter is not None or not (vertex.spec.blocks or vertex.spec.is_async)
+    return not call.is_async and (not vertex.spec.blocks or starter_of(call) is not None)
 
 
 def _is_short(vertex: WiredVertex) -> bool:
     """Whether a call takes little time, or else can tell."""
     call = vertex.call
-    if call is None or vertex.starter is not None or isinstance(call.function, Executable):
+    if call is None or vertex.spec.blocks or isinstance(call.function, Executable):
         return True
     return isinstance(call.node.op, Transfer) or call.node.op.inexpensive or not call.node.inputs
 
@@ -209,7 +209,7 @@ def _vertex(wired: WiredVertex) -> Any:
         executable,
         executable is not None and all(isinstance(n.op, NoOp) for n in executable.region.nodes),
         len(executable.region.inputs) if executable else 0,
-        wired.starter,
+        starter_of(wired.call) if wired.spec.blocks else None,
         executable is not None or (op.inexpensive and bool(wired.call.node.inputs)) or is_long,
         is_long,
         op.key if isinstance(op, Receiving) else None,

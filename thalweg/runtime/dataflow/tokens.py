@@ -71,8 +71,6 @@ class Vertex(NamedTuple):
     #: of a collect or a count: (values by iteration, number of iterations) -> what leaves
     collects: Callable[[Mapping[int, Any], int], Any] | None = None
     blocks: bool = False  # of a call: it may wait for another one
-    #: of a call: it returns at once, and calls a function it is given with (value, error) later
-    is_async: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,19 +103,9 @@ def of_instructions(
     for step, earlier in zip(instructions, before, strict=True):
         inputs = tuple(sources[slot] for slot in step.inputs)
         controls = {count + at for at in earlier} - {source.vertex for source in inputs}
-        call = Call(step.call, step.takes_context, step.references, step.node, step.nodes)
-        vertices.append(
-            Vertex(
-                VertexKind.CALL,
-                inputs,
-                tuple(sorted(controls)),
-                step.output_count,
-                step.node,
-                call,
-                blocks=step.node.op.blocking,
-                is_async=step.node.op.asynchronous,
-            )
-        )
+        call, after = Call(*step[:5], is_async=step.node.op.asynchronous), tuple(sorted(controls))
+        made = Vertex(VertexKind.CALL, inputs, after, step.output_count, step.node, call)
+        vertices.append(made._replace(blocks=step.node.op.blocking))
     return TokenGraph(tuple(vertices), count, tuple(sources[slot] for slot in fetches))
 
 

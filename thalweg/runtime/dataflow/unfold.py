@@ -163,7 +163,6 @@ class Unfolder(ABC):
             node=call.node,
             call=call,
             blocks=call.node.op.blocking,
-            is_async=call.is_async,
         )
         self._gives(section, unit.outputs, made)
         section.ends.update(dict.fromkeys(call.nodes, made.vertex))

@@ -7,13 +7,13 @@ inputs until their vertex fires, how many tokens each vertex waits for, and its 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from thalweg import errors
 from thalweg.runtime.dataflow.tokens import Known, Loop, Source, TokenGraph, Vertex, VertexKind
-from thalweg.runtime.kernels import Call, starter_of
+from thalweg.runtime.kernels import Call
 
 EMPTY: Any = object()  # a slot that no token has come to
 _LEAVING = frozenset({VertexKind.EXIT, VertexKind.COLLECT, VertexKind.COUNT})
@@ -45,7 +45,6 @@ class WiredVertex:
     controls: tuple[int, ...] = ()
     triggers: tuple[int, ...] = ()  # control edges to what fires dead or alive
     is_awaited: bool = False  # whether there are any of both
-    starter: Callable[..., None] | None = None  # of a call that may block: begins it
 
 
 class FrameWiring:
@@ -121,8 +120,6 @@ class Wiring:
             slots = first, first + len(values), [None] * len(values)
             at = len(frame.vertices)
             wired = WiredVertex(vertex, int(vertex.kind), vertex.call, at, *slots)
-            if vertex.blocks and vertex.call is not None:
-                wired.starter = starter_of(vertex.call)
             frame.vertices.append(wired)
             frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:
