@@ -9,9 +9,9 @@ name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -34,6 +34,12 @@ from thalweg.runtime.dataflow.unfold import PRIMITIVES, Section, Unfolder
 from thalweg.runtime.kernels import Call
 
 _TYPES = {kind: name for name, kind in PRIMITIVES.items()}
+#: What makes the node of a vertex with one input that chooses nothing, if no identity.
+_MAKERS = {
+    VertexKind.EXIT: primitives.exit_,
+    VertexKind.NEXT_ITERATION: primitives.next_iteration,
+    VertexKind.LOOP_COND: primitives.loop_cond,
+}
 #: (its name, what it takes) -> a node
 Make = Callable[..., Node]
 
@@ -71,22 +77,13 @@ class _Exporter(Unfolder):
         self._truths: dict[Tensor, list[Tensor]] = {}  # of what chooses a branch of several
         self._groups: set[bytes] = set()  # of the nodes made so far
 
-    def add(
-        self,
-        section: Section,
-        kind: VertexKind,
-        inputs: Sequence[Input] = (),
-        controls: Iterable[int] = (),
-        **more: Any,
-    ) -> Source:
-        source = super().add(section, kind, inputs, controls, **more)
-        vertex = self.vertices[source.vertex]
+    def append(self, vertex: Vertex) -> None:
+        super().append(vertex)
         after = [self._nodes[place] for place in sorted(vertex.controls)]
         with self.graph.control_dependencies(after):
-            node, outputs = self._made(vertex, [self._tensor(each) for each in inputs])
+            node, outputs = self._made(vertex, [self._tensor(each) for each in vertex.inputs])
         self._nodes.append(node)
         self._outputs.append(outputs)
-        return source
 
     def _tensor(self, source: Input) -> Tensor:
         vertex, output = cast("Source", source)  # nothing is known: constants are nodes
@@ -106,23 +103,13 @@ class _Exporter(Unfolder):
         if vertex.call is not None:
             return vertex.call.function(*inputs)
         name = self._name(_TYPES.get(vertex.kind, "Identity"))
-        match vertex.kind:
-            case VertexKind.MERGE:
-                return primitives.merge(inputs, name=name).output.op
-            case VertexKind.ENTER:
-                loop = cast("Loop", vertex.loop)
-                parallel = 1 if loop.sequential else loop.parallel_iterations
-                constant = vertex.is_constant
-                frame = loop.name, constant, parallel, constant
-                return primitives.enter(inputs[0], *frame, name=name).op
-            case VertexKind.EXIT:
-                return primitives.exit_(inputs[0], name=name).op
-            case VertexKind.NEXT_ITERATION:
-                return primitives.next_iteration(inputs[0], name=name).op
-            case VertexKind.LOOP_COND:
-                return primitives.loop_cond(inputs[0], name=name).op
-            case _:
-                return basic.identity(inputs[0], name=name).op
+        if vertex.kind is VertexKind.MERGE:
+            return primitives.merge(inputs, name=name).output.op
+        if vertex.loop is None:
+            return _MAKERS.get(vertex.kind, basic.identity)(inputs[0], name=name).op
+        parallel = 1 if vertex.loop.sequential else vertex.loop.parallel_iterations
+        frame = vertex.loop.name, vertex.is_constant, parallel, vertex.is_constant
+        return primitives.enter(inputs[0], *frame, name=name).op
 
     def _name(self, part: str) -> str:
         """A name for a node that is none of the user's."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -94,8 +95,15 @@ class Unfolder(ABC):
         after = tuple(dict.fromkeys(controls))
         if not after and all(self._is_ambient(source) for source in inputs):
             after = () if section.pivot is None else (section.pivot,)
-        self.vertices.append(Vertex(kind, tuple(inputs), after, **more))
+        made = Vertex(kind, tuple(inputs), after, **more)
+        if made.is_constant:
+            self._constants.add(len(self.vertices))
+        self.append(made)
         return Source(len(self.vertices) - 1)
+
+    def append(self, vertex: Vertex) -> None:
+        """Take a vertex that was made."""
+        self.vertices.append(vertex)
 
     def connect(self, merge: int, inputs: Sequence[Input]) -> None:
         """Have a merge take what was made after it."""
@@ -206,8 +214,6 @@ class Unfolder(ABC):
             loop=loop,
             is_constant=loop is not None and op.is_constant,
         )
-        if loop is not None and op.is_constant:
-            self._constants.add(made.vertex)
         self._gives(section, node.outputs, made)
         section.ends[node] = made.vertex
 
@@ -272,7 +278,8 @@ class Unfolder(ABC):
     def choice(self, node: Node, count: int) -> Call:
         """What makes the number of a branch of what chooses it."""
         references = (0,) if node.inputs[0].dtype.is_ref_dtype else ()
-        return Call(_Choice(count, node.type == "If"), False, references, node, (node,))
+        choose = _truth if node.type == "If" else partial(_branch_number, count)
+        return Call(choose, False, references, node, (node,))
 
     def _branch(
         self,
@@ -337,19 +344,16 @@ class Unfolder(ABC):
         merges = [self.add(Section(), VertexKind.MERGE, (each,), node=node) for each in enters]
         traced = [traced_tensor(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
         invariants = self._invariants(node, traced, section, controls, loop)
-        test = Section(lambda: merges[0].vertex)
-        test.values |= dict(zip(op.condition.arguments, merges, strict=False))
-        test.values |= _by_argument(op.condition, count, invariants)
+        test = Section(lambda: merges[0].vertex, _by_argument(op.condition, merges, invariants))
         self.body(op.condition, op.condition.outputs, test)
         truth = self._truth(op.condition, node, test)
         switches = [
             self.add(test, VertexKind.SWITCH, (merge, truth), outputs=2, node=node)
             for merge in merges
         ]
-        part = Section(lambda: self._goes_on(truth, test))
         inside = [Source(switch.vertex, 1) for switch in switches]
-        part.values |= dict(zip(op.body.arguments, inside, strict=False))
-        part.values |= _by_argument(op.body, count, invariants)
+        values = _by_argument(op.body, inside, invariants)
+        part = Section(lambda: self._goes_on(truth, test), values)
         self.body(op.body, [*op.body.outputs, *traced], part)
         for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
             back = self.add(part, VertexKind.NEXT_ITERATION, (part.values[tensor],), node=node)
@@ -386,23 +390,14 @@ class Unfolder(ABC):
         found: dict[int, Input] = {}
         entered: dict[Tensor, Source] = {}
         for place, tensor in enumerate(node.inputs[count:], count):
-            if op.condition.arguments[place] not in used and op.body.arguments[place] not in used:
+            if used.isdisjoint((op.condition.arguments[place], op.body.arguments[place])):
                 continue
-            source = section.values[tensor]
+            found[place] = source = section.values[tensor]
             if isinstance(source, Known):
-                found[place] = source
                 continue
             if tensor not in entered:
-                entered[tensor] = self.add(
-                    section,
-                    VertexKind.ENTER,
-                    (source,),
-                    controls,
-                    node=node,
-                    loop=loop,
-                    is_constant=True,
-                )
-                self._constants.add(entered[tensor].vertex)
+                how = {"node": node, "loop": loop, "is_constant": True}
+                entered[tensor] = self.add(section, VertexKind.ENTER, (source,), controls, **how)
             found[place] = entered[tensor]
         return found
 
@@ -432,17 +427,12 @@ class Unfolder(ABC):
         return {t for node in self.needed(body, wanted) for t in node.inputs} | set(wanted)
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """The number of a branch from what chooses it."""
+def _truth(value: Any) -> int:
+    return int(bool(value))
 
-    count: int
-    is_truth: bool
 
-    def __call__(self, value: Any) -> int:
-        if self.is_truth:
-            return int(bool(value))
-        return int(value) if 0 <= value < self.count else self.count - 1
+def _branch_number(count: int, value: Any) -> int:
+    return int(value) if 0 <= value < count else count - 1
 
 
 @dataclass(frozen=True)
@@ -499,8 +489,12 @@ def values_in(section: Section) -> list[Tensor]:
     return [tensor for tensor in section.values if not tensor.dtype.is_ref_dtype]
 
 
-def _by_argument(body: Body, count: int, invariants: Mapping[int, Input]) -> dict[Tensor, Input]:
-    return {body.arguments[place]: source for place, source in invariants.items() if place >= count}
+def _by_argument(
+    body: Body, variables: Sequence[Source], invariants: Mapping[int, Input]
+) -> dict[Tensor, Input]:
+    """What the body of a loop takes: the loop's variables, then what the loop does not change."""
+    every = {**dict(enumerate(variables)), **invariants}
+    return {body.arguments[place]: source for place, source in every.items()}
 
 
 def _goes_on_after(node: Node) -> bool:
