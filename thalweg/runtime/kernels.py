@@ -75,13 +75,14 @@ def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> C
     if isinstance(unit, Region):
         function = Executable(unit, device, backend.fallback, converts)
         is_local = not unit.references or not backend.reaches_elsewhere()
-        called = function if is_local else _with_local_cells(function)
+        called = function if is_local else _converting(function, local_cells)
         return Call(called, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
-    kernel = _kernel(unit, takes_context)
+    function = unit.op.kernel if takes_context else unit.op.numpy
+    kernel = _grouped(unit, function, int(takes_context))
     if backend.has_accelerator and not unit.op.takes_buffers:
-        kernel = _with_host_arrays(kernel)
+        kernel = _converting(kernel, host_arrays)
     return Call(kernel, takes_context, references, unit, (unit,))
 
 
@@ -97,9 +98,13 @@ class ForeignCell(ABC):
         """A variable of this process with the current value, to be read."""
 
 
-def _with_local_cells(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(context: Any, *values: Any) -> Any:
-        return function(context, *local_cells(values))
+def _converting(
+    function: Callable[..., Any], convert: Callable[[Iterable[Any]], list[Any]]
+) -> Callable[..., Any]:
+    """A function on values that are converted first."""
+
+    def call(*values: Any) -> Any:
+        return function(*convert(values))
 
     return call
 
@@ -107,19 +112,6 @@ def _with_local_cells(function: Callable[..., Any]) -> Callable[..., Any]:
 def local_cells(values: Iterable[Any]) -> list[Any]:
     """Values, with variables of this process for those of others."""
     return [each.local() if isinstance(each, ForeignCell) else each for each in values]
-
-
-def _with_host_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A NumPy kernel on values that may be on a device."""
-
-    def call(*values: Any) -> Any:
-        return function(*host_arrays(values))
-
-    return call
-
-
-def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
-    return _grouped(node, node.op.kernel if takes_context else node.op.numpy, int(takes_context))
 
 
 def starter_of(call: Call) -> Callable[..., None] | None:

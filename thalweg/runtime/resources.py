@@ -59,7 +59,7 @@ class Resources:
     """What a session has on one device."""
 
     #: Those of the session's devices, where there are several: the session holds them.
-    _devices: Mapping[str, Resources] = MappingProxyType({})
+    devices: Mapping[str, Resources] = MappingProxyType({})
     allocate: Allocate = staticmethod(host_buffer)  # how the device allocates memory
 
     def __init__(self, objects: Objects | None = None) -> None:
@@ -72,29 +72,21 @@ class Resources:
         cls, devices: Sequence[Device], objects: Sequence[Objects] | None = None
     ) -> list[Resources]:
         """The resources of some devices, each of which knows the others."""
-        made: list[Resources] = [cls(each) for each in objects or [Objects() for _ in devices]]
-        _introduce(made, devices)
-        return made
+        return _introduced([cls(each) for each in objects or [Objects() for _ in devices]], devices)
 
     def with_others(self, devices: Sequence[Device]) -> list[Resources]:
         """These, which are the first device's, and new ones of the others, as `of_devices`."""
-        made = [self, *[Resources() for _ in devices[1:]]]
-        _introduce(made, devices)
-        return made
-
-    def know(self, devices: Mapping[str, Resources]) -> None:
-        """Find what other devices of the session own."""
-        self._devices = devices
+        return _introduced([self, *[Resources() for _ in devices[1:]]], devices)
 
     def on(self, device: str) -> Resources:
         """What another device of the session owns."""
-        return self._devices.get(device, self)
+        return self.devices.get(device, self)
 
     def allocator(self, request: str) -> Allocate:
         """How the first device of the session that satisfies a request allocates memory; this one,
         where none does."""
         wanted = DeviceSpec.from_string(request)
-        for name, found in self._devices.items():
+        for name, found in self.devices.items():
             if matches(wanted, DeviceSpec.from_string(name)):
                 return found.allocate
         return self.allocate
@@ -117,14 +109,15 @@ class Resources:
     def clear(self, containers: Iterable[str]) -> None:
         """Forget all objects of some containers, on all devices."""
         doomed = set(containers)
-        for each in self._devices.values() or (self,):
+        for each in self.devices.values() or (self,):
             each.objects.clear(doomed)
 
 
-def _introduce(every: Sequence[Resources], devices: Sequence[Device]) -> None:
-    """Have the resources of devices know how each allocates, and one another."""
+def _introduced(every: list[Resources], devices: Sequence[Device]) -> list[Resources]:
+    """The resources of devices, which know how each allocates, and one another."""
     by_name = {device.name: each for device, each in zip(devices, every, strict=True)}
     for each, device in zip(every, devices, strict=True):
         each.allocate = device.allocate
         if len(every) > 1:
-            each.know(WeakValueDictionary(by_name))
+            each.devices = WeakValueDictionary(by_name)
+    return every

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node
 from thalweg.lower.specialise import Region
@@ -99,11 +97,6 @@ class SendingExecutable(Executable):
             found.setdefault(outputs.index(node.inputs[0]), []).append(op.key)
         return found
 
-    @cached_property
-    def _sent(self) -> Sequence[tuple[int, Key]]:
-        """The outputs that are sent, by number, and under which keys."""
-        return [(number, key) for number, keys in self._keys.items() for key in keys]
-
     def run(
         self,
         context: Any,
@@ -124,12 +117,9 @@ class SendingExecutable(Executable):
     def send(self, context: Any, results: Sequence[Any]) -> None:
         """Send what a run gave that sent nothing itself."""
         rendezvous = context.rendezvous
-        for number, key in self._sent:
-            value = results[number]
-            if type(value) is np.ndarray:  # as nearly always
-                rendezvous.send(key, value)
-            else:
-                send(rendezvous, key, value)
+        for number, keys in self._keys.items():
+            for key in keys:
+                send(rendezvous, key, results[number])
 
 
 class _Delivery:
