@@ -110,19 +110,19 @@ def gradient_check(second: bool = False) -> Iterator[None]:
 
 def watch() -> None:
     """Record from now on what is planned and differentiated in this process."""
-    plan._instruction = _noting_runs(plan._instruction)
+    plan._call = _noting_runs(plan._call)
     control_region.cached_lower = _noting_parts(control_region.cached_lower)
     gradients.gradient_function = _noting_gradients(gradients.gradient_function)
     gradient_checker._gradient = _checking(gradient_checker._gradient)
 
 
 def _noting_runs(make: Callable[..., Any]) -> Callable[..., Any]:
-    def instruction(unit: Any, *rest: Any) -> Any:
+    def call(unit: Any, *rest: Any) -> Any:
         made = make(unit, *rest)
         record.executed |= set(_types(made.nodes))
         return made
 
-    return instruction
+    return call
 
 
 def _noting_parts(lower: Callable[..., Any]) -> Callable[..., Any]:

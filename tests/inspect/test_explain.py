@@ -11,8 +11,8 @@ import pytest
 
 import thalweg as tf
 from thalweg.codegen.machine import host
+from thalweg.device.compiled_kernel import short_name, snake_case
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak
-from thalweg.inspect.kernel_info import short_name, snake_case
 from thalweg.lower.flops_bytes import flops_bytes
 from thalweg.platform.amounts import amount, size
 from thalweg.runtime import engine
@@ -85,7 +85,7 @@ def test_kernels_name_their_ops_lines_and_code(model: Perceptron, session: Any):
     assert kernel.kind == "contraction"
     assert kernel.flops == 2 * 8 * 30 * 20 + 2 * 8 * 30
     assert kernel.bytes == 4 * (8 * 20 + 20 * 30 + 30 + 8 * 30)
-    for function in kernel.code.emitted.functions:
+    for function in kernel.emitted.functions:
         assert function in kernel.llvm
         assert function in kernel.asm
     assert kernel.main.name == "MatMul"

@@ -10,11 +10,11 @@ import pytest
 
 import thalweg as tf
 from thalweg.codegen.machine import host
+from thalweg.device.compiled_kernel import kernels_of
 from thalweg.device.cpu.device import CpuDevice, cpu_device
 from thalweg.device.cpu.program import Program
 from thalweg.device.local import local_devices
 from thalweg.graph.node import Node, Tensor
-from thalweg.inspect.kernel_info import kernels_of
 from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.specialise import Region

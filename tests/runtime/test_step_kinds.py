@@ -296,7 +296,7 @@ def test_every_kind_of_step_is_printed_and_measured(name: str):
         plan = session.plan(fetches, feeds)
         assert str(plan).startswith("step ")
         for kernel in plan.kernels:
-            assert all(f in kernel.llvm and f in kernel.asm for f in kernel.code.emitted.functions)
+            assert all(f in kernel.llvm and f in kernel.asm for f in kernel.emitted.functions)
         profile = plan.profile(3)
         assert len(profile.runs) == 3
         assert sum(row.share for row in profile.rows) <= 1 + 1e-9

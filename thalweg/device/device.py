@@ -1,6 +1,6 @@
 """Devices: what owns memory and runs programs.
 
-A `Device` has three duties. It allocates buffers in its memory, transfers them from and to the
+A `Device` has three duties. It allocates buffers in its memory, which can be copied from and to the
 host, and issues programs: `load` compiles a lowered region, and calling the program runs it. What
 lowering must know about the hardware is its `target`.
 """
@@ -16,47 +16,14 @@ from numpy.typing import NDArray
 from thalweg.ir.target import Target
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer
-from thalweg.ops.core.context import VariableCell
 
 if TYPE_CHECKING:
+    from thalweg.device.program import AnyProgram
     from thalweg.lower.control.builder import Lower
     from thalweg.lower.dynamic_shapes import SpecializedKernel
     from thalweg.lower.lowering import Lowered
 
 Array = NDArray[Any]
-
-
-class DeviceProgram(ABC):
-    """A region, loaded for one set of shapes. Any number of threads may call it at once."""
-
-    template: Any  # what the program cache keeps of it
-    output_shapes: Sequence[tuple[int, ...]]
-    holds_gil: bool  # a call is shorter than the interpreter's switch interval
-    work: float  # the estimated number of vector instructions of a call
-    gives_host_values: bool = False  # whatever it computes, and not buffers of the device
-
-    @abstractmethod
-    def __call__(
-        self,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-        deliver: Callable[[int, Any], None] | None = None,
-    ) -> list[Any] | None:
-        """Issue it: the region's outputs, or None where its reference kernels must decide.
-
-        `deliver` may be given early outputs, by number, while the program runs.
-        """
-
-    @abstractmethod
-    def by_rows(
-        self, values: Sequence[Any], is_row: Sequence[bool], count: int
-    ) -> list[Array] | None:
-        """The outputs for each of the rows that some values have, as arrays of rows."""
-
-    @abstractmethod
-    def release_memory(self) -> None:
-        """Free the memory of calls that are over; the next one allocates again."""
 
 
 class Device(ABC):
@@ -96,10 +63,6 @@ class Device(ABC):
         """A copy of an array of the host in the device's memory."""
 
     @abstractmethod
-    def download(self, buffer: Buffer) -> Array:
-        """A copy of a buffer on the host."""
-
-    @abstractmethod
     def relieve_by(self, release: Callable[[], None]) -> None:
         """Have `release` called when memory runs out: it drops what is only kept to be used
         again."""
@@ -107,7 +70,7 @@ class Device(ABC):
     # Programs
 
     @abstractmethod
-    def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> DeviceProgram:
+    def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> AnyProgram:
         """A lowered region, its kernels compiled or found in the kernel cache."""
 
     @abstractmethod
@@ -117,7 +80,7 @@ class Device(ABC):
     @abstractmethod
     def restore(
         self, template: Any, kernels: Any, region: Region, listing: Callable[[], Any]
-    ) -> DeviceProgram:
+    ) -> AnyProgram:
         """A program from its template, as the program cache keeps it, and its loaded kernels."""
 
     @abstractmethod

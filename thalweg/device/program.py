@@ -8,17 +8,16 @@ has it once the call has ended well.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.device.compiled_kernel import CompiledKernel
-from thalweg.device.device import DeviceProgram
-from thalweg.device.program_template import Output, ProgramTemplate
+from thalweg.device.program_template import ProgramTemplate
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
@@ -26,6 +25,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import USES, Use
 
 if TYPE_CHECKING:
+    from thalweg.device.compiled_kernel import CompiledKernel
     from thalweg.lower.lowering import Lowered
     from thalweg.lower.memory.arena import Arena
 
@@ -48,77 +48,29 @@ class Borrower(Protocol):
 
 InvocationT = TypeVar("InvocationT", bound=Borrower)
 CallT = TypeVar("CallT")
-CallT_co = TypeVar("CallT_co", covariant=True)
 
 
-class Listing(Protocol[CallT_co]):
-    """What a program was made of, for those who print its plan."""
+@dataclass(frozen=True, eq=False)
+class Listing(Generic[CallT]):
+    """What a program was made of, for those who print its plan: the region as it was lowered, the
+    launches with their code, and where the temporaries lie."""
 
-    @property
-    def lowered(self) -> Lowered:
-        """The region as it was lowered."""
-        ...
-
-    @property
-    def calls(self) -> Sequence[CallT_co]:
-        """The launches with their code."""
-        ...
-
-    @property
-    def arena(self) -> Arena:
-        """Where the temporaries lie."""
-        ...
+    lowered: Lowered
+    calls: Sequence[CallT]
+    arena: Arena
 
 
-class TimedProgram(Protocol):
-    """A program that keeps the times of its last run."""
+class DeviceProgram(ABC, Generic[InvocationT, CallT]):
+    """A region, loaded for one set of shapes. Any number of threads may call it at once.
 
-    def __call__(
-        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
-    ) -> list[Any] | None:
-        """Run it: the region's outputs, or None where its reference kernels must decide."""
-        ...
+    All that a call needs is in the template, which the program cache keeps; `listing` gives what it
+    was made of, for those who print, profile and tune it.
+    """
 
-    @property
-    def times(self) -> Times:
-        """When the entries of the last run began and ended."""
-        ...
-
-
-class ListedProgram(DeviceProgram):
-    """A program that says what it was made of, for those who print, profile and tune it."""
-
-    outputs: Sequence[Output]
-
-    @property
-    @abstractmethod
-    def lowered(self) -> Lowered:
-        """The region as it was lowered."""
-
-    @property
-    @abstractmethod
-    def arena(self) -> Arena:
-        """Where the temporaries lie."""
-
-    @abstractmethod
-    def compiled_kernels(self) -> list[CompiledKernel]:
-        """The kernels of its launches, in order."""
-
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """How it runs, for readers."""
-
-    @abstractmethod
-    def timed(self, check: Callable[[], None]) -> TimedProgram:
-        """The same program, keeping the times of its kernels when it runs. `check` raises where the
-        step is to stop."""
-
-
-class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
-    """A region, compiled for one set of shapes. All that a call needs is in the template; `listing`
-    gives what it was made of."""
-
+    template: Any
+    holds_gil: bool  # a call is shorter than the interpreter's switch interval
+    work: float  # the estimated number of vector instructions of a call
+    gives_host_values: bool = False  # whatever it computes, and not buffers of the device
     kept: Sequence[int] = ()  # the references of whose values an invocation keeps what it made
 
     def __init__(
@@ -153,6 +105,44 @@ class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
     def arena(self) -> Arena:
         """Where the temporaries lie."""
         return self._listing.arena
+
+    @abstractmethod
+    def __call__(
+        self,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Callable[[int, Any], None] | None = None,
+    ) -> list[Any] | None:
+        """Issue it: the region's outputs, or None where its reference kernels must decide.
+
+        `deliver` may be given early outputs, by number, while the program runs.
+        """
+
+    @abstractmethod
+    def by_rows(
+        self, values: Sequence[Any], is_row: Sequence[bool], count: int
+    ) -> list[NDArray[Any]] | None:
+        """The outputs for each of the rows that some values have, as arrays of rows."""
+
+    @abstractmethod
+    def release_memory(self) -> None:
+        """Free the memory of calls that are over; the next one allocates again."""
+
+    @abstractmethod
+    def compiled_kernels(self) -> list[CompiledKernel]:
+        """The kernels of its launches, in order."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """How it runs, for readers."""
+
+    @abstractmethod
+    def timed(
+        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> tuple[list[Any] | None, Times]:
+        """The same as a call, and when the entries of its kernels began and ended."""
 
     @abstractmethod
     def _run(
@@ -260,6 +250,9 @@ class RegionProgram(ListedProgram, Generic[InvocationT, CallT]):
                 borrowed[other], invocation.addresses[other] = buffer, buffer.address
                 invocation.bind(self.references[other].words, buffer.address)
         return buffer
+
+
+AnyProgram = DeviceProgram[Any, Any]
 
 
 def _first_value(cell: VariableCell, shape: tuple[int, ...], first: FirstValues) -> Buffer:

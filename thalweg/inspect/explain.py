@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.device import Device
-from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_html import page
-from thalweg.inspect.plan_text import graph_facts, heading, listing, planned_regions
+from thalweg.inspect.plan_text import graph_facts, heading, listing
 from thalweg.inspect.plan_walk import (
     HostOp,
     PlannedControl,
     PlannedRegion,
     PlannedUnit,
-    flattened,
     planned_units,
 )
 from thalweg.inspect.profile import Profile, profile
@@ -52,20 +51,20 @@ class StepPlan:
     @cached_property
     def regions(self) -> list[PlannedRegion]:
         """The regions, those inside others included."""
-        return planned_regions(self.units)
+        return [unit for unit in self.units if isinstance(unit, PlannedRegion)]
 
     @property
     def host_ops(self) -> list[HostOp]:
         """The nodes that run on their NumPy kernels."""
-        return [unit for unit in flattened(self.units) if isinstance(unit, HostOp)]
+        return [unit for unit in self.units if isinstance(unit, HostOp)]
 
     @property
     def controls(self) -> list[PlannedControl]:
         """The conditionals and loops, and how they ran the last time."""
-        return [unit for unit in flattened(self.units) if isinstance(unit, PlannedControl)]
+        return [unit for unit in self.units if isinstance(unit, PlannedControl)]
 
     @cached_property
-    def kernels(self) -> list[PlannedKernel]:
+    def kernels(self) -> list[CompiledKernel]:
         """All native kernels, in the order they run."""
         return [kernel for region in self.regions for kernel in region.kernels]
 
@@ -75,16 +74,18 @@ class StepPlan:
 
     def text(self, most: int | None = None) -> str:
         """The plan as text; with `most`, only so many kernels of each region, the heaviest."""
-        return "\n".join([*self._heading(), *listing(self.plan, self.units, self.graph_size, most)])
+        return "\n".join([*self._facts(), *listing(self.regions, most)])
 
-    def _heading(self) -> list[str]:
+    def _facts(self) -> list[str]:
+        """What holds for the whole step."""
         fed = zip(self.step.feeds, map(np.shape, self.feeds), strict=True)
-        return heading(self.step.fetches, self.step.targets, dict(fed))
+        asked = heading(self.step.fetches, self.step.targets, dict(fed))
+        found = self.regions, self.host_ops, self.controls
+        return [*asked, *graph_facts(self.plan, *found, self.graph_size)]
 
     def _repr_html_(self) -> str:
         """The plan in a notebook: its regions as tables, kernels with their share of the work."""
-        facts = [*self._heading(), *graph_facts(self.plan, self.units, self.graph_size)]
-        return page(facts, self.regions)
+        return page(self._facts(), self.regions)
 
     def __str__(self) -> str:
         return self.text()

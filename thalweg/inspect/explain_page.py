@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from thalweg.device.program import ListedProgram
+from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node
 from thalweg.inspect.explain import StepPlan
 from thalweg.lower.memory.arena import lifetimes
@@ -157,7 +157,7 @@ class _Step:
         return found if len(found) == len(self._plan.kernels) else {}
 
 
-def _curve(program: ListedProgram | None) -> Sequence[int]:
+def _curve(program: AnyProgram | None) -> Sequence[int]:
     """The bytes of temporaries that are live in each kernel of a region."""
     if program is None:
         return []

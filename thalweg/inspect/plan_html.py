@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from thalweg.inspect.kernel_info import PlannedKernel
+from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.inspect.plan_text import kernel_head, kernel_row, region_facts, total_work
 from thalweg.inspect.plan_walk import PlannedRegion
 
@@ -46,7 +46,7 @@ def _facts(lines: Iterable[str]) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-def _kernels(kernels: Sequence[PlannedKernel], first: int) -> str:
+def _kernels(kernels: Sequence[CompiledKernel], first: int) -> str:
     if not kernels:
         return ""
     most = max(_work(kernel) for kernel in kernels) or 1.0
@@ -59,7 +59,7 @@ def _kernels(kernels: Sequence[PlannedKernel], first: int) -> str:
     return f"<details open><summary>{_escaped(total_work(kernels))}</summary>{table}</details>"
 
 
-def _row(number: int, kernel: PlannedKernel, most: float) -> str:
+def _row(number: int, kernel: CompiledKernel, most: float) -> str:
     where = _escaped("\n".join(kernel.lines))
     cells = "".join(
         f'<td class="{"kernel" if column in (1, 2, 3) else "number"}">{_escaped(cell)}</td>'
@@ -70,7 +70,7 @@ def _row(number: int, kernel: PlannedKernel, most: float) -> str:
     return f'<tr title="{where}">{cells}{bar}</tr>'
 
 
-def _work(kernel: PlannedKernel) -> float:
+def _work(kernel: CompiledKernel) -> float:
     """What ranks kernels in the text as well."""
     return kernel.flops + kernel.bytes
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from thalweg.device.program import ListedProgram
+from thalweg.control.branches import Branching
+from thalweg.control.liveness import needed
+from thalweg.control.traces import LoopCount, LoopTrace, traced_tensor
+from thalweg.device.compiled_kernel import CompiledKernel, short_name
+from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
-from thalweg.inspect.kernel_info import PlannedKernel
-from thalweg.inspect.plan_text_control import control_lines
-from thalweg.inspect.plan_walk import (
-    HostOp,
-    PlannedControl,
-    PlannedRegion,
-    PlannedUnit,
-    flattened,
-    is_variable,
-)
+from thalweg.graph.subgraph import Argument, Body
+from thalweg.inspect.plan_walk import HostOp, PlannedControl, PlannedRegion, is_variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.regions import with_traces
+from thalweg.lower.specialise import ControlRegion
+from thalweg.ops.core.basic import Const
 from thalweg.platform.amounts import amount, plural, size
 from thalweg.runtime.plan import Plan
 
+_INDENT = "         "
 _WIDEST = 56
 _MAX_SHAPES = 6
 _KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "barriers")
@@ -39,12 +39,10 @@ def described(tensor: Tensor, shape: Sequence[int]) -> str:
     return f"{tensor.name} {tensor.dtype.base_dtype.name}{list(shape)}"
 
 
-def listing(
-    plan: Plan, units: Sequence[PlannedUnit], graph_size: int, most: int | None
-) -> list[str]:
-    """The stages of a step: the graph, host ops, and each region down to its kernels."""
-    lines, first = graph_facts(plan, units, graph_size), 1
-    for number, region in enumerate(planned_regions(units), 1):
+def listing(regions: Sequence[PlannedRegion], most: int | None) -> list[str]:
+    """Each region down to its kernels."""
+    lines, first = list[str](), 1
+    for number, region in enumerate(regions, 1):
         lines += ["", *region_facts(region, number)]
         if region.kernels:
             lines += kernel_lines(region.kernels, first, most)
@@ -52,20 +50,20 @@ def listing(
     return lines
 
 
-def planned_regions(units: Sequence[PlannedUnit]) -> list[PlannedRegion]:
-    """The regions, those inside others included."""
-    return [unit for unit in flattened(units) if isinstance(unit, PlannedRegion)]
-
-
-def graph_facts(plan: Plan, units: Sequence[PlannedUnit], graph_size: int) -> list[str]:
+def graph_facts(
+    plan: Plan,
+    regions: Sequence[PlannedRegion],
+    hosts: Sequence[HostOp],
+    controls: Sequence[PlannedControl],
+    graph_size: int,
+) -> list[str]:
     """What becomes of the graph as a whole, and what of it is not compiled."""
-    every = list(flattened(units))
-    hosts = [unit for unit in every if isinstance(unit, HostOp)]
-    controls = [unit for unit in every if isinstance(unit, PlannedControl)]
-    cut = _cut_line(plan, planned_regions(units), hosts, len(controls))
-    lines = [_graph_line(plan, graph_size), cut]
+    lines = [
+        _graph_line(plan, graph_size),
+        _cut_line(plan, len(regions), len(hosts), len(controls)),
+    ]
     lines += [line for host in hosts for line in _host_lines(host)]
-    return lines + [line for control in controls for line in control_lines(control)]
+    return lines + [line for control in controls for line in _control_lines(control)]
 
 
 def _graph_line(plan: Plan, graph_size: int) -> str:
@@ -74,11 +72,9 @@ def _graph_line(plan: Plan, graph_size: int) -> str:
     return f"graph    {graph_size} nodes, {graph_size - needed} pruned, {needed} in the step"
 
 
-def _cut_line(
-    plan: Plan, found: Sequence[PlannedRegion], hosts: Sequence[HostOp], controls: int
-) -> str:
+def _cut_line(plan: Plan, regions: int, hosts: int, controls: int) -> str:
     variables = sum(is_variable(i.node) for i in plan.every_instruction)
-    parts = [(len(found), "region"), (len(hosts), "host op"), (variables, "variable")]
+    parts = [(regions, "region"), (hosts, "host op"), (variables, "variable")]
     if controls:
         parts.insert(1, (controls, "control node"))
     return "cut      into " + ", ".join(plural(count, word) for count, word in parts)
@@ -107,7 +103,7 @@ def region_facts(region: PlannedRegion, number: int) -> list[str]:
     ]
 
 
-def _lowered_lines(region: PlannedRegion, step: ListedProgram, number: int) -> list[str]:
+def _lowered_lines(region: PlannedRegion, step: AnyProgram, number: int) -> list[str]:
     lowered, kernels = step.lowered, region.kernels
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
@@ -144,13 +140,13 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     lines = [f"shapes   {_some([described(*pair) for pair in pairs]) or 'no inputs'}"]
     for change in region.changes():
         lines.append(f"again    compiled because of {change}")
-    at_run_time = sum(bool(kernel.code.specialized.words) for kernel in region.kernels)
+    at_run_time = sum(bool(kernel.specialized.words) for kernel in region.kernels)
     if at_run_time:
         lines.append(f"varying  {plural(at_run_time, 'kernel')} read sizes when they run")
     return lines
 
 
-def _early_lines(region: PlannedRegion, step: ListedProgram) -> list[str]:
+def _early_lines(region: PlannedRegion, step: AnyProgram) -> list[str]:
     """What leaves for other devices, and which kernel of the region it waits for."""
     makers = [output.made_by % len(region.kernels) for output in step.outputs]
     made = dict(zip(region.region.outputs, makers, strict=True))
@@ -158,10 +154,10 @@ def _early_lines(region: PlannedRegion, step: ListedProgram) -> list[str]:
     return [f"sends    {t.name} after kernel {made[t] + 1} of {count}" for t in region.region.early]
 
 
-def memory_lines(step: ListedProgram, kernels: Sequence[PlannedKernel]) -> list[str]:
+def memory_lines(step: AnyProgram, kernels: Sequence[CompiledKernel]) -> list[str]:
     """What the kernels read and write, and what the arena holds at its fullest."""
-    buffers = dict.fromkeys(b for kernel in kernels for b in kernel.code.launch.buffers)
-    written = Counter(b for kernel in kernels for b in kernel.code.launch.written)
+    buffers = dict.fromkeys(b for kernel in kernels for b in kernel.launch.buffers)
+    written = Counter(b for kernel in kernels for b in kernel.launch.written)
     kinds = (BufferKind.INPUT, BufferKind.VARIABLE, BufferKind.CONSTANT, BufferKind.OUTPUT)
     parts = [_held(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
     updated = sum(b.kind is BufferKind.VARIABLE for b in written)
@@ -172,7 +168,7 @@ def memory_lines(step: ListedProgram, kernels: Sequence[PlannedKernel]) -> list[
 
 
 def _arena_line(
-    step: ListedProgram, kernels: Sequence[PlannedKernel], written: Mapping[Buffer, int]
+    step: AnyProgram, kernels: Sequence[CompiledKernel], written: Mapping[Buffer, int]
 ) -> str:
     temporaries = [buffer for buffer in written if buffer.kind is BufferKind.TEMPORARY]
     total = size(sum(buffer.bytes for buffer in temporaries))
@@ -189,7 +185,7 @@ def _held(kind: BufferKind, buffers: Sequence[Buffer]) -> str:
     return f"{plural(len(buffers), kind.value)} {total}" if buffers else ""
 
 
-def kernel_lines(kernels: Sequence[PlannedKernel], first: int, most: int | None) -> list[str]:
+def kernel_lines(kernels: Sequence[CompiledKernel], first: int, most: int | None) -> list[str]:
     """A table of kernels, numbered; with `most`, those with most work."""
     numbered = list(enumerate(kernels, first))
     shown = numbered
@@ -204,18 +200,18 @@ def kernel_lines(kernels: Sequence[PlannedKernel], first: int, most: int | None)
     return [*lines, f"  {total_work(kernels)}"]
 
 
-def total_work(kernels: Sequence[PlannedKernel]) -> str:
+def total_work(kernels: Sequence[CompiledKernel]) -> str:
     """What kernels do together."""
     total, moved = (sum(k.flops for k in kernels), sum(k.bytes for k in kernels))
     return f"in all {amount(total)} flops, {size(moved)} read and written"
 
 
-def kernel_head(kernels: Sequence[PlannedKernel]) -> tuple[str, ...]:
+def kernel_head(kernels: Sequence[CompiledKernel]) -> tuple[str, ...]:
     """The heads of the columns for the kernels of a region, which are all on one device."""
     return (*_KERNEL_HEAD, *(kernels[0].code_sizes if kernels else ()))
 
 
-def kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
+def kernel_row(number: int, kernel: CompiledKernel) -> tuple[str, ...]:
     """The cells of a kernel under `kernel_head`."""
     return (
         str(number),
@@ -253,3 +249,62 @@ def clipped(name: str) -> str:
 def _some(parts: Sequence[str]) -> str:
     more = len(parts) - _MAX_SHAPES
     return ", ".join(parts[:_MAX_SHAPES]) + (f", … {more} more" if more > 0 else "")
+
+
+# Control nodes, their bodies indented
+
+
+def _control_lines(control: PlannedControl) -> list[str]:
+    """A control node: how it ran, what it saves for gradients, what its bodies are made of."""
+    first, *rest = _described(control.unit)
+    return [f"control  {first}{_ran(control)}", *(f"{_INDENT}{line}" for line in rest)]
+
+
+def _ran(control: PlannedControl) -> str:
+    if control.was_native is None:
+        return ""
+    return ": native" if control.was_native else f": on the executor ({control.reason})"
+
+
+def _described(unit: ControlRegion) -> Iterator[str]:
+    node = unit.node
+    yield f"{node.name} ({node.type})"
+    yield node.origin
+    traces = [trace for trace in unit.nodes[1:] if not isinstance(trace.op, LoopCount)]
+    for trace in traces:
+        often = " (per iteration)" if isinstance(trace.op, LoopTrace) else ""
+        yield f"saves {_tensor(traced_tensor(trace))}{often}"
+    if not traces:
+        yield "saves nothing"
+    for name, body in zip(_names(node), node.op.bodies, strict=True):
+        yield f"{name}:"
+        inner = [tensor for tensor in map(traced_tensor, traces) if tensor.graph is body.graph]
+        yield from (f"  {line}" for line in _body_lines(body, inner))
+
+
+def _body_lines(body: Body, traced: Sequence[Tensor]) -> Iterator[str]:
+    wanted = [*body.outputs, *traced]
+    nodes = [
+        node
+        for node in needed(wanted, body.targets, {})
+        if not isinstance(node.op, Argument | Const)
+    ]
+    units = with_traces(nodes, wanted)
+    types = [unit.type for unit in units if isinstance(unit, Node)]
+    yield short_name(types) if types else "nothing to compute"
+    for unit in units:
+        if isinstance(unit, ControlRegion):
+            yield from _described(unit)
+
+
+def _names(node: Node) -> list[str]:
+    if not isinstance(node.op, Branching):
+        return ["condition", "body"]
+    if node.type == "If":
+        return ["otherwise", "then"]
+    return [f"branch {number}" for number in range(len(node.op.branches))]
+
+
+def _tensor(tensor: Tensor) -> str:
+    shape = "" if tensor.shape.rank is None else str(tensor.shape.as_list()).replace("None", "?")
+    return f"{tensor.name} {tensor.dtype.base_dtype.name}{shape}"

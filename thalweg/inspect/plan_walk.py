@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import Any
 
 from thalweg.codegen.cache import Statistics, statistics
-from thalweg.device.device import Device, DeviceProgram
-from thalweg.device.program import ListedProgram
+from thalweg.device.compiled_kernel import CompiledKernel, kernels_of
+from thalweg.device.device import Device
+from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
-from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.lower.regions import compilable
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, specialise
 from thalweg.ops.core.basic import Const
@@ -61,13 +61,12 @@ class PlannedRegion:
     """Nodes that are compiled together: for these shapes, or not yet."""
 
     region: Region
-    step: ListedProgram | None = None
+    step: AnyProgram | None = None
     made: Made | None = None  # None where it had been compiled before
     seen: Sequence[Sequence[Shape]] = ()  # the shapes it was compiled for so far, in order
-    units: Sequence[PlannedUnit] = ()  # of a region with a node that cannot be compiled
 
     @cached_property
-    def kernels(self) -> list[PlannedKernel]:
+    def kernels(self) -> list[CompiledKernel]:
         """Its native kernels, in order."""
         return [] if self.step is None else kernels_of(self.step)
 
@@ -94,19 +93,11 @@ class PlannedControl:
 PlannedUnit = HostOp | PlannedRegion | PlannedControl
 
 
-def flattened(units: Sequence[PlannedUnit]) -> Iterator[PlannedUnit]:
-    """Units in order; a region that is partly compiled is the units inside it."""
-    for unit in units:
-        if isinstance(unit, PlannedRegion) and unit.units:
-            yield from flattened(unit.units)
-        else:
-            yield unit
-
-
 def planned_units(
     plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, device: Device
 ) -> list[PlannedUnit]:
-    """What a plan runs on feeds of these shapes, in order."""
+    """What a plan runs on feeds of these shapes, in order; a region that is partly compiled is the
+    units inside it."""
     return _ShapeWalk(resources, device, dict(shapes)).units(plan.instructions)
 
 
@@ -124,7 +115,7 @@ class _ShapeWalk:
         found: list[PlannedUnit] = []
         for instruction in instructions:
             if isinstance(instruction.call, Executable):
-                found.append(self._region(instruction.call))
+                found += self._region(instruction.call)
             elif isinstance(instruction.call, ControlCall):
                 found.append(self._control(instruction.call))
             elif isinstance(instruction.call, Dataflow):
@@ -150,45 +141,27 @@ class _ShapeWalk:
         self.shapes.update(_inferred(node, self.shapes))
         return HostOp(node, self.reasons.get(node) or host_reason(node), tuple(joined))
 
-    def _region(self, compiled: Executable) -> PlannedRegion:
-        region = compiled.region
-        key, cells = self._arguments(region)
-        if key is None:
-            return self._unknown(compiled)
-        before, start, is_new = statistics(), time.perf_counter(), key not in compiled.programs
-        program = compiled.compile(key, cells)
-        made = _made(before, time.perf_counter() - start) if is_new else None
-        if program is None:
-            return self._partly_compiled(region, key, cells)
-        return self._compiled(compiled, program, made)
-
-    def _arguments(self, region: Region) -> tuple[tuple[Shape, ...] | None, list[VariableCell]]:
-        """The shapes and variables a region gets, or None where they are not known ahead."""
-        missing = [t for t in region.inputs if t not in self.shapes]
-        missing += [t for t in region.references if t not in self.cells]
-        if missing:
-            return None, []
-        shapes = tuple(self.shapes[tensor] for tensor in region.inputs)
-        return shapes, [self.cells[tensor] for tensor in region.references]
-
-    def _unknown(self, compiled: Executable) -> PlannedRegion:
-        """A region whose shapes are known only when the step runs: as it ran the last time."""
+    def _region(self, compiled: Executable) -> list[PlannedUnit]:
+        region, made = compiled.region, None
         programs = list(compiled.programs.values())
-        if not programs:
-            return PlannedRegion(compiled.region)
-        return self._compiled(compiled, programs[-1], None)
-
-    def _compiled(
-        self, compiled: Executable, program: DeviceProgram, made: Made | None
-    ) -> PlannedRegion:
-        self.shapes.update(zip(compiled.region.outputs, program.output_shapes, strict=True))
-        is_listed = isinstance(program, ListedProgram)
-        listed = program if is_listed else None  # others have no kernels to show
-        return PlannedRegion(compiled.region, listed, made, list(compiled.programs))
+        if self.shapes.keys() >= {*region.inputs} and self.cells.keys() >= {*region.references}:
+            key = tuple(self.shapes[tensor] for tensor in region.inputs)
+            cells = [self.cells[tensor] for tensor in region.references]
+            before, start, is_new = statistics(), time.perf_counter(), key not in compiled.programs
+            program = compiled.compile(key, cells)
+            if program is None:
+                return self._partly_compiled(region, key, cells)
+            made = _made(before, time.perf_counter() - start) if is_new else None
+        elif programs:  # its shapes are known only when the step runs: as it ran the last time
+            program = programs[-1]
+        else:
+            return [PlannedRegion(region)]
+        self.shapes.update(zip(region.outputs, program.output_shapes, strict=True))
+        return [PlannedRegion(region, program, made, list(compiled.programs))]
 
     def _partly_compiled(
         self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
-    ) -> PlannedRegion:
+    ) -> list[PlannedUnit]:
         """A region that has a node which cannot be compiled: that node, and what is around it."""
         units: list[PlannedUnit] = []
 
@@ -200,7 +173,7 @@ class _ShapeWalk:
             return lambda *_: []
 
         Executable(region, self.device, cut).compile(key, cells)
-        return PlannedRegion(region, units=units)
+        return units
 
 
 def is_variable(node: Node) -> bool:

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from thalweg import errors
-from thalweg.device.program import ListedProgram, Times
+from thalweg.device.compiled_kernel import CompiledKernel, kernels_of, snake_case
+from thalweg.device.program import AnyProgram, Times
 from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor
-from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
 from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.plan_walk import is_variable
 from thalweg.inspect.timed import TimedRegion, run_single, timed
@@ -44,11 +44,24 @@ _UNDISTURBED = 0.85
 _GROUP_HEAD = ("all kernels of the same ops", "count", "time", "share", "of peak")
 
 
+class HostKernel:
+    """A host op, as the only kernel of a program on one thread."""
+
+    kind, space, flops, bytes, phases, users = "host", "", 0.0, 0, 1, 1
+
+    def __init__(self, node: Node) -> None:
+        self.name = snake_case(node.type)
+        self.ops, self.lines = (node.name,), (node.origin,)
+
+
+AnyKernel = CompiledKernel | HostKernel
+
+
 @dataclass(frozen=True)
 class ProgramRun:
-    """One run of a native program: its kernels, and when they ran."""
+    """One run of a native program or of a host op: its kernels, and when they ran."""
 
-    kernels: Sequence[PlannedKernel]
+    kernels: Sequence[AnyKernel]
     times: Times
 
     @property
@@ -61,9 +74,14 @@ class ProgramRun:
         """Nanoseconds from the first begin to the last end."""
         return int(self.ran.max() - self.ran.min()) if self.ran.size else 0
 
-    def entries(self) -> list[tuple[PlannedKernel, slice]]:
+    @property
+    def threads(self) -> int:
+        """How many it ran on."""
+        return self.times.shape[1]
+
+    def entries(self) -> list[tuple[AnyKernel, slice]]:
         """Each kernel with its entries in the program: one for each of its phases."""
-        found: list[tuple[PlannedKernel, slice]] = []
+        found: list[tuple[AnyKernel, slice]] = []
         start = 0
         for kernel in self.kernels:
             found.append((kernel, slice(start, start + kernel.phases)))
@@ -80,18 +98,6 @@ class ProgramRun:
             waits[entry, called] = begin[called] - free[called]
             free[called] = end[called]
         return waits
-
-
-@dataclass(frozen=True)
-class HostRun:
-    """One run of a host op."""
-
-    node: Node
-    start: int
-    end: int
-
-
-Event = ProgramRun | HostRun
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,7 @@ class Group:
 class Profile:
     """What every kernel of a step takes; `print` it, or write a `chrome_trace`."""
 
-    runs: Sequence[Sequence[Event]]  # in each run, what ran, in order
+    runs: Sequence[Sequence[ProgramRun]]  # in each run, what ran, in order
     wall: float = 0.0  # seconds of all runs, with what is between kernels
     processor: float = 0.0  # seconds that the system gave this process meanwhile
 
@@ -162,22 +168,21 @@ class Profile:
         found: list[Row] = []
         for place, event in enumerate(self.runs[0]):
             events = [run[place] for run in self.runs if place < len(run)]
-            if isinstance(event, HostRun):
-                found.append(self._host_row(event, [_span(e) for e in events]))
-            else:
-                first = 1 + sum(row.number > 0 for row in found)
-                found += self._kernel_rows([e for e in events if _is_same(e, event)], first)
+            first = 1 + sum(row.number > 0 for row in found)
+            # Of the same kernels: sizes may differ from run to run.
+            same = [each for each in events if each.times.shape == event.times.shape]
+            found += self._kernel_rows(same, first)
         return sorted(found, key=lambda row: row.median, reverse=True)
 
     @property
     def seconds(self) -> list[float]:
         """The time of each run, in its kernels and host ops."""
-        return [sum(map(_span, run)) / 1e9 for run in self.runs]
+        return [sum(event.span for event in run) / 1e9 for run in self.runs]
 
     @cached_property
     def capacity(self) -> float:
         """The time of all threads in all runs, in nanoseconds."""
-        return max(sum(_capacity(event) for run in self.runs for event in run), 1)
+        return max(sum(event.threads * event.span for run in self.runs for event in run), 1)
 
     @property
     def waiting(self) -> float:
@@ -194,14 +199,14 @@ class Profile:
         ]
 
     def _kernel_row(
-        self, number: int, kernel: PlannedKernel, times: Sequence[Times], waits: Sequence[Times]
+        self, number: int, kernel: AnyKernel, times: Sequence[Times], waits: Sequence[Times]
     ) -> Row:
         spans = [_phases_span(part) / 1e9 for part in times]
         busy = sum(float((part[..., 1] - part[..., 0]).sum()) for part in times)
         best = min(spans)
         peak, bound = _of_peak(kernel, best)
         return Row(
-            number,
+            number if isinstance(kernel, CompiledKernel) else 0,
             kernel.name,
             kernel.kind,
             kernel.space,
@@ -216,12 +221,6 @@ class Profile:
             kernel.ops,
             kernel.lines,
         )
-
-    def _host_row(self, host: HostRun, spans: Sequence[int]) -> Row:
-        node, seconds = host.node, [span / 1e9 for span in spans]
-        times = min(seconds), median(seconds), 0.0, sum(spans) / self.capacity
-        name = snake_case(node.type)
-        return Row(0, name, "host", "", *times, 0.0, 0, 0.0, "", (node.name,), (node.origin,))
 
     def text(self, most: int | None = _MAX_ROWS) -> str:
         """The profile as a table of at most so many rows, the longest first."""
@@ -249,14 +248,13 @@ class Profile:
         times = self.seconds
         flops = sum(row.flops for row in self.rows)
         rate = flops / min(times) / 1e9 if min(times) else 0.0
-        programs = [event for event in self.runs[0] if isinstance(event, ProgramRun)]
-        threads = max((event.times.shape[1] for event in programs), default=1)
+        threads = max((event.threads for event in self.runs[0]), default=1)
         return [
             f"profile  {plural(len(self.runs), 'run')} on {plural(threads, 'thread')}: best "
             f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
             *self._disturbance(threads),
             f"threads  {1 - self.waiting:.1%} of their time in kernels, {self.waiting:.1%} waiting",
-            *_peaks(programs),
+            *_peaks(self.runs[0]),
         ]
 
     def _disturbance(self, threads: int) -> list[str]:
@@ -311,40 +309,26 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
-def _span(event: Event) -> int:
-    return event.span if isinstance(event, ProgramRun) else event.end - event.start
-
-
-def _is_same(event: Event, first: ProgramRun) -> TypeGuard[ProgramRun]:
-    """Whether an event is a run of the same kernels: sizes may differ from run to run."""
-    return isinstance(event, ProgramRun) and event.times.shape == first.times.shape
-
-
-def _capacity(event: Event) -> int:
-    threads = event.times.shape[1] if isinstance(event, ProgramRun) else 1
-    return threads * _span(event)
-
-
 def _phases_span(times: Times) -> int:
     """The time of the slowest thread in each phase, added up."""
     return int((times[..., 1] - times[..., 0]).max(axis=1).sum())
 
 
-def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
+def _of_peak(kernel: AnyKernel, seconds: float) -> tuple[float, str]:
     """How near a kernel comes to the nearer one of its two limits."""
-    if seconds <= 0:
+    if seconds <= 0 or isinstance(kernel, HostKernel):
         return 0.0, ""
     limits = (
-        (kernel.flops, kernel.code.arithmetic_limit, "flops"),
-        (kernel.bytes, kernel.code.memory_limit(kernel.touched), "bytes"),
+        (kernel.flops, kernel.arithmetic_limit, "flops"),
+        (kernel.bytes, kernel.memory_limit(kernel.touched), "bytes"),
     )
     return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
 
 
 def _peaks(programs: Sequence[ProgramRun]) -> list[str]:
     """What the devices can do that programs ran on."""
-    every = [kernel.code.peaks for program in programs for kernel in program.kernels]
-    return list(dict.fromkeys(every))
+    kernels = [kernel for program in programs for kernel in program.kernels]
+    return list(dict.fromkeys(k.peaks for k in kernels if isinstance(k, CompiledKernel)))
 
 
 class _Span(NamedTuple):
@@ -358,30 +342,22 @@ class _Span(NamedTuple):
     about: Mapping[str, Any]
 
 
-def _spans(event: Event) -> Iterator[_Span]:
-    if isinstance(event, HostRun):
-        about = {"ops": [event.node.name], "lines": [event.node.origin]}
-        yield _Span(snake_case(event.node.type), "host", 0, event.start, event.end, about)
-        return
+def _spans(event: ProgramRun) -> Iterator[_Span]:
     waits = event.waits()
     for kernel, part in event.entries():
-        about = _about(kernel)
         for entry in range(part.start, part.stop):
             for thread, (begin, end) in enumerate(event.times[entry]):
                 if end:
-                    waited = {"waited_us": int(waits[entry, thread]) / 1e3}
-                    when = thread, int(begin), int(end)
-                    yield _Span(kernel.name, kernel.kind, *when, about | waited)
+                    about = _about(kernel, int(waits[entry, thread]) / 1e3)
+                    yield _Span(kernel.name, kernel.kind, thread, int(begin), int(end), about)
 
 
-def _about(kernel: PlannedKernel) -> dict[str, Any]:
-    return {
-        "ops": list(kernel.ops),
-        "lines": list(kernel.lines),
-        "iterations": kernel.space,
-        "flops": kernel.flops,
-        "bytes": kernel.bytes,
-    }
+def _about(kernel: AnyKernel, waited: float) -> dict[str, Any]:
+    about = {"ops": list(kernel.ops), "lines": list(kernel.lines)}
+    if isinstance(kernel, HostKernel):
+        return about
+    size = {"iterations": kernel.space, "flops": kernel.flops, "bytes": kernel.bytes}
+    return about | size | {"waited_us": waited}
 
 
 def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -> Profile:
@@ -393,7 +369,7 @@ def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -
     parts = parts or [(plan, feeds, plan.device)]
     privates = [(_Private(resources.on(device)), part, own) for part, own, device in parts]
 
-    def once() -> list[Event]:
+    def once() -> list[ProgramRun]:
         return [event for private, part, own in privates for event in private.run(part, own)]
 
     once()
@@ -407,16 +383,18 @@ class _Private:
     """A step's world for a profile: variables are copies, and what else has state is fresh."""
 
     resources: Resources
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[ProgramRun] = field(default_factory=list[ProgramRun])
     _stand_ins: set[int] = field(default_factory=set[int])  # slots that follow from made-up values
-    _kernels: dict[int, list[PlannedKernel]] = field(default_factory=dict[int, list[PlannedKernel]])
+    _kernels: dict[int, list[CompiledKernel]] = field(
+        default_factory=dict[int, list[CompiledKernel]]
+    )
 
     @cached_property
     def own(self) -> Resources:
         """The resources that the runs of a profile see."""
         return _Copies(self.resources)
 
-    def run(self, plan: Plan, feeds: Sequence[Any]) -> list[Event]:
+    def run(self, plan: Plan, feeds: Sequence[Any]) -> list[ProgramRun]:
         """One run: what ran, in order."""
         self.events, self._stand_ins = [], set()
         slots: list[Any] = [None] * plan.slot_count
@@ -461,9 +439,10 @@ class _Private:
         start = time.perf_counter_ns()
         run_single(instruction._replace(frees=()), slots, context)
         if _is_host(instruction):
-            self.events.append(HostRun(instruction.node, start, time.perf_counter_ns()))
+            times = np.array([[[start, time.perf_counter_ns()]]], np.int64)
+            self.events.append(ProgramRun([HostKernel(instruction.node)], times))
 
-    def _ran(self, step: ListedProgram, times: Times) -> None:
+    def _ran(self, step: AnyProgram, times: Times) -> None:
         if id(step) not in self._kernels:  # steps live as long as their plan, so ids stay theirs
             self._kernels[id(step)] = kernels_of(step)
         self.events.append(ProgramRun(self._kernels[id(step)], times))

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from thalweg import errors
-from thalweg.device.program import ListedProgram, Times
+from thalweg.device.program import AnyProgram, Times
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, run
 from thalweg.runtime.sending import SendingExecutable
 
 #: (the program that ran, the times of its entries)
-Ran = Callable[[ListedProgram, Times], None]
+Ran = Callable[[AnyProgram, Times], None]
 #: run one instruction over slots in a context
 Single = Callable[[Instruction, list[Any], Context], None]
 
@@ -36,8 +36,7 @@ class TimedRegion:
         count = len(self.compiled.region.inputs)
         arrays, cells = values[:count], values[count:]
         program = self.compiled.compile(tuple(np.shape(array) for array in arrays), cells)
-        is_listed = isinstance(program, ListedProgram)
-        results = self._timed(program, context, arrays, cells) if is_listed else None
+        results = None if program is None else self._timed(program, context, arrays, cells)
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
             results = Executable.run(self.compiled, inner, arrays, cells)
@@ -47,18 +46,17 @@ class TimedRegion:
 
     def _timed(
         self,
-        program: ListedProgram,
+        program: AnyProgram,
         context: Context,
         arrays: Sequence[Any],
         cells: Sequence[Any],
     ) -> list[Any] | None:
-        timed = program.timed(context.cancellation.check)
         try:
-            results = timed(context, arrays, cells)
+            results, times = program.timed(context, arrays, cells)
         except errors.FailedPreconditionError:
             return None
         if results is not None:
-            self.ran(program, timed.times)
+            self.ran(program, times)
         return results
 
 

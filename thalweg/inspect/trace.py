@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from thalweg import protos
-from thalweg.device.program import ListedProgram, Times
+from thalweg.device.compiled_kernel import CompiledKernel, kernels_of
+from thalweg.device.program import AnyProgram, Times
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.inspect.timed import TimedRegion, run_single, timed
 from thalweg.partition.transfers import Transfer
 from thalweg.place.placer import Placement
@@ -94,7 +94,7 @@ class Trace(list[Timed]):
         if not isinstance(instruction.call, TimedRegion):
             self._note(instruction.node, start, time.perf_counter_ns(), {})
 
-    def _ran(self, step: ListedProgram, times: Times) -> None:
+    def _ran(self, step: AnyProgram, times: Times) -> None:
         """Note the nodes of a program: those known before first, then kernel by kernel."""
         shapes = step.lowered.spec.shapes
         ran = times[times > 0]
@@ -107,7 +107,7 @@ class Trace(list[Timed]):
         others = [node for node in step.lowered.spec.region.nodes if node not in self._seen]
         self._marks(others, start - _MARK * len(others), shapes)
 
-    def _kernel(self, kernel: PlannedKernel, ran: Any, shapes: Any) -> None:
+    def _kernel(self, kernel: CompiledKernel, ran: Any, shapes: Any) -> None:
         start, end = int(ran.min()), int(ran.max())
         others = [n for n in kernel.nodes if n is not kernel.main and n not in self._seen]
         self._marks(others, start, shapes)

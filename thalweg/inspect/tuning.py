@@ -58,7 +58,7 @@ def tune(
     contractions = [k for k in plan.kernels if isinstance(k.kernel, Contraction)]
     by_device: dict[type[CompiledKernel], list[tuple[str, CompiledKernel]]] = {}
     for kernel in contractions:
-        by_device.setdefault(type(kernel.code), []).append((kernel.name, kernel.code))
+        by_device.setdefault(type(kernel), []).append((kernel.name, kernel))
     found: list[Tuned] = []
     for kind, named in by_device.items():
         found += kind.tune(named, budget_seconds - (time.monotonic() - start))

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thalweg.device import tuning
-from thalweg.device.device import Device, DeviceProgram
+from thalweg.device.device import Device
+from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
@@ -57,12 +58,7 @@ class Backend:
     compiled: bool = True
     #: of nodes, where they are not all on one
     devices: Mapping[Node, Device | Elsewhere] | None = None
-    is_accelerated: bool = False  # the session has a device with memory of its own
-
-    @property
-    def has_accelerator(self) -> bool:
-        """Whether values may be in memory that is not the host's."""
-        return self.is_accelerated or not self.device.is_host
+    has_accelerator: bool = False  # values may be in memory that is not the host's
 
     def device_of(self, node: Node) -> Device | Elsewhere:
         """The device that a node is on."""
@@ -118,10 +114,10 @@ class Executable:
     ) -> None:
         """`converts`: what comes in may be in the memory of another device."""
         self.region, self._converts = region, converts
-        self.programs = Bounded[Shapes, DeviceProgram]("programs of a region", _MAX_PROGRAMS)
+        self.programs = Bounded[Shapes, AnyProgram]("programs of a region", _MAX_PROGRAMS)
         #: For shapes with which a node of the region cannot be compiled.
         self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
-        self._device = device
+        self.device = device
         self._fallback = fallback
         self._fallbacks: dict[Node, Run] = {}  # by the node that cannot be compiled
         self._sightings = Bounded[Shapes, int]("runs without a program", _MAX_SIGHTED)
@@ -185,11 +181,6 @@ class Executable:
     def _is_linear(self) -> bool:
         return all(node.op.inexpensive or node.op.of_shapes for node in self.region.nodes)
 
-    @property
-    def device(self) -> Device:
-        """The device it runs on."""
-        return self._device
-
     def _are_short(self) -> bool:
         programs = list(self.programs.values())
         return bool(programs) and not self._partly_compiled and all(p.holds_gil for p in programs)
@@ -197,9 +188,9 @@ class Executable:
     @cached_property
     def _reference(self) -> Run:
         """The region on its reference kernels, which tell what native code cannot."""
-        return self._fallback(self.region, None, self._device)
+        return self._fallback(self.region, None, self.device)
 
-    def compile(self, shapes: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram | None:
+    def compile(self, shapes: Shapes, cells: Sequence[VariableCell]) -> AnyProgram | None:
         """The program for inputs of these shapes; None where a node cannot be compiled."""
         with self._lock:
             found = self.programs.get(shapes)
@@ -210,7 +201,7 @@ class Executable:
             finally:
                 self.holds_gil = self._are_short()
 
-    def _compile_new(self, shapes: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram | None:
+    def _compile_new(self, shapes: Shapes, cells: Sequence[VariableCell]) -> AnyProgram | None:
         if self._is_hopeless():
             (self._partly_compiled[shapes],) = self._fallbacks.values()
             return None
@@ -235,7 +226,7 @@ class Executable:
         """The region with a node on its NumPy kernel. There is one for all shapes: what it compiles
         of the other nodes serves again."""
         if node not in self._fallbacks:
-            self._fallbacks[node] = self._fallback(self.region, node, self._device)
+            self._fallbacks[node] = self._fallback(self.region, node, self.device)
         return self._fallbacks[node]
 
     def _release_memory(self) -> None:
@@ -243,35 +234,35 @@ class Executable:
         for program in list(self.programs.values())[:-_MAX_WITH_MEMORY]:
             program.release_memory()
 
-    def _compiled(self, key: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram:
+    def _compiled(self, key: Shapes, cells: Sequence[VariableCell]) -> AnyProgram:
         shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))
         for tensor, cell in zip(self.region.references, cells, strict=True):
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         return self._restored(shapes) or self._made(shapes)
 
-    def _restored(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram | None:
+    def _restored(self, shapes: Mapping[Tensor, Any]) -> AnyProgram | None:
         """The program that an earlier process made."""
         with gc_paused():
             found = None if tuning.TUNES else self._cache.find(list(shapes.values()))
         if found is None:
             return None
         self._not_restored.append(found.form)
-        listing = partial(_listed, self.region, shapes, self._device, found)
-        return self._device.restore(found.template, found.loaded, self.region, listing)
+        listing = partial(_listed, self.region, shapes, self.device, found)
+        return self.device.restore(found.template, found.loaded, self.region, listing)
 
-    def _made(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram:
+    def _made(self, shapes: Mapping[Tensor, Any]) -> AnyProgram:
         for form in self._not_restored:
             self._varying.restore(form())
         self._not_restored.clear()
         try:
             with gc_paused():
-                lowered = lower(self.region, shapes, self._device.target)
+                lowered = lower(self.region, shapes, self.device.target)
         except NotCompiled as failure:
             self._cache.store_failure(failure)
             raise
         form = self._varying.see(lowered.launches)
-        program = self._device.load(lowered, adapted(lowered.launches, form))
+        program = self.device.load(lowered, adapted(lowered.launches, form))
         self._cache.store(program.template, form)
         return program
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.device.device import DeviceProgram
+from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -76,7 +76,7 @@ class FastPath:
         shapes = [program.output_shapes[place] for place in self._fetches]
         return self._bound(program), shapes
 
-    def _bound(self, program: DeviceProgram) -> BoundProgram:
+    def _bound(self, program: AnyProgram) -> BoundProgram:
         if self.is_whole:
             return program
         fetches = self._fetches
@@ -101,7 +101,7 @@ class DeviceFastPath(FastPath):
             results = [results[place] for place in self._fetches]
         return results if program.gives_host_values else _downloaded(results)
 
-    def _bound(self, program: DeviceProgram) -> BoundProgram:
+    def _bound(self, program: AnyProgram) -> BoundProgram:
         run = super()._bound(program)
 
         def fetch(context: Any, arrays: Any, cells: Any) -> list[Any] | None:

@@ -31,7 +31,7 @@ from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import of_instructions
 from thalweg.runtime.dataflow.unfold import has_primitives, is_constant
-from thalweg.runtime.kernels import Instruction, call_of, dereferenced
+from thalweg.runtime.kernels import Call, Instruction, call_of, dereferenced
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.sending import with_sends
 
@@ -162,7 +162,7 @@ def plan(
         spread = devices if len(used) > 1 else used
         backend = backend_of(used[0], placement, spread, compiled)
         if not all(device.is_host for device in devices):
-            backend = replace(backend, is_accelerated=True)
+            backend = replace(backend, has_accelerator=True)
         return _plan_one(step, nodes, placement, order, backend, passes)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
@@ -267,8 +267,8 @@ def backend_of(
         absent = {*placement.values()} - by_name.keys()
         by_name.update((name, elsewhere(name)) for name in absent)
     found = {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
-    is_accelerated = not all(each.is_host for each in devices)
-    return Backend(device, _fallback, compiled, found, is_accelerated)
+    has_accelerator = not all(each.is_host for each in (device, *devices))
+    return Backend(device, _fallback, compiled, found, has_accelerator)
 
 
 def _units(
@@ -313,12 +313,13 @@ def schedule(
         count += len(unit.outputs)
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
-    instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, backend)
-        for unit, start, dead in zip(units, starts, frees, strict=True)
-    )
+    instructions: list[Instruction] = []
+    for unit, start, dead in zip(units, starts, frees, strict=True):
+        inputs = tuple(slots[tensor] for tensor in _taken(unit))
+        ends = inputs, start, len(unit.outputs), tuple(dead)
+        instructions.append(Instruction(*_call(unit, fed, backend)[:5], *ends))
     return Plan(
-        instructions,
+        tuple(instructions),
         count,
         tuple(slots[tensor] for tensor in feeds),
         tuple(slots[tensor] for tensor in fetches),
@@ -347,24 +348,12 @@ def _last_uses(units: Sequence[_Unit], slots: dict[Tensor, int], kept: set[int])
     return frees
 
 
-def _instruction(
-    unit: _Unit,
-    start: int,
-    slots: dict[Tensor, int],
-    frees: tuple[int, ...],
-    fed: set[Tensor],
-    backend: Backend,
-) -> Instruction:
+def _call(unit: _Unit, fed: set[Tensor], backend: Backend) -> Call:
     if isinstance(unit, ControlRegion):
-        call = control_call(unit, fed, backend)
-    elif isinstance(unit, DataflowStep):
-        call = unit.call(backend)
-    elif isinstance(unit, Restoring):
-        call = unit.call()
-    else:
-        call = call_of(unit, fed, backend)
-    inputs = tuple(slots[tensor] for tensor in _taken(unit))
-    return Instruction(*call[:5], inputs, start, len(unit.outputs), frees)
+        return control_call(unit, fed, backend)
+    if isinstance(unit, DataflowStep):
+        return unit.call(backend)
+    return unit.call() if isinstance(unit, Restoring) else call_of(unit, fed, backend)
 
 
 def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:
@@ -379,7 +368,8 @@ def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:
         alike = _made_alike(region.nodes, on_host)
         units = regions(region.nodes, region.outputs, region.inputs, order, alike)
     feeds = [*region.inputs, *_outer_references(region)]
-    return schedule(units, region.outputs, feeds, {}, Backend(device, _fallback))
+    backend = Backend(device, _fallback, has_accelerator=not device.is_host)
+    return schedule(units, region.outputs, feeds, {}, backend)
 
 
 def _made_alike(nodes: Iterable[Node], node: Node) -> set[Node]:

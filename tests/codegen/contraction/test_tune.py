@@ -111,7 +111,7 @@ def test_tune(folder):
         for kernel in products:
             made = tuned_schedule(kernel.kernel, HERE)
             assert made is not None
-            assert kernel.code.emitted.text == emit(kernel.kernel, HERE, made).text
+            assert kernel.emitted.text == emit(kernel.kernel, HERE, made).text
         assert session.run(fetches, feeds)[1] == pytest.approx(
             np.square(next(iter(feeds.values())) @ before).sum(), rel=1e-4
         )

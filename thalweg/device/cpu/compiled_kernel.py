@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 
 from thalweg.codegen.contraction.amx_plan import on_matrix_unit
+from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.compile import assembly, optimised
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import host
@@ -25,33 +26,16 @@ class CpuKernel(CompiledKernel):
     """A kernel that the threads of a pool run."""
 
     def __init__(self, call: Call, pool: Pool, threads: int) -> None:
-        self.launch, self.specialized = call.launch, call.specialized
-        self._call, self._pool, self._threads = call, pool, threads
+        super().__init__(call.launch, call.specialized)
+        self._pool, self._threads = pool, threads
+        self.scratch, self.phases = call.code.scratch, len(call.code.functions)
+        self.users = 1 if call.thread >= 0 else threads
+        self.barriers = call.barrier + self.phases - 1 if threads > 1 else 0
 
     @cached_property
     def emitted(self) -> Emitted:
         """Its code as Thalweg wrote it, before LLVM's passes."""
-        return self._call.emitted(self._pool.target)
-
-    @property
-    def scratch(self) -> int:
-        """Memory of its own that a call needs: packed operands and the like."""
-        return self.emitted.scratch
-
-    @property
-    def phases(self) -> int:
-        """How many functions it runs one after the other."""
-        return len(self._call.functions)
-
-    @property
-    def barriers(self) -> int:
-        """At how many barriers its threads meet: before it, and between its phases."""
-        return self._call.barrier + self.phases - 1 if self._threads > 1 else 0
-
-    @property
-    def users(self) -> int:
-        """On how many threads it runs."""
-        return 1 if self._call.thread >= 0 else self._threads
+        return request(self.specialized.kernel, self._pool.target).make()
 
     @cached_property
     def llvm(self) -> str:

@@ -17,8 +17,9 @@ from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.listing import Call, Listing, listed
+from thalweg.device.cpu.listing import Call, listed
 from thalweg.device.cpu.loading import kernel_request
+from thalweg.device.program import Listing
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
@@ -38,7 +39,7 @@ def threads_for(program: ControlProgram, most: int, target: CpuTarget) -> int:
 
 def placed_parts(
     program: ControlProgram, varying: Varying, target: CpuTarget, threads: int
-) -> dict[Part, Listing]:
+) -> dict[Part, Listing[Call]]:
     """The parts of a program, all compiled together, the words of their calls one after another."""
     parts = _parts(program)
     kernels = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
@@ -47,7 +48,7 @@ def placed_parts(
     iterations = {part: _iteration(part, to[part], deciding[part], target) for part in deciding}
     requests = {part: _requests(part, to[part], iterations.get(part), target) for part in parts}
     loaded = iter(load_all([one for part in parts for one in requests[part]], target))
-    found: dict[Part, Listing] = {}
+    found: dict[Part, Listing[Call]] = {}
     words = 0
     for part in parts:
         code = [next(loaded) for _ in requests[part]]
@@ -131,7 +132,7 @@ def _with_code(
     loaded: Sequence[Loaded],
     words: int,
     target: CpuTarget,
-) -> Listing:
+) -> Listing[Call]:
     """The calls of a part, which begin with a barrier; of one that repeats itself the first call is
     all."""
     missing = len(part.lowered.launches) - len(loaded)

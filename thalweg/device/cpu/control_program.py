@@ -21,8 +21,9 @@ from thalweg.device.control import ControlStep, MoreCapacity, NativeControl
 from thalweg.device.control_inputs import levels
 from thalweg.device.cpu.control_parts import placed_parts, threads_for
 from thalweg.device.cpu.invocation import address_of
-from thalweg.device.cpu.listing import Listing
+from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
+from thalweg.device.program import Listing
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.builder import Lower
 from thalweg.lower.control.program import (
@@ -238,7 +239,7 @@ class _Invocation:
             return self._step.constants[view].ctypes.data
         return self._base + self._step.offsets[view] if view.where is Storage.OWN else 0
 
-    def _calls(self, part: Part, placed: Listing, words: Array) -> list[Entry]:
+    def _calls(self, part: Part, placed: Listing[Call], words: Array) -> list[Entry]:
         entries: list[Entry] = []
         for call in placed.calls:
             count = len(call.launch.buffers)
@@ -251,7 +252,7 @@ class _Invocation:
             entries += call.entries(arguments)
         return entries
 
-    def _address(self, part: Part, placed: Listing, buffer: Buffer) -> int:
+    def _address(self, part: Part, placed: Listing[Call], buffer: Buffer) -> int:
         view = part.views.get(buffer)
         if view is not None:
             return self._address_of(view)
@@ -270,7 +271,7 @@ def _places(step: _ControlStep) -> dict[Label, int]:
         if isinstance(item, Label):
             found[item] = at
         elif isinstance(item, Part):
-            at += sum(len(call.functions) for call in step.parts[item].calls)
+            at += sum(len(call.code.functions) for call in step.parts[item].calls)
         else:
             at += 1
     return found

@@ -21,13 +21,14 @@ from thalweg.device.cpu.pool import Pool, default_pool, default_threads
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.device import Device
+from thalweg.device.program import Listing
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.ops.core.buffer import Buffer, HostBuffer
+from thalweg.ops.core.buffer import HostBuffer
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
     from thalweg.device.cpu.control_program import CpuControl
-    from thalweg.device.cpu.listing import Listing
+    from thalweg.device.cpu.listing import Call
     from thalweg.lower.control.builder import Lower
     from thalweg.lower.dynamic_shapes import SpecializedKernel
     from thalweg.lower.lowering import Lowered
@@ -72,10 +73,6 @@ class CpuDevice(Device):
         """A copy of an array of the host."""
         return HostBuffer(np.array(value, order="C"), self.name)
 
-    def download(self, buffer: Buffer) -> Array:
-        """A copy of a buffer."""
-        return buffer.snapshot()
-
     def relieve_by(self, release: Callable[[], None]) -> None:
         """Nothing: the memory is the machine's."""
 
@@ -93,7 +90,7 @@ class CpuDevice(Device):
         template: TableTemplate,
         kernels: Sequence[Loaded],
         region: Region,
-        listing: Callable[[], Listing],
+        listing: Callable[[], Listing[Call]],
     ) -> Program:
         """A program from its template and its loaded kernels."""
         return Program(template, kernels, region, listing, self.pool)
@@ -104,7 +101,7 @@ class CpuDevice(Device):
         kernels: Sequence[SpecializedKernel],
         template: TableTemplate,
         loaded: Sequence[Loaded],
-    ) -> Listing:
+    ) -> Listing[Call]:
         """What a program was made of."""
         compiler = importlib.import_module("thalweg.device.cpu.listing")  # not before it is needed
         found = [loaded[call.kernel] for call in template.calls]

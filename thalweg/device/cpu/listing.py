@@ -12,15 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from thalweg.codegen.cache import Loaded
-from thalweg.codegen.kernels import request
-from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.kept_packing import kept_packing
 from thalweg.device.cpu.pool import Entry, entries_of
+from thalweg.device.program import Listing
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
-from thalweg.lower.memory.arena import Arena, arrange
+from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch
@@ -32,7 +30,7 @@ class Call:
 
     launch: Launch
     specialized: SpecializedKernel
-    functions: tuple[int, ...]
+    code: Loaded
     words: int
     scratch: int
     barrier: bool  # before it; there is one between its functions in any case
@@ -45,7 +43,7 @@ class Call:
     def entries(self, arguments: int) -> list[Entry]:
         """Its calls of functions, on argument words at an address."""
         how = self.barrier, self.thread, self.no_pause, self.work
-        return entries_of(self.functions, arguments, *how)
+        return entries_of(self.code.functions, arguments, *how)
 
     @staticmethod
     def count_words(launch: Launch, specialized: SpecializedKernel) -> int:
@@ -64,19 +62,6 @@ class Call:
             shift = launch.starts[number] * np.dtype(buffer.dtype).itemsize
             yield self.words + 1 + number, buffer, shift
 
-    def emitted(self, target: CpuTarget) -> Emitted:
-        """Its code as LLVM text."""
-        return request(self.specialized.kernel, target).make()
-
-
-@dataclass(frozen=True, eq=False)
-class Listing:
-    """What a program was made of, for those who print its plan."""
-
-    lowered: Lowered
-    calls: Sequence[Call]
-    arena: Arena
-
 
 def listed(
     lowered: Lowered,
@@ -85,7 +70,7 @@ def listed(
     target: Target,
     words: int = 0,
     keeps: bool = False,
-) -> Listing:
+) -> Listing[Call]:
     """The launches of a region with their code, laid out in memory and among threads; `words` is
     where their argument words begin. What is packed is found again later if it `keeps`."""
     scratches = [kernel.scratch for kernel in loaded]
@@ -94,11 +79,11 @@ def listed(
     calls: list[Call] = []
     barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
     for position, launch in enumerate(lowered.launches):
-        functions, scratch = loaded[position].functions, arena.scratch[position]
-        piece = scratch, scratch + loaded[position].scratch
-        barrier, thread = barriers.place(launch, piece, len(functions))
+        code, scratch = loaded[position], arena.scratch[position]
+        piece = scratch, scratch + code.scratch
+        barrier, thread = barriers.place(launch, piece, len(code.functions))
         how = barrier, thread, no_pause[position], int(work_of(launch.kernel, target))
-        call = Call(launch, kernels[position], functions, words, scratch, *how, kept.get(position))
+        call = Call(launch, kernels[position], code, words, scratch, *how, kept.get(position))
         calls.append(call)
         words += calls[-1].word_count
     return Listing(lowered, calls, arena)

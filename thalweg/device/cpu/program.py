@@ -16,29 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.cpu.courier import Deliver, courier_of
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
-from thalweg.device.program import RegionProgram, Times
+from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
 from thalweg.platform.amounts import plural
 
 if TYPE_CHECKING:
-    from thalweg.device.cpu.listing import Call, Listing  # noqa: F401 - Call is named in a string
+    from thalweg.device.compiled_kernel import CompiledKernel
+    from thalweg.device.cpu.listing import Call
 
 Array = NDArray[Any]
 #: An argument word, the address it begins with, and how far that moves from row to row.
 Move = tuple[int, int, int]
 
 
-class Program(RegionProgram[Invocation, "Call"]):
-    """A region, compiled for one set of shapes.
-
-    All that a call needs is in the template; `listing` gives what it was made of.
-    """
+class Program(DeviceProgram[Invocation, "Call"]):
+    """A region, compiled for one set of shapes."""
 
     template: TableTemplate
 
@@ -47,7 +44,7 @@ class Program(RegionProgram[Invocation, "Call"]):
         template: TableTemplate,
         loaded: Sequence[Loaded],
         region: Region,
-        listing: Callable[[], Listing],
+        listing: Callable[[], Listing[Call]],
         pool: Pool,
     ) -> None:
         super().__init__(template, region, listing)
@@ -99,9 +96,12 @@ class Program(RegionProgram[Invocation, "Call"]):
         kept = f", weights of {plural(keeping, 'kernel')} packed once" if keeping else ""
         return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}{kept}"
 
-    def timed(self, check: Callable[[], None]) -> TimedCpuProgram:
-        """The same program, keeping the times of its kernels when it runs."""
-        return TimedCpuProgram(self, check)
+    def timed(
+        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> tuple[list[Any] | None, Times]:
+        """The same as a call, and when the entries of its kernels began and ended."""
+        timed = _TimedProgram(self, context.cancellation.check)
+        return timed(context, values, cells), timed.clock.times
 
     def _invocation(self) -> Invocation:
         functions = [kernel.functions for kernel in self.loaded]
@@ -257,18 +257,13 @@ class _Clock(Pool):
         return program.fault.value
 
 
-class TimedCpuProgram(Program):
+class _TimedProgram(Program):
     """A program that keeps the times of its last run. It shares all else with the original."""
 
     def __init__(self, program: Program, check: Callable[[], None]) -> None:
         vars(self).update(vars(program))
         entries = sum(len(program.loaded[call.kernel].functions) for call in program.template.calls)
-        self.pool = self._clock = _Clock(program.pool, check, entries)
-
-    @property
-    def times(self) -> Times:
-        """When the entries of the last run began and ended."""
-        return self._clock.times
+        self.pool = self.clock = _Clock(program.pool, check, entries)
 
 
 def _is_plain(array: Array) -> bool:

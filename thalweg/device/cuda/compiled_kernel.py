@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from math import prod
 from typing import Self
@@ -23,35 +23,13 @@ class GpuKernel(CompiledKernel):
     """A kernel that a GPU runs."""
 
     def __init__(self, call: CudaCall, target: CudaTarget, memory: Memory) -> None:
-        self.launch, self.specialized = call.launch, call.specialized
+        super().__init__(call.launch, call.specialized)
         self.call = call
         self._target, self._memory = target, memory
-
-    @property
-    def scratch(self) -> int:
-        """Memory of its own that its launches share."""
-        return self.call.kernel.scratch
-
-    @property
-    def phases(self) -> int:
-        """One: its launches are timed together."""
-        return 1
-
-    @property
-    def barriers(self) -> int:
-        """None: the edges of a graph order launches."""
-        return 0
-
-    @property
-    def users(self) -> int:
-        """The threads of its largest grid."""
-        return max(prod(shape.grid) * prod(shape.block) for shape in self.call.shapes)
-
-    @property
-    def code_sizes(self) -> Mapping[str, int]:
-        """Of the PTX and of the machine code that was made of it; 0 of an emulated GPU, and of the
-        latter where the driver makes it."""
-        return {"ptx": self.call.kernel.ptx_size, "sass": self.call.kernel.sass_size}
+        self.scratch = call.kernel.scratch  # which its launches share; these are timed together
+        self.users = max(prod(shape.grid) * prod(shape.block) for shape in call.shapes)
+        # 0 of an emulated GPU, and of the machine code where the driver makes it.
+        self.code_sizes = {"ptx": call.kernel.ptx_size, "sass": call.kernel.sass_size}
 
     @property
     def llvm(self) -> str:

@@ -132,10 +132,6 @@ class CudaDevice(Device):
         shared.memory.upload(made.address, value)
         return made
 
-    def download(self, buffer: Buffer) -> Array:
-        """A copy of a buffer on the host."""
-        return buffer.snapshot()
-
     def relieve_by(self, release: Callable[[], None]) -> None:
         """Have `release` called when memory runs out."""
         self.shared.releases.append(release)

@@ -12,11 +12,12 @@ from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.device.cuda.dependencies import edges, is_check, writes_variable
 from thalweg.device.cuda.kernels import LoadedKernel
+from thalweg.device.program import Listing
 from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.flops_bytes import flops_bytes
 from thalweg.lower.lowering import Lowered
-from thalweg.lower.memory.arena import Arena, arrange
+from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch
 
@@ -48,13 +49,7 @@ class CudaCall:
         return emit(self.specialized.kernel, target, self.guarded, self.aligned)
 
 
-@dataclass(frozen=True, eq=False)
-class CudaListing:
-    """What a program was made of, for those who print its plan."""
-
-    lowered: Lowered
-    calls: Sequence[CudaCall]
-    arena: Arena
+CudaListing = Listing[CudaCall]
 
 
 def guarded_launches(launches: Sequence[Launch]) -> list[bool]:

@@ -26,7 +26,7 @@ from thalweg.device.cuda.invocation import Invocation, Timed, is_small
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.listing import CudaCall, CudaListing
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
-from thalweg.device.program import FirstValues, RegionProgram, Times
+from thalweg.device.program import DeviceProgram, FirstValues, Times
 from thalweg.graph.node import Tensor
 from thalweg.lower.memory.buffers import BufferKind
 from thalweg.lower.specialise import Region
@@ -58,7 +58,7 @@ class DeviceMemory:
             release()
 
 
-class CudaProgram(RegionProgram[Invocation, CudaCall]):
+class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     """A region, compiled for one set of shapes on a GPU."""
 
     template: GraphTemplate
@@ -150,10 +150,12 @@ class CudaProgram(RegionProgram[Invocation, CudaCall]):
         nodes = plural(launches, "kernel node")
         return f"on {self.device} as {graphs} of {nodes}, {amounts.size(code)} of code"
 
-    def timed(self, check: Callable[[], None]) -> TimedCudaProgram:
-        """The same program, keeping the times of its kernels when it runs."""
-        del check  # between graphs, `_launch` asks the step
-        return TimedCudaProgram(self)
+    def timed(
+        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> tuple[list[Any] | None, Times]:
+        """The same as a call, and when its launches began and ended."""
+        timed = TimedCudaProgram(self)
+        return timed(context, values, cells), timed.times
 
     def _uploaded(self, array: Any) -> DeviceBuffer:
         made = self._shared.memory.buffer(array.shape, array.dtype, self._shared.name)
