@@ -10,8 +10,8 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.cpu.pool import Entry, Signal
+from thalweg.device.workers import Workers
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.dataflow.workers import Workers
 
 _DEVICES = "/job:localhost/replica:0/task:0/device:CPU:{}"
 

@@ -34,6 +34,7 @@ from thalweg.cluster.worker import TaskSession
 from thalweg.device.cpu.device import cpu_device
 from thalweg.device.device import Device
 from thalweg.device.local import local_devices
+from thalweg.device.workers import WORKERS
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
@@ -47,7 +48,6 @@ from thalweg.platform import spans
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.dataflow.unfold import has_primitives
-from thalweg.runtime.dataflow.workers import WORKERS
 from thalweg.runtime.engine import COMPILES, Engine
 from thalweg.runtime.executor import execute
 from thalweg.runtime.plan import Plan, Step, optimized, plan, plan_partition, prune

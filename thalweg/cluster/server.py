@@ -28,12 +28,12 @@ from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import Done, Values, Worker
 from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
+from thalweg.device.workers import WORKERS
 from thalweg.partition.rendezvous import Key
 from thalweg.platform.caches import Bounded, memoized
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.config import SessionOptions, session_options
-from thalweg.runtime.dataflow.workers import WORKERS
 
 SCHEME = "thalweg://"
 _MAX_KEPT = 4096  # fields of messages that are sent in every step

@@ -22,13 +22,13 @@ from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.lending import Lender
 from thalweg.device.device import Device
+from thalweg.device.workers import WORKERS
 from thalweg.graph.node import Node
 from thalweg.partition.cut import Partition
 from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.scheduler import Soon
-from thalweg.runtime.dataflow.workers import WORKERS
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import StartablePartitions, run_partitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from thalweg.device.cpu.courier import Courier, Early
+from thalweg.device.cpu.courier import Early, follow
 from thalweg.device.cpu.pool import Event, Pool
 
 
@@ -22,7 +22,7 @@ def test_results_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None
     early = [Early(number, Event(pool)) for number in (2, 0, 1)]
     results = [np.array(number) for number in range(3)]
     found: list[tuple[int, int]] = []
-    delivery = Courier().follow(early, results, lambda number, value: found.append((number, value)))
+    delivery = follow(early, results, lambda number, value: found.append((number, value)))
     for _, event in early:
         event.signal()
     delivery.end(is_complete=True)
@@ -33,7 +33,6 @@ def test_results_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None
 def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
     early = [Early(number, Event(pool)) for number in range(3)]
     found: list[int] = []
-    courier = Courier()
     for _ in range(20):
         made, first = Event(pool), Event(pool)
         values = [np.zeros(3)] * 4
@@ -42,7 +41,7 @@ def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
             found.append(number)
             first.signal()
 
-        delivery = courier.follow([Early(3, made), *early], values, deliver)
+        delivery = follow([Early(3, made), *early], values, deliver)
         made.signal()
         first.wait(lambda: None)
         delivery.end(is_complete=False)
@@ -56,9 +55,8 @@ def test_an_error_of_a_delivery_is_the_caller_s(pool: Pool) -> None:
     def refuse(number: int, value: object) -> None:
         raise ValueError("refused")
 
-    courier = Courier()
     for _ in range(3):
-        delivery = courier.follow(early, [np.zeros(1)] * 2, refuse)
+        delivery = follow(early, [np.zeros(1)] * 2, refuse)
         for _, event in early:
             event.signal()
         with pytest.raises(ValueError, match="refused"):

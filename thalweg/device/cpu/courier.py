@@ -1,20 +1,18 @@
 """Couriers: threads that hand over results of a program while the program still runs.
 
-A program signals an event when it has made a result that others wait for. The courier of its pool
-waits for these events, in the order in which they are signalled, and delivers each result: a
-gradient is on its way to another device while the kernels that make the next one run.
+A program signals an event when it has made a result that others wait for. A worker waits for these
+events, in the order in which they are signalled, and delivers each result: a gradient is on its way
+to another device while the kernels that make the next one run.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from thalweg.device.cpu.pool import Event, Pool
-from thalweg.platform.caches import memoized
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.device.cpu.pool import Event
+from thalweg.device.workers import WORKERS
 
 #: (number of the result, the result)
 Deliver = Callable[[int, Any], None]
@@ -63,43 +61,11 @@ class Delivery:
             raise self._error
 
 
-class Courier:
-    """The thread that follows the programs of a pool, one after the other. A program that runs
-    needs nothing that another one leaves, so none is waited for in vain."""
-
-    def __init__(self) -> None:
-        self.renew_locks()
-        renewed_after_fork(self)
-
-    def renew_locks(self) -> None:
-        """Begin without a thread, as in the child of a fork."""
-        self._lock = threading.Lock()
-        self._deliveries: SimpleQueue[Delivery] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def follow(self, early: Sequence[Early], results: Sequence[Any], deliver: Deliver) -> Delivery:
-        """Deliver results of a program that is about to run."""
-        if self._thread is None:
-            self._start()
-        delivery = Delivery(early, results, deliver)
-        self._deliveries.put(delivery)
-        return delivery
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="courier", daemon=True)
-                self._thread.start()
-
-    def _work(self) -> None:
-        while True:
-            self._deliveries.get().run()
-
-
-@memoized(64)
-def courier_of(pool: Pool) -> Courier:
-    """The courier of a pool's programs."""
-    return Courier()
+def follow(early: Sequence[Early], results: Sequence[Any], deliver: Deliver) -> Delivery:
+    """Deliver results of a program that is about to run."""
+    delivery = Delivery(early, results, deliver)
+    WORKERS.start(delivery.run)
+    return delivery
 
 
 def _keep_waiting() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.courier import Deliver, courier_of
+from thalweg.device.cpu.courier import Deliver, follow
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
@@ -140,7 +140,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         for place, scalar in invocation.scalars:
             arrays[place] = scalar
         deliver, invocation.deliver = cast("Deliver", invocation.deliver), None
-        delivery = courier_of(self.pool).follow(invocation.early, arrays, deliver)
+        delivery = follow(invocation.early, arrays, deliver)
         fault, table = -1, invocation.table
         try:
             fault = self.pool.resume(table, self.pool.run(table), context.cancellation.check)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thalweg import errors
+from thalweg.device.workers import WORKERS
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow.workers import WORKERS
 from thalweg.runtime.kernels import Call
 from thalweg.runtime.sending import SendingExecutable
 
