@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol, TypeVar
 
 from thalweg.codegen.progress import progress
 from thalweg.ir.kernel import Contraction
+from thalweg.lower.dynamic_shapes import SpecializedKernel
 
 #: Whether steps are tuned when they are first compiled.
 TUNES = os.environ.get("THALWEG_TUNE") == "1"
@@ -18,7 +19,19 @@ TUNES = os.environ.get("THALWEG_TUNE") == "1"
 BUDGET = 60.0
 BETTER = 0.97  # a winner that gains less than this is luck
 
-SubjectT = TypeVar("SubjectT")
+
+@dataclass(frozen=True)
+class Subject:
+    """A contraction to tune."""
+
+    name: str
+    specialized: SpecializedKernel
+
+    @property
+    def kernel(self) -> Contraction:
+        """What is computed."""
+        assert isinstance(self.specialized.kernel, Contraction)
+        return self.specialized.kernel
 
 
 class Summarized(Protocol):
@@ -42,6 +55,20 @@ class Tuned:
     tried: int
 
 
+SubjectT = TypeVar("SubjectT", bound=Subject)
+ScheduleT = TypeVar("ScheduleT", bound=Summarized)
+
+
+def winner(
+    subject: Subject, seconds: Mapping[ScheduleT, float], likely: ScheduleT
+) -> tuple[ScheduleT, Tuned]:
+    """The fastest schedule, or the likely one unless another is clearly faster."""
+    fastest = min(seconds, key=seconds.__getitem__)
+    best = fastest if seconds[fastest] < BETTER * seconds[likely] else likely
+    iterations, times = iterations_of(subject.kernel), (seconds[likely], seconds[best])
+    return best, Tuned(subject.name, iterations, *times, best, len(seconds))
+
+
 def extents_of(kernel: Contraction) -> list[int]:
     """How many batches, rows, columns and terms there are."""
     groups = kernel.batch, kernel.rows, kernel.columns, kernel.reduced
@@ -54,19 +81,17 @@ def iterations_of(kernel: Contraction) -> str:
     return (f"{batch} of " if batch != 1 else "") + "×".join(map(str, others))
 
 
-def work_of(kernel: Contraction) -> float:
-    """By what contractions share time."""
-    return float(prod(extents_of(kernel))) + 1.0
-
-
 def within_budget(
-    subjects: Sequence[SubjectT],
-    work: Callable[[SubjectT], float],
+    subjects: Iterable[SubjectT],
     tuned: Callable[[SubjectT, float], Iterable[Tuned]],
     budget: float,
 ) -> list[Tuned]:
     """What was found, of the largest subjects first, each with its share of the time; `tuned` is
     given a subject and when its time ends."""
+
+    def work(subject: SubjectT) -> float:
+        return float(prod(extents_of(subject.kernel))) + 1.0
+
     start, found = time.monotonic(), list[Tuned]()
     ordered = sorted(subjects, key=work, reverse=True)
     left, seen = sum(map(work, ordered)), 0

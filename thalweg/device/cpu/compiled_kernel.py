@@ -17,7 +17,7 @@ from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.device.cpu.pool import Pool
-from thalweg.device.cpu.tuner import Subject, tune_kernels
+from thalweg.device.cpu.tuner import CpuSubject, tune_kernels
 from thalweg.device.tuning import Tuned
 from thalweg.ir.kernel import Contraction
 
@@ -72,5 +72,5 @@ class CpuKernel(CompiledKernel):
     @classmethod
     def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
         """Measure schedules on the threads of the pool, and keep the best."""
-        subjects = [Subject(name, k.specialized, k._pool, k.users) for name, k in named]
+        subjects = [CpuSubject(name, k.specialized, k._pool, k.users) for name, k in named]
         return tune_kernels(subjects, budget)

@@ -21,7 +21,7 @@ from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.kernels import keep_schedule, key_of, request, tuned_schedule
 from thalweg.device.cpu.pool import Entry, Pool, StepTable
-from thalweg.device.tuning import BETTER, BUDGET, Tuned, iterations_of, within_budget, work_of
+from thalweg.device.tuning import BUDGET, Subject, Tuned, winner, within_budget
 from thalweg.ir.kernel import Argument, Contraction
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.platform import tf_logging
@@ -32,26 +32,18 @@ _LINE = 64
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A contraction to tune: its name, and whose threads it runs on, how many (0: all)."""
+class CpuSubject(Subject):
+    """A contraction to tune: whose threads it runs on, and how many."""
 
-    name: str
-    adapted: SpecializedKernel
     pool: Pool
-    threads: int = 0
-
-    @property
-    def kernel(self) -> Contraction:
-        """What is computed."""
-        assert isinstance(self.adapted.kernel, Contraction)
-        return self.adapted.kernel
+    threads: int
 
 
 def tune_new(adapted: Sequence[SpecializedKernel], pool: Pool, threads: int) -> None:
     """Tune the contractions among some kernels that were never measured."""
     target = pool.target
     subjects = [
-        Subject(f"contraction {number}", each, pool, threads)
+        CpuSubject(f"contraction {number}", each, pool, threads)
         for number, each in enumerate(adapted)
         if isinstance(each.kernel, Contraction) and tuned_schedule(each.kernel, target) is None
     ]
@@ -60,49 +52,31 @@ def tune_new(adapted: Sequence[SpecializedKernel], pool: Pool, threads: int) -> 
         tune_kernels(subjects, BUDGET)
 
 
-def tune_kernels(subjects: Sequence[Subject], budget: float) -> list[Tuned]:
+def tune_kernels(subjects: Sequence[CpuSubject], budget: float) -> list[Tuned]:
     """Measure and keep; the largest contractions first, each with its share of the time."""
     distinct = {key_of(subject.kernel): subject for subject in subjects}
-    return within_budget(list(distinct.values()), _work, _tuned, budget)
+    return within_budget(distinct.values(), _tuned, budget)
 
 
-def _work(subject: Subject) -> float:
-    return work_of(subject.kernel)
-
-
-def _tuned(subject: Subject, end: float) -> Iterator[Tuned]:
+def _tuned(subject: CpuSubject, end: float) -> Iterator[Tuned]:
     target = subject.pool.target
     try:
         search = _Search(subject, schedule(subject.kernel, target))
     except NotContraction:
         return
     search.run(end)
-    keep_schedule(subject.kernel, target, search.best)
-    seconds = search.seconds
-    yield Tuned(
-        subject.name,
-        iterations_of(subject.kernel),
-        seconds[search.likely],
-        seconds[search.best],
-        search.best,
-        len(seconds),
-    )
+    best, tuned = winner(subject, search.seconds, search.likely)
+    keep_schedule(subject.kernel, target, best)
+    yield tuned
 
 
 @dataclass
 class _Search:
     """The schedules of a contraction that were measured so far."""
 
-    subject: Subject
+    subject: CpuSubject
     likely: Schedule
     seconds: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
-
-    @property
-    def best(self) -> Schedule:
-        """The fastest so far; the likely one unless another is clearly faster."""
-        fastest = min(self.seconds, key=self.seconds.__getitem__)
-        clear = self.seconds[fastest] < BETTER * self.seconds[self.likely]
-        return fastest if clear else self.likely
 
     def run(self, end: float) -> None:
         """Measure those worth it, then what is near the best, until the time is over."""
@@ -132,7 +106,7 @@ class _Search:
 class _Bench:
     """Scratch buffers for a contraction, and the clock."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: CpuSubject) -> None:
         self._subject, self._pool = subject, subject.pool
         random = np.random.default_rng(0)
         self._buffers = [_values(argument, random) for argument in subject.kernel.arguments]
@@ -148,7 +122,7 @@ class _Bench:
         scratch = np.zeros(loaded.scratch + _LINE, np.uint8)
         addresses = [buffer.ctypes.data for buffer in self._buffers]
         place = -(-scratch.ctypes.data // _LINE) * _LINE
-        table = [self._fault.ctypes.data, *addresses, place, *self._subject.adapted.words]
+        table = [self._fault.ctypes.data, *addresses, place, *self._subject.specialized.words]
         words = np.array(table, np.int64)
         entries = [Entry(function, words.ctypes.data) for function in loaded.functions]
         fault = self._fault.ctypes.data

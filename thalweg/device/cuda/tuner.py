@@ -25,9 +25,7 @@ from thalweg.codegen.kernels import key_of
 from thalweg.device.cuda.driver import Graph, KernelNode
 from thalweg.device.cuda.kernels import code_of
 from thalweg.device.cuda.memory import Memory
-from thalweg.device.tuning import BETTER, Tuned, iterations_of, within_budget, work_of
-from thalweg.ir.kernel import Contraction
-from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.device.tuning import Subject, Tuned, winner, within_budget
 from thalweg.lower.memory.arena import rounded
 
 _RUNS = 20  # of a schedule in one graph
@@ -36,30 +34,18 @@ _ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
-class CudaSubject:
-    """A contraction to tune: its name, and the memory that it runs in."""
+class CudaSubject(Subject):
+    """A contraction to tune: the memory that it runs in."""
 
-    name: str
-    specialized: SpecializedKernel
     is_aligned: bool
     memory: Memory
     target: CudaTarget
-
-    @property
-    def kernel(self) -> Contraction:
-        """What is computed."""
-        assert isinstance(self.specialized.kernel, Contraction)
-        return self.specialized.kernel
 
 
 def tune_contractions(subjects: Sequence[CudaSubject], budget: float) -> list[Tuned]:
     """Measure and keep; the largest contractions first, each with its share of the time."""
     distinct = {key_of(subject.kernel): subject for subject in subjects}
-    return within_budget(list(distinct.values()), _work, _tuned, budget)
-
-
-def _work(subject: CudaSubject) -> float:
-    return work_of(subject.kernel)
+    return within_budget(distinct.values(), _tuned, budget)
 
 
 def _tuned(subject: CudaSubject, end: float) -> Iterator[Tuned]:
@@ -74,12 +60,9 @@ def _tuned(subject: CudaSubject, end: float) -> Iterator[Tuned]:
             break
         seconds[made] = bench.seconds(made)
     bench.close()
-    fastest = min(seconds, key=seconds.__getitem__)
-    best = fastest if seconds[fastest] < BETTER * seconds[likely] else likely
+    best, tuned = winner(subject, seconds, likely)
     keep_schedule(subject.kernel, subject.target, best)
-    count = len(seconds)
-    iterations = iterations_of(subject.kernel)
-    yield Tuned(subject.name, iterations, seconds[likely], seconds[best], best, count)
+    yield tuned
 
 
 class ScheduleBench:
