@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Load
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Argument, Contraction
 from thalweg.ir.rewrite import walk
 from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.specialise import NotCompiled
 
 if TYPE_CHECKING:
+    from thalweg.device.program import Listing
     from thalweg.lower.lowering import Lowered
     from thalweg.lower.memory.arena import Arena
     from thalweg.lower.nests.bufferize import Launch
@@ -76,13 +79,21 @@ class ProgramTemplate:
     arena: int  # bytes
 
 
+def base_addresses(
+    fault: int, arena: int, streams: int, constants: Sequence[Array]
+) -> NDArray[np.int64]:
+    """What an invocation adds to its argument words, by base."""
+    every = [0, fault, arena, streams, *(constant.ctypes.data for constant in constants)]
+    return np.array(every, np.int64)
+
+
 class Layout:
     """The argument words of some calls, while they are laid out."""
 
-    def __init__(self, arena: Arena, streams: Sequence[Buffer]) -> None:
-        self._arena = arena
+    def __init__(self, arena: Arena | None = None, streams: Sequence[Buffer] = ()) -> None:
+        self.arena = arena  # that of the calls that come next
         self._streams = {buffer: number for number, buffer in enumerate(streams)}
-        self._constants: dict[Buffer, int] = {}
+        self._constants: dict[Any, int] = {}
         self.words: list[int] = []
         self.bases: list[int] = []
         self.places: dict[Buffer, list[tuple[int, int]]] = {}  # the words that point to each buffer
@@ -98,7 +109,7 @@ class Layout:
         for buffer, start in zip(launch.buffers, launch.starts, strict=True):
             shift = start * np.dtype(buffer.dtype).itemsize
             self.places.setdefault(buffer, []).append((len(self.words), shift))
-            self._put(*self._address(buffer, shift))
+            self._put(*self.address(buffer, shift))
         self._put(ARENA, scratch)
         for size in sizes:
             self._put(NOTHING, size)
@@ -107,20 +118,43 @@ class Layout:
         self.bases.append(base)
         self.words.append(word)
 
-    def _address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
+    def constant(self, source: Any) -> int:
+        """The base of a constant, by the buffer that it is the source of."""
+        return CONSTANTS + self._constants.setdefault(source, len(self._constants))
+
+    def address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
+        """The base of a buffer, and how far from it an argument begins."""
         match buffer.kind:
             case BufferKind.TEMPORARY:
-                return ARENA, self._arena.offsets[buffer] + shift
+                return ARENA, cast("Arena", self.arena).offsets[buffer] + shift
             case BufferKind.CONSTANT:
-                number = self._constants.setdefault(buffer, len(self._constants))
-                return CONSTANTS + number, shift
+                return self.constant(buffer), shift
             case BufferKind.STREAM:
                 return STREAMS, self._streams[buffer] * STREAM_BYTES + shift
             case _:
                 return NOTHING, 0  # known when a call runs
 
 
-class Border:
+def template_of(kernels: Sequence[str], lowered: Lowered, listing: Listing[Any]) -> ProgramTemplate:
+    """What the templates of all devices have, for kernels of these names."""
+    layout = Layout(listing.arena, list(lowered.streams.values()))
+    for call in listing.calls:
+        layout.add(call.launch, call.scratch, call.specialized.words)
+    words, bases = (np.array(each or [0], np.int64) for each in (layout.words, layout.bases))
+    border = _Border(lowered, layout.places)
+    inside = words, bases, layout.constants, border.streams()
+    outside = border.inputs(), border.references(), border.outputs()
+    return ProgramTemplate(tuple(kernels), *inside, *outside, listing.arena.size)
+
+
+def explained(launch: Launch, error: Exception) -> Exception:
+    """Why a launch has no code: what has no machine code is run on NumPy kernels."""
+    if isinstance(error, Unsupported):
+        return NotCompiled(launch.nodes[0], str(error))
+    return error
+
+
+class _Border:
     """What comes into a region and what leaves it, as words of its program."""
 
     def __init__(

@@ -165,29 +165,28 @@ def _add_beside(stats: Any, recorder: Recorder, offset: int) -> None:
     names = {lane: recorder.lane(thread) for lane, thread in enumerate(threads)}
     device = stats.dev_stats.add(device=BESIDE, thread_names=names)
     for what, about, thread, start, end in recorder.spans:
-        took = max(1, (end - start) // 1000)
-        device.node_stats.add(
-            node_name=about.name,
-            all_start_micros=(offset + start) // 1000,
-            op_end_rel_micros=took,
-            all_end_rel_micros=took,
-            timeline_label=f"{about.name} = {what}() @ {about.origin}",
-            thread_id=threads.index(thread),
-        )
+        ran = _ran(about, f"{what}()", start + offset, end + offset)
+        device.node_stats.add(thread_id=threads.index(thread), **ran)
+
+
+def _ran(about: Any, what: str, start: int, end: int) -> dict[str, Any]:
+    """When something ran, as fields of a NodeExecStats."""
+    took = max(1, (end - start) // 1000)
+    return {
+        "node_name": about.name,
+        "all_start_micros": start // 1000,
+        "op_end_rel_micros": took,
+        "all_end_rel_micros": took,
+        "timeline_label": f"{about.name} = {what} @ {about.origin}",
+    }
 
 
 def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> Any:
     node = timed.node
-    took = max(1, (timed.end - timed.start) // 1000)
     inputs = ", ".join(tensor.name for tensor in node.original.inputs)
     more = f" with {', '.join(other.name for other in fused)}" if fused else ""
-    stats = protos.NodeExecStats(
-        node_name=node.name,
-        all_start_micros=(offset + timed.start) // 1000,
-        op_end_rel_micros=took,
-        all_end_rel_micros=took,
-        timeline_label=f"{node.name} = {node.type}({inputs}){more} @ {node.origin}",
-    )
+    what = f"{node.type}({inputs}){more}"
+    stats = protos.NodeExecStats(**_ran(node, what, timed.start + offset, timed.end + offset))
     allocator = timed.device.rpartition(":")[0].rpartition(":")[2].lower()
     for slot, (dtype, shape, size) in enumerate(timed.outputs):
         about = stats.output.add(slot=slot).tensor_description

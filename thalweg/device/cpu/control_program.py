@@ -7,7 +7,7 @@ the result.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
 from thalweg.device.program import Listing
+from thalweg.device.program_template import ARENA, NOTHING, Layout, base_addresses
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.builder import Lower
 from thalweg.lower.control.program import (
@@ -35,7 +36,7 @@ from thalweg.lower.control.program import (
     Storage,
 )
 from thalweg.lower.memory.arena import rounded
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
@@ -69,21 +70,17 @@ class _ControlStep(ControlStep["_Invocation"]):
         self.alignment = target.alignment
         self.threads = threads_for(program, control.threads, target)
         self.parts = placed_parts(program, control.varying, target, self.threads)
-        calls = [call for placed in self.parts.values() for call in placed.calls]
-        self.word_count = sum(call.word_count for call in calls)
-        self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
-        self.offsets, self.size = self._arranged()
-        self.constants = {
-            view: np.require(view.source, requirements=["C", "A"])
-            for view in self.all_views()
-            if view.where is Storage.CONSTANT
-        }
+        offsets, self.size = self._arranged()
+        self.layout = layout = _ViewLayout(self.parts, offsets)
+        self.address_of = {view: layout.address_of(view) for view in self.all_views()}
+        self.constants = layout.constants
         self._idle: deque[_Invocation] = deque()
         self._find_border()
 
     def _arranged(self) -> tuple[dict[BufferView, int], int]:
         """The program's own memory, after what the parts share for their temporaries."""
-        at = rounded(self.temporary, self.alignment)
+        temporary = max((p.arena.size for p in self.parts.values()), default=0)
+        at = rounded(temporary, self.alignment)
         offsets: dict[BufferView, int] = {}
         for view in self.all_views():
             if view.where is Storage.OWN:
@@ -93,17 +90,14 @@ class _ControlStep(ControlStep["_Invocation"]):
 
     def _find_border(self) -> None:
         """Which words hold the addresses of arrays from outside, and which variables change."""
-        self.words: dict[BufferView, list[tuple[int, int]]] = {}
-        self.written: set[BufferView] = set()
-        for part, placed in self.parts.items():
-            for call in placed.calls:
-                written = call.launch.written
-                for word, buffer, shift in call.addresses():
-                    view = part.views.get(buffer)
-                    if view is not None:
-                        self.words.setdefault(view, []).append((word, shift))
-                        if buffer in written:
-                            self.written.add(view)
+        self.words = self.layout.words_of
+        self.written = {
+            part.views[buffer]
+            for part in self.parts
+            for launch in part.lowered.launches
+            for buffer in launch.written
+            if buffer in part.views
+        }
         self.inputs = [view for view in self.words if view.where is Storage.INPUT]
         self.variables = [view for view in self.words if view.where is Storage.VARIABLE]
         self.begun = {view for view in self.words if not view.shape} | self.list_starts()
@@ -212,55 +206,60 @@ class _ControlStep(ControlStep["_Invocation"]):
         return found
 
 
+class _ViewLayout(Layout):
+    """The argument words of the calls of all parts: buffers that are views are where the program
+    has these, at offsets in its own memory or from outside."""
+
+    def __init__(
+        self, parts: Mapping[Part, Listing[Call]], offsets: Mapping[BufferView, int]
+    ) -> None:
+        super().__init__()
+        self._offsets = offsets
+        self.words_of: dict[BufferView, list[tuple[int, int]]] = {}
+        for part, placed in parts.items():
+            self.arena, self._views = placed.arena, part.views
+            for call in placed.calls:
+                self.add(call.launch, call.scratch, call.specialized.words)
+
+    def address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
+        view = self._views.get(buffer)
+        if view is None:
+            return super().address(buffer, shift)
+        self.words_of.setdefault(view, []).append((len(self.words), shift))
+        base, start = self.address_of(view)
+        return base, start + shift
+
+    def address_of(self, view: BufferView) -> tuple[int, int]:
+        """The base of a view, and how far from it the view begins."""
+        if view.where is Storage.CONSTANT:
+            return self.constant(view), 0
+        return (ARENA, self._offsets[view]) if view.where is Storage.OWN else (NOTHING, 0)
+
+
 class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
     def __init__(self, step: _ControlStep) -> None:
         memory = np.zeros(step.size + 2 * step.alignment, np.uint8)
-        self._base = rounded(memory.ctypes.data, step.alignment)
         self.fault = np.zeros(8, np.int64)
-        words = np.zeros(max(step.word_count, 1), np.int64)
+        base = rounded(memory.ctypes.data, step.alignment)
+        known = base_addresses(self.fault.ctypes.data, base, 0, step.constants)
+        words = known[step.layout.bases or [0]] + (step.layout.words or [0])
         self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, step, words)
-        self._step = step
         places = _places(step)
         entries: list[Entry | Jump] = []
         for item in step.program.items:
             if isinstance(item, Part):
-                entries += self._calls(item, step.parts[item], words)
+                for call in step.parts[item].calls:
+                    entries += call.entries(words.ctypes.data + 8 * call.words)
             elif isinstance(item, Branch):
-                decides = 0 if item.decides is None else self._address_of(item.decides)
-                entries.append(Jump(places[item.target], decides, item.if_true))
+                base, start = (
+                    (NOTHING, 0) if item.decides is None else step.address_of[item.decides]
+                )
+                entries.append(Jump(places[item.target], int(known[base]) + start, item.if_true))
         self.program = StepTable(step.pool, entries, self.fault.ctypes.data, step.threads)
         self.use: Use[VariableCell] = Use((), step.changed, step.exclusive)
-
-    def _address_of(self, view: BufferView) -> int:
-        if view.where is Storage.CONSTANT:
-            return self._step.constants[view].ctypes.data
-        return self._base + self._step.offsets[view] if view.where is Storage.OWN else 0
-
-    def _calls(self, part: Part, placed: Listing[Call], words: Array) -> list[Entry]:
-        entries: list[Entry] = []
-        for call in placed.calls:
-            count = len(call.launch.buffers)
-            words[call.words] = self.fault.ctypes.data
-            for word, buffer, shift in call.addresses():
-                words[word] = self._address(part, placed, buffer) + shift
-            words[call.words + count + 1] = self._base + call.scratch
-            words[call.words + count + 2 : call.words + call.word_count] = call.specialized.words
-            arguments = words.ctypes.data + 8 * call.words
-            entries += call.entries(arguments)
-        return entries
-
-    def _address(self, part: Part, placed: Listing[Call], buffer: Buffer) -> int:
-        view = part.views.get(buffer)
-        if view is not None:
-            return self._address_of(view)
-        if buffer.kind is BufferKind.TEMPORARY:
-            return self._base + placed.arena.offsets[buffer]
-        constant = np.require(buffer.source, requirements=["C", "A"])
-        self._kept = (*self._kept, constant)
-        return constant.ctypes.data
 
 
 def _places(step: _ControlStep) -> dict[Label, int]:

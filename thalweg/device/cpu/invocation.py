@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from thalweg.device.cpu.courier import Deliver, Early
 from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry, entries_of
 from thalweg.device.cpu.table_template import TableTemplate
-from thalweg.device.program_template import STREAM_BYTES
+from thalweg.device.program_template import STREAM_BYTES, base_addresses
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -62,9 +62,8 @@ class Invocation:
         base = rounded(memory.ctypes.data, alignment)
         self.fault = np.zeros(8, np.int64)
         self.streams = np.zeros((max(len(template.streams), 1), STREAM_BYTES // 4), np.uint32)
-        known = [self.fault.ctypes.data, base, self.streams.ctypes.data]  # in the order of bases
-        known += [constant.ctypes.data for constant in template.constants]
-        words = np.array([0, *known], np.int64)[template.bases] + template.words
+        memory_of = self.fault.ctypes.data, base, self.streams.ctypes.data
+        words = base_addresses(*memory_of, template.constants)[template.bases] + template.words
         self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, template, words)
         self.addresses = [0] * len(template.references)  # of the variables, as the words have them

@@ -6,10 +6,8 @@ argument words lie, which entries begin with a barrier, and which thread runs th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.kept_packing import kept_packing
@@ -20,7 +18,6 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
-from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch
 
 
@@ -54,13 +51,6 @@ class Call:
     def word_count(self) -> int:
         """How many words its arguments take."""
         return self.count_words(self.launch, self.specialized)
-
-    def addresses(self) -> Iterator[tuple[int, Buffer, int]]:
-        """For each argument its word, its buffer, and how many bytes into it it begins."""
-        launch = self.launch
-        for number, buffer in enumerate(launch.buffers):
-            shift = launch.starts[number] * np.dtype(buffer.dtype).itemsize
-            yield self.words + 1 + number, buffer, shift
 
 
 def listed(

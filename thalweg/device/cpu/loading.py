@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from thalweg.codegen.cache import load_all, name_of
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Request
@@ -18,14 +16,12 @@ from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
 from thalweg.device.cpu.tuner import tune_new
-from thalweg.device.program_template import Border, Layout
-from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.device.program_template import explained, template_of
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.barriers import threads_for, work_of
 from thalweg.lower.nests.bufferize import Launch
-from thalweg.lower.specialise import NotCompiled
 
 _MAX_WORK_WITH_GIL = 20_000.0  # of a step that keeps the GIL: it is done in a few microseconds
 
@@ -48,38 +44,20 @@ def make_program(
     names = [of_kernel[kernel.kernel] for kernel in kernels]
     loaded = dict(zip(of_kernel.values(), load_all(requests, target), strict=True))
     listing = listed(lowered, kernels, [loaded[name] for name in names], target, keeps=True)
-    layout = Layout(listing.arena, list(lowered.streams.values()))
-    for call in listing.calls:
-        layout.add(call.launch, call.scratch, call.specialized.words)
-    border = Border(lowered, layout.places)
+    work = sum(work_of(launch.kernel, target) for launch in launches)
     template = TableTemplate(
-        tuple(loaded),
-        np.array(layout.words or [0], np.int64),
-        np.array(layout.bases or [0], np.int64),
-        layout.constants,
-        border.streams(),
-        border.inputs(),
-        border.references(),
-        border.outputs(),
-        listing.arena.size,
-        _placed(listing.calls, names, list(loaded)),
-        threads_for(launches, threads, target),
-        sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
-        sorted({place for call in listing.calls for place in call.kept or ()}),
+        **vars(template_of(list(loaded), lowered, listing)),
+        calls=_placed(listing.calls, names, list(loaded)),
+        threads=threads_for(launches, threads, target),
+        holds_gil=work < _MAX_WORK_WITH_GIL,
+        kept=sorted({place for call in listing.calls for place in call.kept or ()}),
     )
     return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)
 
 
 def kernel_request(launch: Launch, kernel: Kernel, target: CpuTarget) -> Request:
     """A kernel to compile, on behalf of a launch."""
-    return replace(request(kernel, target), explain=partial(_explained, launch))
-
-
-def _explained(launch: Launch, error: Exception) -> Exception:
-    """What has no machine code is run on NumPy kernels."""
-    if isinstance(error, Unsupported):
-        return NotCompiled(launch.nodes[0], str(error))
-    return error
+    return replace(request(kernel, target), explain=partial(explained, launch))
 
 
 def _placed(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.device.cuda.dependencies import is_check
 from thalweg.device.cuda.graph_template import MAX_SMALL_OUTPUT, GraphTemplate, PlacedLaunch
@@ -18,14 +16,12 @@ from thalweg.device.cuda.listing import (
     guarded_launches,
     listed,
 )
-from thalweg.device.program_template import Border, Layout, is_set_first
-from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.device.program_template import explained, is_set_first, template_of
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.barriers import amid_updates
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch
-from thalweg.lower.specialise import NotCompiled
 
 #: Seconds after which a step is cut: between two graphs it hears of signals and of its deadline.
 SLICE = 0.08
@@ -38,7 +34,7 @@ def load_kernels(
     launches = lowered.launches
     forms = zip(guarded_launches(launches), aligned_launches(lowered), strict=True)
     requests = [
-        KernelRequest(one.kernel, *form, partial(_explained, launch))
+        KernelRequest(one.kernel, *form, partial(explained, launch))
         for one, form, launch in zip(kernels, forms, launches, strict=True)
     ]
     keys = [(request.kernel, request.guarded, request.aligned) for request in requests]
@@ -46,13 +42,6 @@ def load_kernels(
     found = dict(zip(unique, cache.load(list(unique.values())), strict=True))
     names = {key: request.name(target) for key, request in unique.items()}
     return [names[key] for key in keys], [found[key] for key in keys]
-
-
-def _explained(launch: Launch, error: Exception) -> Exception:
-    """What has no machine code is run on NumPy kernels."""
-    if isinstance(error, Unsupported):
-        return NotCompiled(launch.nodes[0], str(error))
-    return error
 
 
 def make_template(
@@ -64,26 +53,15 @@ def make_template(
 ) -> tuple[GraphTemplate, CudaListing]:
     """A region, lowered for a target, as what its invocations are made from."""
     listing = listed(lowered, kernels, loaded, target)
-    layout = Layout(listing.arena, list(lowered.streams.values()))
-    for call in listing.calls:
-        layout.add(call.launch, call.scratch, call.specialized.words)
-    border = Border(lowered, layout.places)
-    inputs, region = border.inputs(), lowered.spec.region
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    made, region = template_of(list(numbers), lowered, listing), lowered.spec.region
+    pairs = zip(listing.calls, names, strict=True)
     template = GraphTemplate(
-        tuple(numbers),
-        np.array(layout.words or [0], np.int64),
-        np.array(layout.bases or [0], np.int64),
-        layout.constants,
-        border.streams(),
-        inputs,
-        border.references(),
-        border.outputs(),
-        listing.arena.size,
-        [_placed(call, numbers[name]) for call, name in zip(listing.calls, names, strict=True)],
-        graph_starts(listing.calls),
-        [lowered.spec.shapes[region.inputs[place]] for place, _ in inputs],
-        _writes_to_host(lowered),
+        **vars(made),
+        launches=[_placed(call, numbers[name]) for call, name in pairs],
+        graphs=graph_starts(listing.calls),
+        input_shapes=[lowered.spec.shapes[region.inputs[place]] for place, _ in made.inputs],
+        writes_to_host=_writes_to_host(lowered),
     )
     return template, listing
 
