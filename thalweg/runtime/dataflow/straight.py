@@ -54,8 +54,8 @@ class _Vertex:
     first: int  # the slots of its inputs: from here
     last: int  # to before this one
     empty: list[None]
-    outputs: tuple[tuple[tuple[int, int], ...], ...]  # (follower, slot), by output
-    controls: tuple[int, ...]
+    outputs: list[list[tuple[int, int]]]  # (follower, slot), by output
+    controls: list[int]
 
 
 class _Start(NamedTuple):
@@ -184,7 +184,7 @@ def _is_lasting(vertex: _Vertex) -> bool:
 
 
 def put(
-    edges: tuple[tuple[int, int], ...],
+    edges: Sequence[tuple[int, int]],
     value: Any,
     values: list[Any],
     pending: list[int],
@@ -217,7 +217,7 @@ def _vertex(wired: WiredVertex) -> Any:
         wired.first,
         wired.last,
         wired.empty,
-        tuple(edges.plain for edges in wired.edges),
+        [edges.plain for edges in wired.edges],
         wired.controls,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -62,14 +62,11 @@ class Section:
     ends: dict[Node, int | Callable[[], int]] = field(
         default_factory=dict[Node, "int | Callable[[], int]"]
     )
-    _pivot: int | None = None
 
-    @property
+    @cached_property
     def pivot(self) -> int | None:
         """The vertex that what has no other input waits for."""
-        if self._pivot is None and self.make_pivot is not None:
-            self._pivot = self.make_pivot()
-        return self._pivot
+        return None if self.make_pivot is None else self.make_pivot()
 
 
 class Unfolder(ABC):

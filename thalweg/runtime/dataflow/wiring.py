@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from thalweg import errors
@@ -24,9 +24,9 @@ _MERGE_SLOTS = (EMPTY, 0, 0)  # the value, the input it came by, and how many in
 class Edges(NamedTuple):
     """Where tokens go: places are those of the frame that the followers are in."""
 
-    plain: tuple[tuple[int, int], ...] = ()  # (follower, slot)
-    merges: tuple[tuple[int, int, int, int], ...] = ()  # (follower, slot, input, inputs)
-    dead: tuple[int, ...] = ()  # the plain ones that a dead token kills
+    plain: list[tuple[int, int]]  # (follower, slot)
+    merges: list[tuple[int, int, int, int]]  # (follower, slot, input, inputs)
+    dead: list[int]  # the plain ones that a dead token kills
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +40,10 @@ class WiredVertex:
     first: int  # the slots of its inputs: from here
     last: int  # to before this one
     empty: list[None]
+    edges: list[Edges]  # by output
     child: int = 0  # of an enter: the frame
-    edges: tuple[Edges, ...] = ()  # by output
-    controls: tuple[int, ...] = ()
-    triggers: tuple[int, ...] = ()  # control edges to what fires dead or alive
+    controls: list[int] = field(default_factory=list[int])
+    triggers: list[int] = field(default_factory=list[int])  # to what fires dead or alive
     is_awaited: bool = False  # whether there are any of both
 
 
@@ -118,8 +118,8 @@ class Wiring:
             first, values = len(frame.values), _initial(vertex)
             frame.values += values
             slots = first, first + len(values), [None] * len(values)
-            at = len(frame.vertices)
-            wired = WiredVertex(vertex, int(vertex.kind), vertex.call, at, *slots)
+            at, edges = len(frame.vertices), [Edges([], [], []) for _ in range(vertex.outputs)]
+            wired = WiredVertex(vertex, int(vertex.kind), vertex.call, at, *slots, edges)
             frame.vertices.append(wired)
             frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:
@@ -140,37 +140,30 @@ class Wiring:
     # Edges
 
     def _connect(self, graph: TokenGraph) -> None:
-        plain: dict[Source, list[tuple[int, int]]] = defaultdict(list)
-        merges: dict[Source, list[tuple[int, int, int, int]]] = defaultdict(list)
-        dead: dict[Source, list[int]] = defaultdict(list)
-        controls: dict[int, list[int]] = defaultdict(list)
-        triggers: dict[int, list[int]] = defaultdict(list)
         for wired in self._wired:
-            vertex = wired.spec
+            vertex, place = wired.spec, wired.place
             for number, source in enumerate(vertex.inputs):
                 if isinstance(source, Known):
                     continue
+                edges = self._edges_of(source)
                 if vertex.kind is VertexKind.MERGE:
-                    merges[source].append((wired.place, wired.first, number, len(vertex.inputs)))
+                    edges.merges.append((place, wired.first, number, len(vertex.inputs)))
                     continue
-                plain[source].append((wired.place, wired.first + number))
+                edges.plain.append((place, wired.first + number))
                 if vertex.kind not in _ENDS_DEAD:
-                    dead[source].append(wired.place)
-            for control in dict.fromkeys(vertex.controls):
-                found = triggers if vertex.kind is VertexKind.TRIGGER else controls
-                found[control].append(wired.place)
+                    edges.dead.append(place)
+            for earlier in [self._wired[control] for control in dict.fromkeys(vertex.controls)]:
+                is_trigger = vertex.kind is VertexKind.TRIGGER
+                (earlier.triggers if is_trigger else earlier.controls).append(place)
+                earlier.is_awaited = True
         for slot, source in zip(self.fetches, graph.fetches, strict=True):
             if isinstance(source, Source):
-                plain[source].append((-1, slot))
-        for number, wired in enumerate(self._wired):
-            sources = [Source(number, output) for output in range(wired.spec.outputs)]
-            wired.edges = tuple(
-                Edges(tuple(plain[s]), tuple(merges[s]), tuple(dead[s])) for s in sources
-            )
-            wired.controls, wired.triggers = tuple(controls[number]), tuple(triggers[number])
-            wired.is_awaited = bool(wired.controls or wired.triggers)
+                self._edges_of(source).plain.append((-1, slot))
         # Fetched slots count down a vertex that is in no frame and never fires.
         self.frames[0].pending.append(0)
+
+    def _edges_of(self, source: Source) -> Edges:
+        return self._wired[source.vertex].edges[source.output]
 
 
 def _before(vertex: Vertex) -> Iterator[int]:
