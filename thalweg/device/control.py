@@ -58,11 +58,18 @@ class MoreCapacity:
     full: dict[int, int]  # the capacity that was not enough, by the number of the loop
 
 
-class NativeControl(ABC):
-    """A loop or a conditional of a step: native programs by the shapes that come in."""
+class NativeControl:
+    """A loop or a conditional of a step: native programs by the shapes that come in. `load` gives
+    a program its code: (this, the program, the capacity of lists that grow)."""
 
-    def __init__(self, unit: ControlRegion, target: Target, lower: Lower) -> None:
-        self.unit, self._target, self._lower = unit, target, lower
+    def __init__(
+        self,
+        unit: ControlRegion,
+        target: Target,
+        lower: Lower,
+        load: Callable[[NativeControl, ControlProgram, int], ControlStep[Any]],
+    ) -> None:
+        self.unit, self._target, self._lower, self._load = unit, target, lower, load
         self._programs = Bounded[Any, ControlStep[Any] | None](
             "programs of a loop or conditional", _MAX_PROGRAMS
         )
@@ -70,10 +77,6 @@ class NativeControl(ABC):
         self._capacity = Capacity(FIRST_CAPACITY, FIRST_CAPACITY)
         self.reason = ""  # why it is not native, where it is not
         self._lock = freed_after_fork(threading.Lock())
-
-    @abstractmethod
-    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep[Any]:
-        """A program with its code."""
 
     def __call__(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
         """The unit's outputs, or None where the executor must compute them."""
@@ -108,7 +111,7 @@ class NativeControl(ABC):
         try:
             with gc_paused(), deep_calls():
                 program = lower_control(self.unit, inputs, capacity, self._target, self._lower)
-                return self.load(program, capacity.of(LISTS))
+                return self._load(self, program, capacity.of(LISTS))
         except NotCompiled as failure:
             self.reason = str(failure)
             return None
@@ -183,6 +186,17 @@ class ControlStep(ABC, Generic[InvocationT]):
             elif isinstance(item, Branch) and item.decides is not None:
                 found[item.decides] = None
         return list(found)
+
+    def written_views(self) -> set[BufferView]:
+        """The memory among it that regions write."""
+        return {
+            part.views[buffer]
+            for part in self.program.items
+            if isinstance(part, Part)
+            for launch in part.lowered.launches
+            for buffer in launch.written
+            if buffer in part.views
+        }
 
     def list_starts(self) -> set[BufferView]:
         """The memory that says where lists in lists start."""

@@ -26,7 +26,6 @@ from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
 from thalweg.device.program import Listing
 from thalweg.device.program_template import ARENA, NOTHING, Layout, base_addresses
 from thalweg.graph.analysis.node_effects import locks_updates
-from thalweg.lower.control.builder import Lower
 from thalweg.lower.control.program import (
     Branch,
     BufferView,
@@ -37,7 +36,6 @@ from thalweg.lower.control.program import (
 )
 from thalweg.lower.memory.arena import rounded
 from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.core.context import VariableCell
@@ -46,29 +44,22 @@ from thalweg.ops.state.variable_uses import USES, Use
 Array = NDArray[Any]
 
 
-class CpuControl(NativeControl):
-    """A loop or a conditional that the threads of a CPU run."""
+class CpuControlStep(ControlStep["_Invocation"]):
+    """A control node, compiled for one set of shapes, that the threads of a CPU run."""
 
     def __init__(
-        self, unit: ControlRegion, pool: Pool, target: CpuTarget, threads: int, lower: Lower
+        self,
+        pool: Pool,
+        target: CpuTarget,
+        threads: int,
+        control: NativeControl,
+        program: ControlProgram,
+        list_capacity: int,
     ) -> None:
-        super().__init__(unit, target, lower)
-        self.pool, self.target, self.threads = pool, target, threads
-
-    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep[Any]:
-        """A program with its code."""
-        return _ControlStep(self, program, list_capacity)
-
-
-class _ControlStep(ControlStep["_Invocation"]):
-    """A control node, compiled for one set of shapes."""
-
-    def __init__(self, control: CpuControl, program: ControlProgram, list_capacity: int) -> None:
         super().__init__(program, list_capacity)
-        target = control.target
-        self.unit, self.pool = control.unit, control.pool
+        self.unit, self.pool = control.unit, pool
         self.alignment = target.alignment
-        self.threads = threads_for(program, control.threads, target)
+        self.threads = threads_for(program, threads, target)
         self.parts = placed_parts(program, control.varying, target, self.threads)
         offsets, self.size = self._arranged()
         self.layout = layout = _ViewLayout(self.parts, offsets)
@@ -91,13 +82,7 @@ class _ControlStep(ControlStep["_Invocation"]):
     def _find_border(self) -> None:
         """Which words hold the addresses of arrays from outside, and which variables change."""
         self.words = self.layout.words_of
-        self.written = {
-            part.views[buffer]
-            for part in self.parts
-            for launch in part.lowered.launches
-            for buffer in launch.written
-            if buffer in part.views
-        }
+        self.written = self.written_views()
         self.inputs = [view for view in self.words if view.where is Storage.INPUT]
         self.variables = [view for view in self.words if view.where is Storage.VARIABLE]
         self.begun = {view for view in self.words if not view.shape} | self.list_starts()
@@ -239,7 +224,7 @@ class _ViewLayout(Layout):
 class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
-    def __init__(self, step: _ControlStep) -> None:
+    def __init__(self, step: CpuControlStep) -> None:
         memory = np.zeros(step.size + 2 * step.alignment, np.uint8)
         self.fault = np.zeros(8, np.int64)
         base = rounded(memory.ctypes.data, step.alignment)
@@ -262,7 +247,7 @@ class _Invocation:
         self.use: Use[VariableCell] = Use((), step.changed, step.exclusive)
 
 
-def _places(step: _ControlStep) -> dict[Label, int]:
+def _places(step: CpuControlStep) -> dict[Label, int]:
     """The entry that each label stands before."""
     found: dict[Label, int] = {}
     at = 0

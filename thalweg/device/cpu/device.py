@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from thalweg.ops.core.buffer import HostBuffer
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
-    from thalweg.device.cpu.control_program import CpuControl
+    from thalweg.device.control import NativeControl
     from thalweg.device.cpu.listing import Call
     from thalweg.lower.control.builder import Lower
     from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -107,10 +107,11 @@ class CpuDevice(Device):
         found = [loaded[call.kernel] for call in template.calls]
         return compiler.listed(lowered, kernels, found, self.target, keeps=True)
 
-    def load_control(self, unit: ControlRegion, lower: Lower) -> CpuControl:
+    def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
         """A conditional or a loop as native programs."""
         compiler = importlib.import_module("thalweg.device.cpu.control_program")  # as above
-        return compiler.CpuControl(unit, self.pool, self.target, self.threads, lower)
+        load = partial(compiler.CpuControlStep, self.pool, self.target, self.threads)
+        return compiler.NativeControl(unit, self.target, lower, load)
 
 
 @memoized(64)

@@ -26,11 +26,9 @@ from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.cuda.pinned import Pinned
 from thalweg.device.cuda.program import DeviceMemory
 from thalweg.graph.analysis.node_effects import locks_updates
-from thalweg.lower.control.builder import Lower
 from thalweg.lower.control.program import BufferView, ControlProgram, Storage
 from thalweg.lower.control.structure import structured
 from thalweg.lower.memory.arena import rounded
-from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -43,33 +41,22 @@ _SPIN = 2e-3  # seconds for which a call looks for the end without a pause
 _PAUSE = 5e-5
 
 
-class CudaControl(NativeControl):
-    """A loop or a conditional that a GPU runs."""
+class CudaControlStep(ControlStep["_Invocation"]):
+    """A control node, compiled for one set of shapes, that a GPU runs."""
 
     def __init__(
         self,
-        unit: ControlRegion,
         shared: Callable[[], DeviceMemory],
         kernels: Kernels,
-        lower: Lower,
+        control: NativeControl,
+        program: ControlProgram,
+        list_capacity: int,
     ) -> None:
-        super().__init__(unit, kernels.target, lower)
-        self.shared, self.kernels = shared, kernels
-
-    def load(self, program: ControlProgram, list_capacity: int) -> ControlStep[Any]:
-        """A program with its code."""
-        return _ControlStep(self, program, list_capacity)
-
-
-class _ControlStep(ControlStep["_Invocation"]):
-    """A control node, compiled for one set of shapes."""
-
-    def __init__(self, control: CudaControl, program: ControlProgram, list_capacity: int) -> None:
         super().__init__(program, list_capacity)
-        self._shared = control.shared()
+        self._shared = shared()
         self.memory: Memory = self._shared.memory
         self.structure = structured(program.items)
-        self.parts = placed_parts(program, control.varying, control.kernels)
+        self.parts = placed_parts(program, control.varying, kernels)
         self._sort_views()
         self._arrange()
         self.constants = {
@@ -91,13 +78,7 @@ class _ControlStep(ControlStep["_Invocation"]):
         counters = self.counters()
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
-        written = {
-            part.views[buffer]
-            for part in self.parts
-            for launch in part.lowered.launches
-            for buffer in launch.written
-            if buffer in part.views
-        }
+        written = self.written_views()
         self.changed = [n for n, view in enumerate(self.variables) if view in written]
         self.begun = {view for view in results if not view.shape} | self.list_starts()
 
@@ -274,7 +255,7 @@ def _rows_of(value: ListValue, view: BufferView) -> Any:
 class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
-    def __init__(self, step: _ControlStep) -> None:
+    def __init__(self, step: CudaControlStep) -> None:
         self._step, memory = step, step.memory
         self._memory, context = memory, memory.context
         self._block = memory.pool.allocate(step.size)

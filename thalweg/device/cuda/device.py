@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.device.cuda.control import CudaControl
+from thalweg.device.control import NativeControl
+from thalweg.device.cuda.control import CudaControlStep
 from thalweg.device.cuda.discovery import found_driver
 from thalweg.device.cuda.driver import Context, Driver, Properties
 from thalweg.device.cuda.graph_template import GraphTemplate
@@ -170,12 +171,13 @@ class CudaDevice(Device):
         found = [loaded[launch.kernel] for launch in template.launches]
         return listed(lowered, kernels, found, self.target)
 
-    def load_control(self, unit: ControlRegion, lower: Lower) -> CudaControl | None:
+    def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl | None:
         """A conditional or a loop as one CUDA graph; the executor runs it, region by region, where
         the driver knows no conditions in graphs."""
         if not self.context.has_conditionals:
             return None
-        return CudaControl(unit, lambda: self.shared, self.kernels, lower)
+        load = partial(CudaControlStep, lambda: self.shared, self.kernels)
+        return NativeControl(unit, self.target, lower, load)
 
 
 def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = False) -> CudaTarget:
