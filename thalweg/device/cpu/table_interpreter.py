@@ -10,10 +10,6 @@ A long step returns to Python from time to time, since signals and cancellation 
 Each entry states its work. After a budget of work the caller's thread reads the clock; when the
 time slice is over it stores PAUSED in the fault word. At the next barrier all threads leave
 together, as at a fault (a single thread leaves at once), and `run` notes the entry to resume at.
-
-An entry may wait for an event that native code or the host signals, a word of its own: one thread
-waits for it, the others at the barrier behind it. Where no signal comes in time the step pauses as
-above, at that entry, so that who waits can be stopped; each wait takes one signal.
 """
 
 from __future__ import annotations
@@ -282,20 +278,26 @@ def _order() -> str:
     return f"""
 define internal void @order(ptr %pool, i64 %count, i32 %order) {{
 entry:
+{_each_mailbox("entry", "count", "  call void @publish(ptr %pool, ptr %mailbox, i32 %order)")}
+}}"""
+
+
+def _each_mailbox(before: str, count: str, visit: str) -> str:
+    """Visit the first mailboxes, after a block, and return."""
+    return f"""\
   %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
   br label %head
 head:
-  %index = phi i64 [0, %entry], [%next, %send]
-  %more = icmp slt i64 %index, %count
-  br i1 %more, label %send, label %done
-send:
+  %index = phi i64 [0, %{before}], [%next, %visit]
+  %more = icmp slt i64 %index, %{count}
+  br i1 %more, label %visit, label %done
+visit:
   %mailbox = getelementptr [{layout.SPACING} x i8], ptr %first, i64 %index
-  call void @publish(ptr %pool, ptr %mailbox, i32 %order)
+{visit}
   %next = add i64 %index, 1
   br label %head
 done:
-  ret void
-}}"""
+  ret void"""
 
 
 def _run() -> str:
@@ -360,6 +362,9 @@ report:
 
 def _stop() -> str:
     """Take the pool for good, after the step that has it, and see the workers out."""
+    meet = f"""\
+{field("handle", "ptr", "mailbox", layout.MAIL_HANDLE)}
+  %joined = call i32 %join(ptr %handle, ptr null)"""
     return f"""
 define void @thalweg_stop(ptr %pool) {{
 {field("yielding", "ptr", "pool", layout.YIELD)}
@@ -376,18 +381,5 @@ end:
 {field("workers", "i64", "pool", layout.WORKERS)}
 {field("join", "ptr", "pool", layout.JOIN)}
   call void @order(ptr %pool, i64 %workers, i32 {layout.EXIT})
-  %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
-  br label %head
-head:
-  %index = phi i64 [0, %end], [%next, %meet]
-  %more = icmp slt i64 %index, %workers
-  br i1 %more, label %meet, label %done
-meet:
-  %mailbox = getelementptr [{layout.SPACING} x i8], ptr %first, i64 %index
-{field("handle", "ptr", "mailbox", layout.MAIL_HANDLE)}
-  %joined = call i32 %join(ptr %handle, ptr null)
-  %next = add i64 %index, 1
-  br label %head
-done:
-  ret void
+{_each_mailbox("end", "workers", meet)}
 }}"""
