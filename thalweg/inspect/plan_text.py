@@ -122,14 +122,14 @@ def _lowered_lines(region: PlannedRegion, step: AnyProgram, number: int) -> list
 def _made(region: PlannedRegion) -> str:
     if region.made is None:
         return "before, in this session"
-    made = region.made
-    sources = [
-        (made.compiled, "compiled"),
-        (made.from_disk, "from disk"),
-        (made.from_memory, "from memory"),
-    ]
-    parts = ", ".join(f"{count} {source}" for count, source in sources if count)
-    return f"in {made.seconds * 1e3:.0f} ms: {parts or 'nothing to compile'}"
+    seconds, before, after = region.made
+    sources = {
+        "compiled": after.misses - before.misses,
+        "from disk": after.disk_hits - before.disk_hits,
+        "from memory": after.memory_hits - before.memory_hits,
+    }
+    parts = ", ".join(f"{count} {source}" for source, count in sources.items() if count)
+    return f"in {seconds * 1e3:.0f} ms: {parts or 'nothing to compile'}"
 
 
 def _shape_lines(region: PlannedRegion) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from thalweg.codegen.cache import Statistics, statistics
 from thalweg.device.compiled_kernel import CompiledKernel, kernels_of
@@ -46,14 +46,12 @@ class HostOp:
     joined: tuple[Node, ...] = ()  # the assignments that run with it, where it restores
 
 
-@dataclass(frozen=True)
-class Made:
-    """What making a program took: kernels by where they came from, and seconds."""
+class Made(NamedTuple):
+    """What making a program took: seconds, and what the kernel cache had done before and after."""
 
     seconds: float
-    compiled: int
-    from_disk: int
-    from_memory: int
+    before: Statistics
+    after: Statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +149,8 @@ class _ShapeWalk:
             program = compiled.compile(key, cells)
             if program is None:
                 return self._partly_compiled(region, key, cells)
-            made = _made(before, time.perf_counter() - start) if is_new else None
+            took = time.perf_counter() - start
+            made = Made(took, before, statistics()) if is_new else None
         elif programs:  # its shapes are known only when the step runs: as it ran the last time
             program = programs[-1]
         else:
@@ -215,13 +214,3 @@ def host_reason(node: Node) -> str:
         return "its op has no loop form"
     dtypes = {t.dtype.base_dtype.name for t in (*node.inputs, *node.outputs)}
     return f"native code does not take its dtypes: {', '.join(sorted(dtypes))}"
-
-
-def _made(before: Statistics, seconds: float) -> Made:
-    now = statistics()
-    return Made(
-        seconds,
-        now.misses - before.misses,
-        now.disk_hits - before.disk_hits,
-        now.memory_hits - before.memory_hits,
-    )
