@@ -163,7 +163,7 @@ def plan(
         backend = backend_of(used[0], placement, spread, compiled)
         if not all(device.is_host for device in devices):
             backend = replace(backend, has_accelerator=True)
-        return _plan_one(step, nodes, placement, order, backend, passes)
+        return replace(_plan_one(step, nodes, placement, order, backend), passes=passes)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
     return Plan((), 0, (), (), placement, order, partitions=parts, passes=passes)
@@ -219,7 +219,6 @@ def _plan_one(
     placement: Placement,
     order: Order,
     backend: Backend,
-    passes: tuple[PassReport, ...] = (),
 ) -> Plan:
     """Plan a step on one device, or what control primitives make one token graph on several."""
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
@@ -232,8 +231,7 @@ def _plan_one(
         units = with_sends(_units(nodes, wanted, step.feeds, order), order)
     else:
         units = with_traces(nodes, wanted)
-    made = schedule(units, step.fetches, step.feeds, placement, backend, order)
-    return replace(made, passes=passes) if passes else made
+    return schedule(units, step.fetches, step.feeds, placement, backend, order)
 
 
 def plan_partition(
