@@ -34,9 +34,9 @@ from thalweg.codegen.math.conversion import (
 from thalweg.codegen.math.elements import Evaluator, sensitivity
 from thalweg.ir.dynamic import Dynamic, DynamicProduct, is_static
 from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
+from thalweg.ir.functions.dtypes import INT64
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Bound, Kernel
-from thalweg.ir.types import INT64
 from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]

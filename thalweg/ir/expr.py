@@ -14,16 +14,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
-from thalweg.ir.functions.dtypes import BOOL, Dtype, common_dtype
+from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype, common_dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.interning import find, intern
-from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
-from thalweg.platform.caches import memoized
+from thalweg.platform.caches import Bounded, memoized
 
 if TYPE_CHECKING:
     from thalweg.ir.dynamic import Dynamic
@@ -57,6 +56,16 @@ class Variable:
         return cls(int(extent), f"i{next(_names)}")
 
 
+def _operator(function: str) -> Callable[[Expr, Any], Expr]:
+    """The method of an operator that is a function of the table."""
+    return lambda left, right: _applied(function, (left, right))
+
+
+def _reflected(function: str) -> Callable[[Expr, Any], Expr]:
+    """The same where the number on the left has no such operator."""
+    return lambda right, left: _applied(function, (left, right))
+
+
 class Expr:
     """An expression. `parts` are the expressions that it is made of, those in its place included.
 
@@ -86,56 +95,17 @@ class Expr:
         fields = ", ".join(repr(getattr(self, name)) for name in self.__match_args__)
         return f"{type(self).__name__}({fields})"
 
-    def __add__(self, other: Any) -> Expr:
-        return _applied("add", (self, other))
-
-    def __radd__(self, other: Any) -> Expr:
-        return _applied("add", (other, self))
-
-    def __sub__(self, other: Any) -> Expr:
-        return _applied("sub", (self, other))
-
-    def __rsub__(self, other: Any) -> Expr:
-        return _applied("sub", (other, self))
-
-    def __mul__(self, other: Any) -> Expr:
-        return _applied("mul", (self, other))
-
-    def __rmul__(self, other: Any) -> Expr:
-        return _applied("mul", (other, self))
-
-    def __truediv__(self, other: Any) -> Expr:
-        return _applied("div", (self, other))
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return _applied("div", (other, self))
-
-    def __floordiv__(self, other: Any) -> Expr:
-        return _applied("floor_div", (self, other))
-
-    def __mod__(self, other: Any) -> Expr:
-        return _applied("remainder", (self, other))
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __floordiv__, __mod__ = _operator("floor_div"), _operator("remainder")
+    __lt__, __le__ = _operator("lt"), _operator("le")
+    __gt__, __ge__ = _operator("gt"), _operator("ge")
+    __and__, __or__ = _operator("and"), _operator("or")
 
     def __neg__(self) -> Expr:
         return call("neg", self)
-
-    def __lt__(self, other: Any) -> Expr:
-        return _applied("lt", (self, other))
-
-    def __le__(self, other: Any) -> Expr:
-        return _applied("le", (self, other))
-
-    def __gt__(self, other: Any) -> Expr:
-        return _applied("gt", (self, other))
-
-    def __ge__(self, other: Any) -> Expr:
-        return _applied("ge", (self, other))
-
-    def __and__(self, other: Any) -> Expr:
-        return _applied("and", (self, other))
-
-    def __or__(self, other: Any) -> Expr:
-        return _applied("or", (self, other))
 
     def __invert__(self) -> Expr:
         return call("not", self)
@@ -499,3 +469,26 @@ def logical(function: str, arguments: tuple[Expr, ...]) -> Expr:
 def is_zero(value: Expr) -> bool:
     """Whether an expression is the number 0."""
     return isinstance(value, Const) and bool(value.value == 0)
+
+
+# Dtypes, by NumPy's rules: Python numbers give way to what they meet
+
+
+def weak_dtype(number: Any) -> Any:
+    """The dtype of a NumPy scalar; the Python type of a Python number, which gives way."""
+    if isinstance(number, np.generic | np.ndarray):
+        return cast("Dtype", number.dtype)
+    return BOOL if isinstance(number, bool) else cast("Any", type(number))
+
+
+_LOOPS = Bounded[tuple[str, tuple[Any, ...]], tuple[Dtype, ...]]("dtypes of functions", 10_000)
+
+
+def loop_dtypes(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
+    """The dtypes NumPy converts the parts to, and that of the result."""
+    key = function, parts
+    found = _LOOPS.get(key)
+    if found is None:
+        row = FUNCTIONS[function]
+        found = _LOOPS[key] = row.dtypes(row.numpy, parts)
+    return found

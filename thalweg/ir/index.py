@@ -390,13 +390,10 @@ def _quotient(value: Affine, divisor: int) -> Affine:
         return Affine(outside + int(low // divisor), whole)
     if len(rest) == 1 and constant == 0:
         ((term, factor),) = rest.items()
-        if isinstance(term, FloorMod) and factor == 1 and term.modulus == 0:
-            inner = floor_mod(term.number, term.divisor * divisor, 0)
-            return total([Affine(outside, whole), inner])
         if isinstance(term, FloorMod) and factor == 1 and term.modulus % divisor == 0:
             inner = floor_mod(term.number, term.divisor * divisor, term.modulus // divisor)
             return total([Affine(outside, whole), inner])
-        if divisor % abs(factor) == 0 and abs(factor) != 1 and factor > 0:
+        if factor > 1 and divisor % factor == 0:
             inner = _quotient(Affine(0, {term: 1}), divisor // factor)
             return total([Affine(outside, whole), inner])
     return Affine(outside, {**whole, FloorMod(left, divisor, 0): 1})
@@ -440,9 +437,14 @@ def _normal_form(expression: Expr) -> Affine:
             return variable(expression.variable)
         case Cast() if expression.dtype in WHOLE and _is_affine(expression.value):
             return affine(expression.value)
-        case Call() if expression.function in _RULES and expression.dtype in WHOLE:
-            sides = [affine(part) for part in expression.arguments]
-            return _RULES[expression.function](expression, *sides)
+        case Call(function="neg", arguments=(part,)) if expression.dtype in WHOLE:
+            return affine(part).scaled(-1)
+        case Call() if expression.function in _EXACT and expression.dtype in WHOLE:
+            left, right = map(affine, expression.arguments)
+            found = _combined(expression.function, left, right)
+            if found is not None:
+                return found
+            return _opaque(call(expression.function, expressed(left), expressed(right)))
         case _:
             return _opaque(expression)
 
@@ -455,57 +457,32 @@ def _opaque(expression: Expr) -> Affine:
     return Affine(0, {expression: 1})
 
 
-def _sum(_: Call, left: Affine, right: Affine) -> Affine:
-    return left + right
+#: Functions of two sums that may be sums again.
+_EXACT = frozenset({"add", "sub", "mul", "floor_div", "remainder", "max", "min"})
 
 
-def _difference(_: Call, left: Affine, right: Affine) -> Affine:
-    return left + right.scaled(-1)
-
-
-def _negated(_: Call, value: Affine) -> Affine:
-    return value.scaled(-1)
-
-
-def _product(expression: Call, left: Affine, right: Affine) -> Affine:
-    if right.is_constant:
-        return left.scaled(right.constant)
-    if left.is_constant:
-        return right.scaled(left.constant)
-    return _plain(expression, left, right)
-
-
-def _division(expression: Call, left: Affine, right: Affine) -> Affine:
-    if right.is_constant and right.constant > 0:
-        if expression.function == "floor_div":
+def _combined(function: str, left: Affine, right: Affine) -> Affine | None:
+    """A function of two sums as a sum, if it is one."""
+    is_divided = right.is_constant and right.constant > 0
+    match function:
+        case "add":
+            return left + right
+        case "sub":
+            return left + right.scaled(-1)
+        case "mul" if right.is_constant:
+            return left.scaled(right.constant)
+        case "mul" if left.is_constant:
+            return right.scaled(left.constant)
+        case "floor_div" if is_divided:
             return _quotient(left, right.constant)
-        return _remainder(left, right.constant)
-    return _plain(expression, left, right)
-
-
-def _extreme(expression: Call, left: Affine, right: Affine) -> Affine:
-    wants_least = expression.function == "min"
-    if left.bounds[1] <= right.bounds[0]:
-        return left if wants_least else right
-    if right.bounds[1] <= left.bounds[0]:
-        return right if wants_least else left
-    return _plain(expression, left, right)
-
-
-def _plain(expression: Call, left: Affine, right: Affine) -> Affine:
-    return _opaque(call(expression.function, expressed(left), expressed(right)))
-
-
-_RULES: dict[str, Callable[..., Affine]] = {
-    "add": _sum,
-    "sub": _difference,
-    "neg": _negated,
-    "mul": _product,
-    "floor_div": _division,
-    "remainder": _division,
-    "max": _extreme,
-    "min": _extreme,
-}
+        case "remainder" if is_divided:
+            return _remainder(left, right.constant)
+        case "min" | "max" if left.bounds[1] <= right.bounds[0]:
+            return left if function == "min" else right
+        case "min" | "max" if right.bounds[1] <= left.bounds[0]:
+            return right if function == "min" else left
+        case _:
+            return None
 
 
 def upper_border(condition: Expr) -> tuple[Term, int] | None:

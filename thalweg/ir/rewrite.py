@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
+from thalweg.ir.functions.dtypes import Dtype
 from thalweg.ir.index import Affine
-from thalweg.ir.types import Dtype
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ Dtype = np.dtype[Any]
 DtypeRule = Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Dtype, ...]]
 
 BOOL: Dtype = np.dtype(np.bool_)
+INT64: Dtype = np.dtype(np.int64)
 
 
 class Unsupported(Exception):

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.ir.functions.dtypes import BOOL, Dtype
+from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype
 from thalweg.ir.functions.function import Emit, Site
 from thalweg.ir.functions.register import Register
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.platform.dtype_traits import bounds, is_float
-
-_INT64: Dtype = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Reduction:
     @property
     def gives_position(self) -> bool:
         """Whether the result is the index of an element."""
-        return self.result == _INT64
+        return self.result == INT64
 
     def joined(self, site: Site, one: Register, other: Register) -> Register:
         """Two elements or partial results combined."""
@@ -126,8 +124,8 @@ _ROWS = (
     Reduction("min", np.minimum, _bound(1), "min", _extreme("min"), sign="min="),
     Reduction("all", np.logical_and, _number(1), "and", result=BOOL),
     Reduction("any", np.logical_or, _number(0), "or", result=BOOL),
-    _Position("argmax", np.argmax, _bound(0), "max", result=_INT64),
-    _Position("argmin", np.argmin, _bound(1), "min", result=_INT64),
+    _Position("argmax", np.argmax, _bound(0), "max", result=INT64),
+    _Position("argmin", np.argmin, _bound(1), "min", result=INT64),
 )
 
 #: Every reduction by its name.

@@ -10,9 +10,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 Operand = Any  # a Register or a Python number
+Number = TypeVar("Number", bound="Register")
+
+
+def _operator(whole: str, floating: str = "") -> Callable[[Number, Operand], Number]:
+    """The method of an operator: an instruction for integers, and one for floats."""
+    return lambda x, y: x.binary(floating if floating and x.is_float else whole, x.like(y))
+
+
+def _reflected(whole: str, floating: str) -> Callable[[Number, Operand], Number]:
+    """The same for a number on the left."""
+    return lambda y, x: y.like(x).binary(floating if y.is_float else whole, y)
+
+
+def _comparison(whole: str, floating: str) -> Callable[[Number, Operand], Number]:
+    return lambda x, y: x.compare(whole, floating, y)
 
 
 class Register(ABC):
@@ -109,53 +124,18 @@ class Register(ABC):
         """A number as a constant of this type; a register as it is."""
         return other if type(other) is type(self) else self.number(self.scalar, other)
 
-    def _arithmetic(self, whole: str, floating: str, other: Operand) -> Self:
-        return self.binary(floating if self.is_float else whole, self.like(other))
-
-    def __add__(self, other: Operand) -> Self:
-        return self._arithmetic("add", "fadd", other)
-
-    def __radd__(self, other: Operand) -> Self:
-        return self.like(other) + self
-
-    def __sub__(self, other: Operand) -> Self:
-        return self._arithmetic("sub", "fsub", other)
-
-    def __rsub__(self, other: Operand) -> Self:
-        return self.like(other) - self
-
-    def __mul__(self, other: Operand) -> Self:
-        return self._arithmetic("mul", "fmul", other)
-
-    def __rmul__(self, other: Operand) -> Self:
-        return self.like(other) * self
-
-    def __truediv__(self, other: Operand) -> Self:
-        return self._arithmetic("sdiv", "fdiv", other)
-
-    def __rtruediv__(self, other: Operand) -> Self:
-        return self.like(other) / self
+    __add__, __radd__ = _operator("add", "fadd"), _reflected("add", "fadd")
+    __sub__, __rsub__ = _operator("sub", "fsub"), _reflected("sub", "fsub")
+    __mul__, __rmul__ = _operator("mul", "fmul"), _reflected("mul", "fmul")
+    __truediv__, __rtruediv__ = _operator("sdiv", "fdiv"), _reflected("sdiv", "fdiv")
+    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
+    __lshift__, __rshift__ = _operator("shl"), _operator("ashr")
 
     def __neg__(self) -> Self:
         return self.negated() if self.is_float else self.like(0) - self
 
-    def __and__(self, other: Operand) -> Self:
-        return self.binary("and", self.like(other))
-
-    def __or__(self, other: Operand) -> Self:
-        return self.binary("or", self.like(other))
-
-    def __xor__(self, other: Operand) -> Self:
-        return self.binary("xor", self.like(other))
-
     def __invert__(self) -> Self:
         return self ^ (1 if self.scalar == "i1" else -1)
-
-    def __lshift__(self, other: Operand) -> Self:
-        return self.binary("shl", self.like(other))
-
-    def __rshift__(self, other: Operand) -> Self:
-        return self.binary("ashr", self.like(other))
 
     def unsigned_shift(self, other: Operand) -> Self:
         """Shifted right, zeros coming in."""
@@ -165,17 +145,8 @@ class Register(ABC):
         """A comparison, by the predicate for integers or the one for floats."""
         return self.compared(floating if self.is_float else whole, self.like(other))
 
-    def __lt__(self, other: Operand) -> Self:
-        return self.compare("slt", "olt", other)
-
-    def __le__(self, other: Operand) -> Self:
-        return self.compare("sle", "ole", other)
-
-    def __gt__(self, other: Operand) -> Self:
-        return self.compare("sgt", "ogt", other)
-
-    def __ge__(self, other: Operand) -> Self:
-        return self.compare("sge", "oge", other)
+    __lt__, __le__ = _comparison("slt", "olt"), _comparison("sle", "ole")
+    __gt__, __ge__ = _comparison("sgt", "ogt"), _comparison("sge", "oge")
 
     def equals(self, other: Operand) -> Self:
         """Whether both are the same number; NaN never is."""

@@ -27,6 +27,7 @@ from thalweg.ir.expr import (
     is_zero,
     logical,
 )
+from thalweg.ir.functions.dtypes import Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import (
     Affine,
@@ -43,7 +44,6 @@ from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
-from thalweg.ir.types import Dtype
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, contiguous_variable
 from thalweg.platform.dtype_traits import compute_dtype
 
