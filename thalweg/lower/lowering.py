@@ -15,8 +15,7 @@ from thalweg.lower.nests.split import in_pieces, in_steps
 from thalweg.lower.nests.verify import verified, verify_launches, verify_pieces
 from thalweg.lower.passes.alias_concat import alias_concat
 from thalweg.lower.passes.concat_in_place import concat_in_place
-from thalweg.lower.passes.fuse import fuse
-from thalweg.lower.passes.fuse_rows import fuse_rows
+from thalweg.lower.passes.fuse import fuse, fuse_rows
 from thalweg.lower.passes.hoist_consumers import hoist_consumers
 from thalweg.lower.passes.hoist_invariants import hoist_invariants
 from thalweg.lower.passes.merge_reductions import merge_reductions

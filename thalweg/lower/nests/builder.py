@@ -37,8 +37,7 @@ from thalweg.lower.nests.inline_producers import (
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming
 from thalweg.lower.nests.match_contraction import product_of, splits_of
 from thalweg.lower.nests.output_summary import own_place
-from thalweg.lower.nests.reductions import HoistReductions, outermost
-from thalweg.lower.nests.scans import as_scan
+from thalweg.lower.nests.reductions import HoistReductions, as_scan, outermost
 from thalweg.lower.nests.stored import StoredTensors
 from thalweg.lower.passes.outline import Subgraphs, Templates
 from thalweg.lower.passes.split_strided import is_nothing, phases, strides_of

@@ -109,11 +109,21 @@ class NestTemplate:
         written = [(write.buffer, write.offset) for write in self.writes]
         return tuple(spans_of(written, self.loads).values())
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it only stores values, unconditionally and in any order of iterations."""
+        is_special = self.product is not None or self.serial or self.is_sealed
+        return not is_special and all(write.is_plain for write in self.writes)
+
+    @property
+    def values(self) -> list[Expr]:
+        """What is written."""
+        return [write.value for write in self.writes]
+
     @cached_property
     def has_reductions(self) -> bool:
         """Whether its writes hold reductions (a product's own sum aside)."""
-        values = [write.value for write in self.writes]
-        return any(isinstance(part, Reduce | Scan) for part in walk(values))
+        return any(isinstance(part, Reduce | Scan) for part in walk(self.values))
 
     @cached_property
     def can_rebind(self) -> bool:
@@ -183,6 +193,16 @@ class LoopNest:
     def has_reductions(self) -> bool:
         """Whether its writes hold reductions (a product's own sum aside)."""
         return self.template.has_reductions
+
+    @property
+    def values(self) -> list[Expr]:
+        """What it writes."""
+        return [write.value for write in self.writes]
+
+    @property
+    def reductions(self) -> list[Reduce]:
+        """All reductions in what it writes."""
+        return [part for part in walk(self.values) if isinstance(part, Reduce)]
 
     @property
     def domain(self) -> tuple[int, ...]:

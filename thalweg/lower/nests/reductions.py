@@ -5,6 +5,9 @@ on inner loops only (a channel's mean), or on none at all, would run again in ev
 it is stored by a nest of its own. Long reductions with few results are split into a fixed number of
 partial ones, so that threads may share them and the order of summing does not depend on how many
 threads there are.
+
+The loop form of a cumulative sum is a reduction under the guard `k <= i`. Where i is a loop of the
+nest and the summand does not depend on it, the loop is serial and carries the sum: a scan.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr, Index, Load, Reduce, constant, select
+from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, constant, select
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, row_major, total
@@ -108,7 +111,7 @@ class HoistReductions:
         """Whether a long reduction that another one needs is found first: the target has several
         teams share each of the two, and these do not meet in between."""
         target, results = self._target, iterations(free_variables(part))
-        along = _goes_along_rows(part.body, part.variables)
+        along = goes_along_rows(part)
         if results >= (target.min_nested_rows if along else target.min_nested_columns):
             return False
         return results * iterations(part.variables) >= _MIN_APART_ELEMENTS
@@ -119,7 +122,7 @@ class HoistReductions:
         results, length, dtype = iterations(level), iterations(variables), part.dtype
         if any(v in _split_variables for v in level):
             return None  # it is a partial reduction itself
-        target, along_rows = self._target, _goes_along_rows(body, variables)
+        target, along_rows = self._target, goes_along_rows(part)
         if results >= (target.min_shared_rows if along_rows else target.min_shared_results):
             return None
         least = target.min_split_elements * 2
@@ -148,10 +151,10 @@ def _may_change(part: Reduce) -> bool:
     return any(load.buffer.is_variable for load in walk([part.body]) if isinstance(load, Load))
 
 
-def _goes_along_rows(body: Expr, variables: Sequence[Variable]) -> bool:
+def goes_along_rows(part: Reduce) -> bool:
     """Whether a reduction loads contiguous elements."""
-    loads = [part for part in walk([body]) if isinstance(part, Load)]
-    return any(load.offset.terms.get(v) == 1 for load in loads for v in variables)
+    loads = [load for load in walk([part.body]) if isinstance(load, Load)]
+    return any(load.offset.terms.get(v) == 1 for load in loads for v in part.variables)
 
 
 def _with(replaced: dict[Expr, Expr], value: Expr) -> Expr:
@@ -173,3 +176,41 @@ def _split_variable(
         return outer, inner, index, None
     place = Index(outer) * each + Index(inner)
     return outer, inner, index, place < variable.extent
+
+
+# Scans: cumulative reductions that run as one serial loop
+
+#: comparison of the summed index with the loop's -> (exclusive, reverse)
+_DIRECTIONS = {
+    "le": (False, False),
+    "lt": (True, False),
+    "ge": (False, True),
+    "gt": (True, True),
+}
+
+
+def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable] | None:
+    """A value that is such a reduction as a scan, and the variable of the serial loop."""
+    match value:
+        case Cast():
+            inner = as_scan(value.value, variables)
+            return None if inner is None else (Cast(inner[0], value.target), inner[1])
+        case Reduce(variables=(summed,), body=Select(condition=Call() as guard, chosen=chosen)):
+            along = _along(guard, summed, variables)
+        case _:
+            return None
+    if along is None or REDUCTIONS[value.combine].gives_position or along in free_variables(chosen):
+        return None
+    summand = Renaming({summed: index_of(along)}).of(chosen)
+    return Scan(value.combine, along, summand, *_DIRECTIONS[guard.function]), along
+
+
+def _along(guard: Call, summed: Variable, variables: Sequence[Variable]) -> Variable | None:
+    """The loop variable that a guard compares the summed index with, if it is such a guard."""
+    match guard:
+        case Call(arguments=(Index(variable=counted), Index(variable=along))) if (
+            guard.function in _DIRECTIONS and counted is summed
+        ):
+            return along if along in variables and along.extent == summed.extent else None
+        case _:
+            return None

@@ -31,15 +31,9 @@ def in_steps(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     steps = cache(partial(_Steps, target=target))
     result: list[LoopNest] = []
     for nest in nests:
-        is_split = _is_large(nest.template, target) and _is_plain(nest.template)
+        is_split = _is_large(nest.template, target) and nest.template.is_plain
         result += steps(nest.template).nests_of(nest) if is_split else [nest]
     return result
-
-
-def _is_plain(template: NestTemplate) -> bool:
-    """Whether a template only stores values, unconditionally and in any order of iterations."""
-    plain = all(write.is_plain for write in template.writes)
-    return plain and template.product is None and not template.serial and not template.is_sealed
 
 
 def _is_large(template: NestTemplate, target: Target) -> bool:
@@ -135,7 +129,7 @@ def in_pieces(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     for nest in nests:
         template = nest.template
         is_small = template.expr_size <= target.max_expressions
-        if is_small or len(template.writes) != 1 or not _is_plain(template):
+        if is_small or len(template.writes) != 1 or not template.is_plain:
             result.append(nest)
             continue
         pieces = [] if nest.checks else _pieces(nest.writes[0], target.max_expressions)

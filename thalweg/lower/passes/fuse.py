@@ -1,10 +1,15 @@
-"""Fuses loop nests, element by element.
+"""Fuses loop nests, element by element, and reductions of rows into what reads them.
 
 A nest is fused into an earlier one of the same loops where it reads its results only at the offsets
 that they are written at (an activation into the product before it, an optimizer's update into the
 gradient's product), or where both read the same buffers (the moments of Adam, several reductions of
 one input), and where no dependence keeps one from moving to the other. Then dead stores are
 removed.
+
+A layer norm is a nest that finds mean and variance of each row, and one that normalises the row. A
+target whose threads share a row finds them together (`fuse_rows`), and then has the row at hand:
+one pass over memory. What the first nest stores stays a store of the fused one, once for each row,
+if anything later reads it.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import walk
+from thalweg.ir.rewrite import free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.loop_nest import (
@@ -33,9 +38,10 @@ from thalweg.lower.nests.loop_nest import (
     Renaming,
     renaming,
 )
-from thalweg.lower.nests.reductions import outermost
+from thalweg.lower.nests.reductions import goes_along_rows, outermost
 
 _CANDIDATES = 8
+_MIN_ROW = 64  # elements that are reduced for each row, and that it has after
 _MIN_ROWS, _MAX_COLUMNS = 1024, 1024  # of sums that take a launch for parts and one for the parts
 
 
@@ -44,7 +50,7 @@ def fuse(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     fusion = _Fusion(target)
     for nest in nests:
         fusion.add(nest)
-    return without_dead([nest for nest in fusion.nests if nest is not None])
+    return _without_dead([nest for nest in fusion.nests if nest is not None])
 
 
 class _Fusion:
@@ -124,15 +130,10 @@ def _columns_summed(nest: LoopNest) -> Any:
     """The loops of a nest that sums few columns of many rows, each for itself: two of the same
     loops are one kernel, with half the launches. None: it is another one."""
     template = nest.template
-    if template.product is not None or template.is_sealed or not template.has_reductions:
+    if not template.is_plain or not template.has_reductions or nest.checks:
         return None
-    if not all(write.is_plain for write in template.writes):
-        return None
-    forms = {
-        tuple(v.extent for v in part.variables)
-        for part in outermost([write.value for write in template.writes])
-    }
-    if len(forms) != 1 or nest.checks:
+    forms = {tuple(v.extent for v in part.variables) for part in outermost(template.values)}
+    if len(forms) != 1:
         return None
     (rows,) = forms
     is_long = prod(rows) >= _MIN_ROWS and prod(nest.domain) <= _MAX_COLUMNS
@@ -148,7 +149,7 @@ class _FusedTemplates:
 
     def of(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
         """Both nests fused, or None where that is illegal or unprofitable."""
-        if not all(_is_plain(nest) for nest in (first, second)):
+        if not all(_is_instance(nest) for nest in (first, second)):
             return _fused(first, second, self._target)
         views = first.views + second.views
         key = (first.template, second.template, *_overlaps(views))
@@ -157,10 +158,10 @@ class _FusedTemplates:
             self._known[key] = fused and BoundTemplate.of(fused.template, views)
             return fused
         known = self._known[key]
-        return known and known.instantiate(views, joined_nodes(first, second))
+        return known and known.instantiate(views, _joined_nodes(first, second))
 
 
-def _is_plain(nest: LoopNest) -> bool:
+def _is_instance(nest: LoopNest) -> bool:
     """Whether a nest is nothing but an instance of its template."""
     return not nest.checks and not nest.aliases and nest.template.can_rebind
 
@@ -175,7 +176,7 @@ def _overlaps(views: Sequence[View]) -> list[tuple[int, int]]:
     return found
 
 
-def joined_nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
+def _joined_nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
     """The nodes of both nests."""
     return first.nodes + tuple([node for node in second.nodes if node not in first.nodes])
 
@@ -203,7 +204,7 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     places: dict[Buffer, list[Store]] = defaultdict(list)
     for write in first.writes:
         places[write.buffer].append(write)
-    if not _meet(first, second, places, renamed) or checks_made(first, second):
+    if not _meet(first, second, places, renamed) or _checks_made(first, second):
         return None
     return _merge(first, second, places, rename)
 
@@ -260,8 +261,7 @@ def _stays_plain(nest: LoopNest, renamed: Renaming) -> bool:
     places += [write.offset for write in nest.writes]
     if any(isinstance(atom, FloorMod) for place in places for atom in renamed.place(place).terms):
         return False
-    values = [write.value for write in nest.writes]
-    return not any(isinstance(part, Index) for part in walk(values))
+    return not any(isinstance(part, Index) for part in walk(nest.values))
 
 
 def _meet(
@@ -286,7 +286,7 @@ def _meet(
     return not (first.has_reductions and first.reads & second.written)
 
 
-def checks_made(first: LoopNest, second: LoopNest) -> bool:
+def _checks_made(first: LoopNest, second: LoopNest) -> bool:
     """Whether the second has checks of what the first writes: those run between the two."""
     conditions = walk([check.condition for check in second.checks])
     return any(isinstance(part, Load) and part.buffer in first.written for part in conditions)
@@ -304,26 +304,37 @@ def _merge(
         return places[part.buffer][-1].value
 
     renamed = Renaming(rename, made)
-    same = {}
-    if first.domain == second.domain:
-        same = dict(zip(second.variables, first.variables, strict=True))
+    is_same = first.domain == second.domain
     writes = list(first.writes)
     for write in second.writes:
-        variables = tuple(same[v] for v in write.variables) if same else first.variables
-        distinct = frozenset(same[v] for v in write.distinct if v in same)
         writes = [w for w in writes if w.buffer is not write.buffer]
-        writes.append(replace(renamed.store(write), variables=variables, distinct=distinct))
+        if is_same:
+            moved = _moved(write, renamed, second.variables, first.variables)
+        else:
+            moved = renamed.store(write)
+            moved = replace(moved, variables=first.variables, distinct=frozenset())
+        writes.append(moved)
     return LoopNest.of(
         first.variables,
         tuple(writes),
-        joined_nodes(first, second),
+        _joined_nodes(first, second),
         first.product,
         first.checks + second.checks,
         aliases=first.aliases | second.aliases,
     )
 
 
-def without_dead(nests: list[LoopNest]) -> list[LoopNest]:
+def _moved(
+    write: Store, renamed: Renaming, old: Sequence[Variable], new: Sequence[Variable]
+) -> Store:
+    """A renamed write, over other variables in the place of its own."""
+    same = dict(zip(old, new, strict=True))
+    variables = tuple([same[v] for v in write.variables])
+    distinct = frozenset([same[v] for v in write.distinct])
+    return replace(renamed.store(write), variables=variables, distinct=distinct)
+
+
+def _without_dead(nests: list[LoopNest]) -> list[LoopNest]:
     """The nests without writes to temporaries that no later nest reads."""
     alive: set[Buffer] = set()
     kept: list[LoopNest] = []
@@ -341,3 +352,115 @@ def without_dead(nests: list[LoopNest]) -> list[LoopNest]:
 
 def _live_template(template: NestTemplate, live: tuple[bool, ...]) -> NestTemplate:
     return replace(template, writes=tuple(compress(template.writes, live)))
+
+
+# Rows
+
+
+def fuse_rows(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests, rows fused where the target's threads share them."""
+    if not target.fuses_rows:
+        return list(nests)
+    found: list[LoopNest | None] = list(nests)
+    for place in range(len(found)):
+        while (pair := _producer(found, place, target)) is not None:
+            earlier, at = pair
+            first, second = found[earlier], found[place]
+            assert first is not None
+            assert second is not None
+            found[place] = found[earlier] = None
+            found[at] = _fused_rows(first, second)
+    return _without_dead([nest for nest in found if nest is not None])
+
+
+def _producer(
+    nests: Sequence[LoopNest | None], place: int, target: Target
+) -> tuple[int, int] | None:
+    """The nest before a place that can be fused into the one there, and where both are then: there,
+    or where nests between read what the first one writes, before those."""
+    second = nests[place]
+    if second is None or not _stores_rows(second) or len(second.variables) < 2:
+        return None
+    read: set[Buffer] = set()  # by nests between
+    written: set[Buffer] = set()
+    for earlier in range(place - 1, -1, -1):
+        first = nests[earlier]
+        if first is None:
+            continue
+        if first.written & second.reads and _fits(first, second, target):
+            if first.written.isdisjoint(read | written) and first.reads.isdisjoint(written):
+                return earlier, place
+            others = second.reads - first.written
+            is_free = others.isdisjoint(written) and second.written.isdisjoint(read | written)
+            if is_free and not second.checks:
+                return earlier, earlier
+            return None
+        read |= first.reads
+        written |= first.written
+    return None
+
+
+def _stores_rows(nest: LoopNest) -> bool:
+    return nest.template.is_plain and not nest.aliases
+
+
+def _fits(first: LoopNest, second: LoopNest, target: Target) -> bool:
+    """Whether the first reduces the rows that the second goes over, and all fits in a kernel."""
+    depth = len(first.variables)
+    if not _stores_rows(first) or not 0 < depth < len(second.variables):
+        return False
+    rows, rest = second.variables[:depth], second.variables[depth:]
+    if first.domain != second.domain[:depth]:
+        return False
+    if iterations(rest) < _MIN_ROW or not target.keeps_row(iterations(rest)):
+        return False
+    if not _reduces_rows(first) or not _only_rows(second, rows):
+        return False
+    if first.reads & second.written or first.written & second.written:
+        return False
+    if _checks_made(first, second):
+        return False
+    buffers = first.loads.keys() | second.loads.keys() | first.written | second.written
+    if first.expr_size + second.expr_size > target.max_expressions:
+        return False
+    if len(buffers) > target.max_streams:
+        return False
+    places = {write.buffer: write.offset for write in _over(first, rows)}
+    return all(
+        offset == places[buffer]
+        for buffer, offsets in second.loads.items()
+        if buffer in places
+        for offset in offsets
+    )
+
+
+def _reduces_rows(nest: LoopNest) -> bool:
+    """Whether its reductions are long and go along rows."""
+    found = nest.reductions
+    return bool(found) and all(
+        iterations(part.variables) >= _MIN_ROW and goes_along_rows(part) for part in found
+    )
+
+
+def _only_rows(nest: LoopNest, rows: Sequence[Variable]) -> bool:
+    """Whether its own reductions are those of rows too."""
+    return all(free_variables(part) <= frozenset(rows) for part in nest.reductions)
+
+
+def _over(nest: LoopNest, rows: tuple[Variable, ...]) -> list[Store]:
+    """The writes of a nest over other variables."""
+    renamed = Renaming(renaming(nest.variables, rows))
+    return [_moved(write, renamed, nest.variables, rows) for write in nest.writes]
+
+
+def _fused_rows(first: LoopNest, second: LoopNest) -> LoopNest:
+    writes = _over(first, second.variables[: len(first.variables)])
+    values: dict[tuple[Buffer, Affine], Expr] = {(w.buffer, w.offset): w.value for w in writes}
+
+    def made(part: Expr) -> Expr | None:
+        return values.get((part.buffer, part.offset)) if isinstance(part, Load) else None
+
+    replaced = Renaming({}, made)
+    every = (*writes, *map(replaced.store, second.writes))
+    checks = first.checks + second.checks
+    return LoopNest.of(second.variables, every, _joined_nodes(first, second), checks=checks)

@@ -42,7 +42,6 @@ from thalweg.ir.index import (
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, contiguous_variable
 from thalweg.platform.dtype_traits import compute_dtype
@@ -81,25 +80,16 @@ def _tiled(nest: LoopNest, target: Target) -> LoopNest:
 
 
 def _is_plain(nest: LoopNest) -> bool:
-    return (
-        nest.product is None
-        and not nest.serial
-        and not nest.checks
-        and all(w.is_plain and w.variables == nest.variables for w in nest.writes)
-    )
+    is_whole = all(write.variables == nest.variables for write in nest.writes)
+    return nest.template.is_plain and not nest.checks and is_whole
 
 
 def _has_windows(nest: LoopNest) -> bool:
     """Whether its reductions are over the few taps of windows."""
     return all(
         iterations(part.variables) <= _MAX_TAPS and not REDUCTIONS[part.combine].gives_position
-        for part in _reductions(nest)
+        for part in nest.reductions
     )
-
-
-def _reductions(nest: LoopNest) -> list[Reduce]:
-    values = [write.value for write in nest.writes]
-    return [part for part in walk(values) if isinstance(part, Reduce)]
 
 
 # The tile
@@ -109,7 +99,7 @@ def _tile(nest: LoopNest, target: Target) -> Tile:
     """The sides of a tile: a whole step of windows that move in steps, else a few elements along
     variables whose windows overlap."""
     along = contiguous_variable(nest)
-    taps = max([iterations(part.variables) for part in _reductions(nest)], default=1)
+    taps = max([iterations(part.variables) for part in nest.reductions], default=1)
     found: Tile = {}
     for variable in reversed(nest.variables):
         size = taps * math.prod(found.values())
