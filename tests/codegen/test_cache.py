@@ -25,11 +25,11 @@ from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
 from thalweg.ir.expr import Load, call
+from thalweg.ir.fingerprint import with_dynamic
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.parametric import with_dynamic
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 NATIVE = named("native")

@@ -14,8 +14,7 @@ from thalweg.codegen.cache import statistics
 from thalweg.codegen.kernels import request
 from thalweg.codegen.machine import host
 from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets
-from thalweg.ir.parametric import with_dynamic
+from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets, with_dynamic
 from thalweg.lower.dynamic_shapes import Varying
 
 

@@ -1,21 +1,24 @@
 """What a kernel or an expression is, as a digest, whatever its variables are called.
 
 The digest of a kernel leaves its integers out, every size, stride, bound and whole number, and
-lists them: kernels of one fingerprint are the same loops over other sizes.
+lists them: kernels of one fingerprint are the same loops over other sizes. With the integers that
+differ replaced by `Dynamic` ones, read when the kernel runs, they are the same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Word
-from thalweg.ir.index import Affine, Term
-from thalweg.ir.kernel import Access, Kernel, Loops
-from thalweg.ir.loop import Variable
+from thalweg.ir.dynamic import Dynamic, dynamic
+from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variable, Word, constant
+from thalweg.ir.index import Affine, Term, term_expression
+from thalweg.ir.kernel import Access, Argument, Kernel, KernelRewriter, Loops, Store
 from thalweg.ir.rewrite import postorder
+from thalweg.platform.caches import memoized
 
 
 class _Facts(NamedTuple):
@@ -44,35 +47,17 @@ def places_of_offsets(kernel: Kernel) -> frozenset[int]:
     return _facts(kernel).starts
 
 
-def note_integers(kernel: Kernel, like: Kernel, numbers: Sequence[int]) -> None:
-    """Say that a kernel was made of another one, with these integers in the place of its own."""
-    _known[kernel] = _facts(like)._replace(integers=tuple(numbers))
-
-
 def _facts(kernel: Kernel) -> _Facts:
     found = _known.get(kernel)
     if found is None:
-        digest = _Digest(with_integers=False)
+        digest = _Digest()
         digest.kernel(kernel)
         numbers, starts = tuple(digest.integers), frozenset(digest.starts)
         found = _known[kernel] = _Facts(digest.result(), numbers, starts)
     return found
 
 
-def structure(parts: Sequence[Any], variables: Sequence[Variable]) -> Hashable:
-    """A key of expressions and offsets over these variables: equal ones compute the same from the
-    same buffers."""
-    digest = _Digest(with_integers=True)
-    digest.variables(variables)
-    for part in parts:
-        if isinstance(part, Affine):
-            digest.say(digest.affine(part))
-        else:
-            digest.value(part)
-    return digest.result(), tuple(digest.buffers)
-
-
-def is_integer(part: Expr) -> bool:
+def _is_integer(part: Expr) -> bool:
     """Whether a part of a kernel is one of its integers."""
     if isinstance(part, Const):
         return part.is_index and -(1 << 63) <= int(part.value) < 1 << 63
@@ -82,11 +67,10 @@ def is_integer(part: Expr) -> bool:
 class _Digest:
     """Variables, buffers and expressions are called by numbers, in the order of appearance."""
 
-    def __init__(self, with_integers: bool) -> None:
+    def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
-        self._with_integers = with_integers
         self._variables: dict[Variable, int] = {}
-        self.buffers: dict[Any, int] = {}
+        self._buffers: dict[Any, int] = {}
         self._nodes: dict[Expr, int] = {}
         self.integers: list[int] = []
         self.starts: list[int] = []
@@ -141,11 +125,10 @@ class _Digest:
             number = self._variables[variable] = len(self._variables)
             self.integers.append(variable.extent)
         # Extents 0 and 1 mean other loops, not other sizes.
-        has_extent = self._with_integers or variable.extent < 2
-        return f"v{number}:{int(variable.extent)}" if has_extent else f"v{number}"
+        return f"v{number}:{int(variable.extent)}" if variable.extent < 2 else f"v{number}"
 
     def _buffer(self, buffer: Any) -> str:
-        return f"b{self.buffers.setdefault(buffer, len(self.buffers))}"
+        return f"b{self._buffers.setdefault(buffer, len(self._buffers))}"
 
     def value(self, root: Expr | None) -> None:
         """Say what an expression is: the nodes in it that are new, then which it is."""
@@ -153,7 +136,7 @@ class _Digest:
             self.say("-")
             return
         for node in postorder([root], self._nodes):
-            if self._with_integers or not is_integer(node):
+            if not _is_integer(node):
                 self._nodes[node] = len(self._nodes)
                 self.say(self._line(node))
         self.say(self._part(root))
@@ -168,7 +151,8 @@ class _Digest:
 
     def _line(self, node: Expr) -> str:
         if isinstance(node, Load):
-            return f"load {self._buffer(node.buffer)}{self._place(node.offset)}"
+            self.starts.append(len(self.integers))
+            return f"load {self._buffer(node.buffer)}{self._offset_text(node.offset)}"
         fields = self._fields(node)
         parts = ",".join([self._part(part) for part in node.parts])
         return f"{type(node).__name__}{node.dtype} {fields} {parts}"
@@ -178,8 +162,6 @@ class _Digest:
         match node:
             case Const():
                 return repr(node.value)
-            case Word():
-                return str(node.number.word)
             case Index():
                 return self._variable(node.variable)
             case Call():
@@ -191,12 +173,6 @@ class _Digest:
                 return f"{node.combine} {along} {node.exclusive} {node.reverse}"
             case _:
                 return ""
-
-    def _place(self, offset: Affine) -> str:
-        if self._with_integers:
-            return self.affine(offset)
-        self.starts.append(len(self.integers))
-        return self._offset_text(offset)
 
     def _offset(self, offset: Affine, begins: bool = False) -> None:
         for part in offset.parts:
@@ -214,16 +190,115 @@ class _Digest:
             terms.append(f"{'u' if factor == 1 else 'f'}{self._term(term)}")
         return f"o{'' if offset.constant else 'z'}{','.join(terms)}"
 
-    def affine(self, place: Affine) -> str:
-        """A sum in a nest, whatever the order of its terms."""
-        for part in place.parts:
-            self.value(part)
-        terms = sorted(f"{factor}*{self._term(term)}" for term, factor in place.terms.items())
-        return "+".join([str(place.constant), *terms])
-
     def _term(self, term: Term) -> str:
         if isinstance(term, Variable):
             return self._variable(term)
-        if isinstance(term, Expr):
-            return self._part(term)
-        return f"({self.affine(term.number)}//{term.divisor}%{term.modulus})"
+        assert isinstance(term, Expr), "in a kernel quotients and remainders are expressions"
+        return self._part(term)
+
+
+# Kernels with other integers
+
+
+def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Kernel:
+    """The kernel with the integers at some places (of `integers`) read from its argument words."""
+    words = {place: first_word + number for number, place in enumerate(sorted(places))}
+    numbers = [
+        dynamic(number, words[place]) if place in words else number
+        for place, number in enumerate(integers(kernel))
+    ]
+    made = _OtherIntegers(numbers).kernel(kernel)
+    _known[made] = _facts(kernel)._replace(integers=tuple(numbers))
+    return made
+
+
+class _OtherIntegers(KernelRewriter):
+    """A kernel with other integers, in the order of its own.
+
+    Equal numbers at two places are two integers: for another size only one of them may change.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__()
+        self._numbers = iter(numbers)
+        self._variables: dict[Variable, Variable] = {}
+        self._arguments: dict[Argument, Argument] = {}
+
+    def buffer(self, buffer: Argument) -> Argument:
+        if buffer not in self._arguments:
+            self._arguments[buffer] = replace(buffer, size=next(self._numbers))
+        return self._arguments[buffer]
+
+    def renamed(self, variable: Variable) -> Variable:
+        if variable not in self._variables:
+            self._variables[variable] = Variable(next(self._numbers), variable.name)
+        return self._variables[variable]
+
+    def store(self, store: Store) -> Store:
+        return replace(super().store(store), distinct=frozenset(self.variables(store.distinct)))
+
+    def access(self, access: Access) -> Access:
+        value = self.of(access.value)
+        bounds = [
+            (next(self._numbers), self.place(place), next(self._numbers))
+            for _, place, _ in access.bounds
+        ]
+        return Access(value, tuple(bounds))
+
+    # Expressions
+
+    def of(self, root: Expr) -> Expr:
+        return self.new(root) if _is_integer(root) else super().of(root)
+
+    def needed(self, node: Expr) -> Iterable[Expr]:
+        return [part for part in node.parts if not _is_integer(part)]
+
+    def new(self, part: Expr) -> Expr:
+        if not _is_integer(part):
+            return super().new(part)
+        number = next(self._numbers)
+        if isinstance(number, Dynamic):
+            return Word(number, part.dtype.name)
+        return constant(number, part.dtype)
+
+    def offset(self, offset: Affine) -> Affine:
+        constant, terms = next(self._numbers), dict[Term, int]()
+        for term in offset.terms:
+            number = next(self._numbers)
+            is_variable = isinstance(term, Variable)
+            made = self.renamed(term) if is_variable else self.new(term_expression(term))
+            terms[made] = number
+        return Affine(constant, terms)
+
+    def load(self, buffer: Argument, offset: Affine) -> Expr:
+        return Load(self.buffer(buffer), offset)
+
+
+# Expressions of nests
+
+
+def structure(parts: Sequence[Expr | Affine], variables: Sequence[Variable]) -> Hashable:
+    """A key of expressions and offsets over these variables: equal ones compute the same from the
+    same buffers."""
+    to = _Canonical()
+    extents = tuple([to.renamed(variable).extent for variable in variables])
+    return extents, *[to.place(p) if isinstance(p, Affine) else to.of(p) for p in parts]
+
+
+class _Canonical(KernelRewriter):
+    """Expressions over variables that depend on nothing but their extents and the order in which
+    they appear: equal expressions are one object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._variables: dict[Variable, Variable] = {}
+
+    def renamed(self, variable: Variable) -> Variable:
+        if variable not in self._variables:
+            self._variables[variable] = _canonical(len(self._variables), variable.extent)
+        return self._variables[variable]
+
+
+@memoized(4_096)
+def _canonical(number: int, extent: int) -> Variable:
+    return Variable(extent, f"v{number}")

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets
+from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets, with_dynamic
 from thalweg.ir.kernel import Kernel
-from thalweg.ir.parametric import with_dynamic
 from thalweg.platform.caches import Bounded
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from tests.codegen import steps
 from tests.codegen.loops.test_random_loops import Maker
 from tests.ir.text.benchmark_kernels import FULL, SMALL, kernels_of_model
 from tests.soak import SOAKING
-from thalweg.ir.fingerprint import fingerprint, integers
+from thalweg.ir.fingerprint import fingerprint, integers, with_dynamic
 from thalweg.ir.kernel import Kernel
-from thalweg.ir.parametric import with_dynamic
 from thalweg.ir.text.parser import parse_kernel
 from thalweg.ir.text.printer import kernel_text
 
