@@ -25,7 +25,6 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
 from thalweg.ir.target import Target
 from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
-from thalweg.lower.control.loop_traces import LoopTraces, lasting
 from thalweg.lower.control.program import (
     LISTS,
     Branch,
@@ -41,7 +40,7 @@ from thalweg.lower.control.program import (
     Part,
     Storage,
 )
-from thalweg.lower.control.scratch import Scratch
+from thalweg.lower.control.scratch import LoopTraces, Scratch, lasting
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.inline_producers import STREAM_WORDS
 from thalweg.lower.regions import regions

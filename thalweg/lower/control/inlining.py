@@ -31,9 +31,8 @@ from thalweg.graph.dtypes import DType, int32, variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
-from thalweg.lower.control.loop_traces import LoopTraces
 from thalweg.lower.control.program import BufferView, ListBuffer, Storage
-from thalweg.lower.control.scratch import Scratch, element_of, written_view
+from thalweg.lower.control.scratch import LoopTraces, Scratch, element_of, written_view
 from thalweg.lower.specialise import NotCompiled, Shape
 from thalweg.ops.arrays.indexing import GatherV2
 from thalweg.ops.core.basic import Const, Identity
