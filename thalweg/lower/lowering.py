@@ -13,8 +13,7 @@ from thalweg.lower.nests.bufferize import Launch, bufferize
 from thalweg.lower.nests.builder import NestBuilder
 from thalweg.lower.nests.split import in_pieces, in_steps
 from thalweg.lower.nests.verify import verified, verify_launches, verify_pieces
-from thalweg.lower.passes.alias_concat import alias_concat
-from thalweg.lower.passes.concat_in_place import concat_in_place
+from thalweg.lower.passes.concat import alias_concat, concat_in_place
 from thalweg.lower.passes.fuse import fuse, fuse_rows
 from thalweg.lower.passes.hoist_consumers import hoist_consumers
 from thalweg.lower.passes.hoist_invariants import hoist_invariants

@@ -21,8 +21,7 @@ from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.passes.alias_concat import Step, first_place, steps_of
-from thalweg.lower.passes.concat_in_place import Layout
+from thalweg.lower.passes.concat import Layout, Step, first_place, steps_of
 from thalweg.runtime import engine
 
 compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")

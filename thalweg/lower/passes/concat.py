@@ -1,24 +1,30 @@
-"""Removes copies that concatenate whole tensors: their buffers become sub-buffers of the result.
+"""Removes copies that concatenate tensors: these are written where the copy would have put them.
 
-A nest that only copies tensors one after the other into a buffer (`stack`, `concat` of rows) is
-removed, and each tensor is written where the copy would have put it.
+A nest that only copies whole tensors one after the other into a buffer (`stack`, `concat` of rows)
+is removed by `alias_concat`: the tensors' buffers become sub-buffers of the result.
+
+One that interleaves them (`concat` of columns, `stack` and a transpose) is removed by
+`concat_in_place` where each tensor has one producer: that writes to the offsets of the result
+instead. Where a target reads rows of the result as fast as rows of a tensor, other readers read
+them there; else there may be none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from thalweg.ir.expr import Expr, Load, Select
-from thalweg.ir.index import Affine, FloorMod, upper_border
+from thalweg.ir.index import Affine, FloorMod, Term, bounds_of, upper_border
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, users_of
 
 Found = TypeVar("Found")
 
@@ -45,11 +51,11 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
     aliases: dict[Buffer, frozenset[Buffer]] = {}
     known: dict[NestTemplate, dict[Buffer, int]] = {}
     for position, nest in enumerate(nests):
-        starts = find_once(nest, known, partial(copied, find=_start))
+        starts = _find_once(nest, known, partial(_copied, find=_start))
         whole = nest.targets[0] if nest.targets else None
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
-        if all(is_made_once(writers[buffer]) for buffer in (whole, *starts)):
+        if all(_is_made_once(writers[buffer]) for buffer in (whole, *starts)):
             if not aliases.keys().isdisjoint(starts):
                 _move(starts, whole, pieces)
             pieces.update((buffer, (whole, start)) for buffer, start in starts.items())
@@ -67,7 +73,7 @@ def _move(starts: Mapping[Buffer, int], whole: Buffer, pieces: Pieces) -> None:
             pieces[buffer] = whole, starts[around] + start
 
 
-def is_made_once(writes: Sequence[Store]) -> bool:
+def _is_made_once(writes: Sequence[Store]) -> bool:
     """Whether a buffer is a temporary that one unconditional write fills."""
     is_single = len(writes) == 1 and writes[0].is_plain
     return is_single and writes[0].buffer.kind is BufferKind.TEMPORARY
@@ -79,7 +85,7 @@ def _with_aliases(nest: LoopNest, aliases: Mapping[Buffer, frozenset[Buffer]]) -
     return replace(nest, aliases=nest.aliases.union(*found)) if found else nest
 
 
-def find_once(
+def _find_once(
     nest: LoopNest,
     known: dict[NestTemplate, dict[Buffer, Found]],
     find: Callable[[LoopNest], dict[Buffer, Found]],
@@ -95,7 +101,7 @@ def find_once(
     return {nest.views[numbers(buffer)][0]: what for buffer, what in found.items()}
 
 
-def copied(
+def _copied(
     nest: LoopNest, find: Callable[[Store, Load, Limits], Found | None]
 ) -> dict[Buffer, Found]:
     """What `find` returns for each part that a nest copies into a whole; nothing if the nest does
@@ -117,6 +123,160 @@ def copied(
             return {}
         found[leaf.buffer] = what
     return found
+
+
+# Interleaved tensors
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a tensor lie in a whole: its loops and their strides there, the
+    outermost first, and the first element."""
+
+    steps: tuple[Step, ...]
+    start: int
+
+    @property
+    def run(self) -> int:
+        """The number of contiguous elements."""
+        last = self.steps[-1] if self.steps else Step(1, 1, 1)
+        return last.count if last.outer == 1 else 1
+
+    def place(self, offset: Affine) -> Affine | None:
+        """An offset in the tensor as one in the whole; None where that is no affine sum."""
+        first, rest, highest = self.start, offset.constant, list[float]()
+        for step in self.steps:
+            value, rest = divmod(rest, step.inner)
+            first += value * step.outer
+            highest.append(value)
+        terms: dict[Term, int] = {}
+        for atom, factor in offset.terms.items():
+            low, high = bounds_of(atom)
+            number = next((n for n, s in enumerate(self.steps) if factor % s.inner == 0), None)
+            if number is None or factor < 0 or low < 0:
+                return None
+            times = factor // self.steps[number].inner
+            terms[atom] = times * self.steps[number].outer
+            highest[number] += times * high
+        fits = all(value < step.count for value, step in zip(highest, self.steps, strict=True))
+        return Affine(first, terms) if fits and offset.constant >= 0 else None
+
+
+def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
+    """The nests without such copies."""
+    fixed = {*pieces, *(whole for whole, _ in pieces.values())}
+    writers, readers = users_of(nests)
+    result: list[LoopNest | None] = list(nests)
+    known: dict[NestTemplate, dict[Buffer, Layout]] = {}
+    templates: dict[Any, tuple[NestTemplate, Buffer] | None] = {}
+    for position, copy in enumerate(nests):
+        parts = _find_once(copy, known, _layouts)
+        if not parts or not fixed.isdisjoint(parts):
+            continue
+        (whole,) = copy.targets
+        inner = all(buffer.kind is BufferKind.TEMPORARY for buffer in (whole, *parts))
+        once = all(len(writers[part]) == 1 for part in parts) and writers[whole] == [position]
+        others = {place for part in parts for place in readers[part]} - {position}
+        if not inner or not once or (others and not target.reads_strided):
+            continue
+        places = dict.fromkeys(writers[part][0] for part in parts)
+        changed = {
+            place: _writing_there(result[place], parts, whole, templates, target)
+            for place in places
+        }
+        for place in others:
+            is_copy = bool(_find_once(nests[place], known, _layouts))
+            reader = None if is_copy else changed.get(place, result[place])
+            changed[place] = _reading_there(reader, parts, whole)
+        if None not in changed.values():
+            result[position] = None
+            for place, nest in changed.items():
+                result[place] = nest
+    return [nest for nest in result if nest is not None]
+
+
+def _layouts(copy: LoopNest) -> dict[Buffer, Layout]:
+    """The layout of each part that a nest copies, if that is all it does."""
+    return _copied(copy, _layout) if _is_made_once(copy.template.writes) else {}
+
+
+def _layout(write: Store, leaf: Load, limits: Limits) -> Layout | None:
+    steps = steps_of(write, leaf, limits)
+    if steps is None:
+        return None
+    joined: list[Step] = []
+    for step in steps:
+        if joined and joined[-1].outer == step.count * step.outer:  # contiguous rows
+            step = step._replace(count=joined.pop().count * step.count)
+        joined.append(step)
+    return Layout(tuple(joined), first_place(write.offset, limits))
+
+
+def _writing_there(
+    producer: LoopNest | None,
+    parts: Mapping[Buffer, Layout],
+    whole: Buffer,
+    templates: dict[Any, tuple[NestTemplate, Buffer] | None],
+    target: Target,
+) -> LoopNest | None:
+    """A producer that writes to the whole; instances of one template stay instances of one."""
+    if producer is None:
+        return None
+    layouts = tuple(parts.get(buffer) for buffer in producer.targets)
+    shifts = [producer.views[number][1] for number in producer.template.written]
+    if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
+        return None
+    key = producer.template, layouts
+    if key not in templates:
+        template = _template_writing(producer.template, layouts, whole, target)
+        templates[key] = None if template is None else (template, whole)
+    found = templates[key]
+    return None if found is None else producer.with_template(found[0], {found[1]: (whole, 0)})
+
+
+def _template_writing(
+    template: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer, target: Target
+) -> NestTemplate | None:
+    writes: list[Store] = []
+    for write, layout in zip(template.writes, layouts, strict=True):
+        if layout is None:
+            writes.append(write)
+            continue
+        place = layout.place(write.offset)
+        # The tiles of a contraction are stored by whole vectors.
+        is_short = layout.run * whole.dtype.itemsize < target.stored_bytes
+        if place is None or not _is_made_once([write]) or (template.product and is_short):
+            return None
+        writes.append(replace(write, buffer=whole, offset=place))
+    return replace(template, writes=tuple(writes))
+
+
+def _reading_there(
+    reader: LoopNest | None, parts: Mapping[Buffer, Layout], whole: Buffer
+) -> LoopNest | None:
+    """A nest that reads the parts from the whole; None where it is a contraction, or computes where
+    it reads."""
+    if reader is None or reader.product is not None or reader.checks:
+        return None
+    places = {
+        (buffer, offset): layout.place(offset)
+        for buffer, layout in parts.items()
+        for offset in reader.loads.get(buffer, ())
+    }
+    if None in places.values():
+        return None
+
+    def moved(part: Expr) -> Expr | None:
+        if not isinstance(part, Load) or part.buffer not in parts:
+            return None
+        place = places[part.buffer, part.offset]
+        assert place is not None
+        return Load(whole, place)
+
+    writes = tuple(map(Renaming({}, moved).store, reader.writes))
+    return LoopNest.of(
+        reader.variables, writes, reader.nodes, serial=reader.serial, aliases=reader.aliases
+    )
 
 
 # Selections by an index
