@@ -80,13 +80,28 @@ class Check:
         return [self.condition]
 
 
+Bound = tuple[int, Affine, int]
+
+
 class _Expressions:
     """What kernels of all kinds are made of."""
+
+    stores: tuple[Store, ...]
 
     @property
     def roots(self) -> list[Expr]:
         """All expressions that are computed for a store, a check or a factor."""
         raise NotImplementedError
+
+    @property
+    def loops(self) -> tuple[Variable, ...]:
+        """All variables that it goes over, reductions inside of expressions aside."""
+        raise NotImplementedError
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """Those of both factors of a contraction."""
+        return ()
 
     @cached_property
     def parts(self) -> list[Expr]:
@@ -96,6 +111,23 @@ class _Expressions:
     def every(self, kind: type[Kind]) -> list[Kind]:
         """All expressions of a kind."""
         return [part for part in self.parts if isinstance(part, kind)]
+
+    @property
+    def offsets(self) -> list[Affine]:
+        """Every place that the kernel reads, compares or writes."""
+        loaded = [load.offset for load in self.every(Load)]
+        return loaded + [bound[1] for bound in self.bounds] + [s.offset for s in self.stores]
+
+    @property
+    def words(self) -> list[int]:
+        """The argument words that the kernel computes with."""
+        inner = [v for reduction in self.every(Reduce) for v in reduction.variables]
+        numbers = [variable.extent for variable in (*self.loops, *inner)]
+        numbers += [limit for low, _, high in self.bounds for limit in (low, high)]
+        numbers += [number for offset in self.offsets for number in offset.integers]
+        numbers += [word.number for word in self.every(Word)]
+        factors = [factor for number in numbers for factor in factors_of(number)]
+        return sorted({factor.word for factor in factors if isinstance(factor, Dynamic)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,18 +149,8 @@ class Loops(_Expressions):
         return [root for work in (*self.checks, *self.stores) for root in work.roots]
 
     @property
-    def offsets(self) -> list[Affine]:
-        """The places of all loads and stores."""
-        return [load.offset for load in self.every(Load)] + [s.offset for s in self.stores]
-
-    @property
-    def words(self) -> list[int]:
-        """The argument words that the kernel computes with."""
-        bound = [v for reduction in self.every(Reduce) for v in reduction.variables]
-        return _words(self, (*self.variables, *bound), ())
-
-
-Bound = tuple[int, Affine, int]
+    def loops(self) -> tuple[Variable, ...]:
+        return self.variables
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +195,11 @@ class Contraction(_Expressions):
     stores: tuple[Store, ...]
 
     @property
+    def loops(self) -> tuple[Variable, ...]:
+        return self.batch + self.rows + self.columns + self.reduced
+
+    @property
     def bounds(self) -> tuple[Bound, ...]:
-        """Those of both factors."""
         return self.a.bounds + self.b.bounds
 
     @property
@@ -183,28 +208,8 @@ class Contraction(_Expressions):
         stored = [root for store in self.stores for root in store.roots]
         return [self.a.value, self.b.value, *limited, *stored]
 
-    @property
-    def offsets(self) -> list[Affine]:
-        """Every place that the kernel reads, writes or compares."""
-        loaded = [load.offset for load in self.every(Load)]
-        return loaded + [bound[1] for bound in self.bounds] + [s.offset for s in self.stores]
-
-    @property
-    def words(self) -> list[int]:
-        """The argument words that the kernel computes with."""
-        limits = [limit for low, _, high in self.bounds for limit in (low, high)]
-        return _words(self, (*self.batch, *self.rows, *self.columns, *self.reduced), limits)
-
 
 Kernel = Loops | Contraction
-
-
-def _words(kernel: Kernel, variables: Iterable[Variable], limits: Iterable[int]) -> list[int]:
-    numbers = [*(variable.extent for variable in variables), *limits]
-    numbers += [number for offset in kernel.offsets for number in offset.integers]
-    numbers += [word.number for word in kernel.every(Word)]
-    factors = [factor for number in numbers for factor in factors_of(number)]
-    return sorted({factor.word for factor in factors if isinstance(factor, Dynamic)})
 
 
 class KernelRewriter(Rewriter):

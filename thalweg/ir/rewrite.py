@@ -34,6 +34,11 @@ def walk(
     return list(found)
 
 
+def loads_in(roots: Iterable[Expr | None]) -> list[Load]:
+    """All loads under some roots."""
+    return [part for part in walk(roots) if isinstance(part, Load)]
+
+
 def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> list[Expr]:
     """All expressions under some roots, each once, parts before what they are part of.
 

@@ -87,24 +87,22 @@ def _loops_faults(kernel: Loops) -> Iterator[str]:
 
 
 def _contraction_faults(kernel: Contraction) -> Iterator[str]:
-    groups = kernel.batch, kernel.rows, kernel.columns, kernel.reduced
-    all_variables = [variable for group in groups for variable in group]
-    if len(set(all_variables)) != len(all_variables):
+    bound = frozenset(kernel.loops)
+    if len(bound) != len(kernel.loops):
         yield "a variable plays two roles"
     if kernel.dtype not in _SUMS:
         yield f"sums are of {kernel.dtype}"
-    outer = set(all_variables) - set(kernel.reduced)
+    outer = bound - set(kernel.reduced)
     used = [free_variables(side.value) for side in (kernel.a, kernel.b)]
     if used[0] & set(kernel.columns) or used[1] & set(kernel.rows):
         yield "a factor depends on a variable of the other one's"
     for side in (kernel.a, kernel.b):
-        bound = frozenset(all_variables)
         yield from value_faults(side.value, bound, None, is_guarded=bool(side.bounds))
         for _, place, _ in side.bounds:
             if not place.variables <= bound:
                 yield "a bound is on a variable that is not bound"
     for store in kernel.stores:
-        if set(store.variables) != outer:
+        if frozenset(store.variables) != outer:
             yield "a store is not over all rows, columns and batches"
         yield from store_faults(store, np.dtype(kernel.dtype))
 

@@ -14,7 +14,7 @@ from thalweg.ir.expr import Reduce
 from thalweg.ir.index import affine
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import IndexTuple
-from thalweg.lower.passes.split_strided import phases
+from thalweg.lower.nests.match_contraction import phases
 
 SIZES = [(7, 6), (8, 8), (5, 9), (1, 4)]
 STRIDES = [(1, 1), (2, 2), (2, 1), (3, 2), (4, 3)]

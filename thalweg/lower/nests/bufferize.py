@@ -12,7 +12,7 @@ from thalweg.ir.expr import Expr, Load
 from thalweg.ir.index import Affine, number
 from thalweg.ir.kernel import Argument, Check, Kernel, KernelRewriter, Loops, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import free_variables, walk
+from thalweg.ir.rewrite import free_variables, loads_in
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 from thalweg.lower.nests.loop_nest import LoopNest, Span, spans_of
@@ -56,7 +56,8 @@ def bufferize(
     for position, nest in enumerate(nests):
         for check in nest.checks:
             checked.append(check.node)
-            read = (memory.get(buffer, buffer) for buffer, _ in _loads([check.condition]))
+            loads = loads_in([check.condition])
+            read = (memory.get(load.buffer, load.buffer) for load in loads)
             place = max((made_at.get(buffer, -1) for buffer in read), default=-1) + 1
             if place > first_update:
                 raise NotCompiled(check.node, "it may fail when a variable has changed already")
@@ -154,11 +155,6 @@ def _kernel(nest: LoopNest, arguments: _Arguments) -> Kernel:
     return replace(arguments.contraction(nest.product), arguments=arguments.all, stores=stores)
 
 
-def _loads(conditions: Sequence[Expr]) -> list[tuple[Buffer, Affine]]:
-    """The buffers and offsets that conditions load from."""
-    return [(part.buffer, part.offset) for part in walk(conditions) if isinstance(part, Load)]
-
-
 def _checks(checks: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> list[Launch]:
     """Launches of kernels that test conditions: one for all scalar conditions, one for each
     loop."""
@@ -177,8 +173,9 @@ def _variables(condition: Expr) -> tuple[Variable, ...]:
 def _check(
     checks: Sequence[_Numbered], variables: tuple[Variable, ...], memory: Mapping[Buffer, Buffer]
 ) -> Launch:
-    used = _loads([check.condition for check, _ in checks])
-    arguments = _Arguments(spans_of(used), frozenset(), memory)
+    loads = loads_in([check.condition for check, _ in checks])
+    spans = spans_of([(load.buffer, load.offset) for load in loads])
+    arguments = _Arguments(spans, frozenset(), memory)
     tests = [Check(variables, arguments.of(check.condition), fault) for check, fault in checks]
     kernel = Loops(arguments.all, variables, (), tuple(tests))
     nodes = tuple(check.node for check, _ in checks)

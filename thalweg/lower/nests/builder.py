@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from thalweg.ir.index import Affine, expressed, flat
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
-from thalweg.ir.rewrite import Replace, free_variables, walk
+from thalweg.ir.rewrite import Replace, free_variables, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -35,12 +35,16 @@ from thalweg.lower.nests.inline_producers import (
     results_of,
 )
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming
-from thalweg.lower.nests.match_contraction import product_of, splits_of
-from thalweg.lower.nests.output_summary import own_place
+from thalweg.lower.nests.match_contraction import (
+    is_nothing,
+    phases,
+    product_of,
+    splits_of,
+    strides_of,
+)
 from thalweg.lower.nests.reductions import HoistReductions, as_scan, outermost
-from thalweg.lower.nests.stored import StoredTensors
+from thalweg.lower.nests.stored import StoredTensors, own_place
 from thalweg.lower.passes.outline import Subgraphs, Templates
-from thalweg.lower.passes.split_strided import is_nothing, phases, strides_of
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 Key = TypeVar("Key")
@@ -121,6 +125,11 @@ class NestBuilder:
         dtype = np.dtype(tensor.dtype.base_dtype.as_numpy_dtype)
         return Buffer(kind, dtype, math.prod(self._spec.shapes[tensor]), tensor)
 
+    def _result(self, tensor: Tensor) -> Buffer:
+        """The buffer of a tensor that is computed here."""
+        is_output = tensor in self._outputs
+        return self._buffer(BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor)
+
     def _constant(self, tensor: Tensor) -> None:
         """Make a buffer for a known value."""
         value = self._spec.values[tensor]
@@ -176,9 +185,7 @@ class NestBuilder:
             place = IndexTuple.of(at[:rank], shape[:rank], output)
             place.variables = at.variables[:rank]
             form = self._resolver.fused_form(node, place)
-            is_output = tensor in self._outputs
-            kind = BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY
-            self.buffers[tensor] = self._buffer(kind, tensor)
+            self.buffers[tensor] = self._result(tensor)
             writes.append(Store(self.buffers[tensor], _loops(place), own_place(place), form))
         template = NestTemplate(_loops(at), tuple(writes), is_sealed=True)
         self.nests.append(LoopNest(template, (node,), self._take_checks()))
@@ -193,8 +200,7 @@ class NestBuilder:
         self.buffers[tensor] = buffer
 
     def _build_tensor(self, tensor: Tensor) -> None:
-        is_output = tensor in self._outputs
-        subgraph = None if is_output else self._subgraphs.of(tensor)
+        subgraph = None if tensor in self._outputs else self._subgraphs.of(tensor)
         if subgraph is None:
             self._build_best(tensor)
             return
@@ -264,11 +270,10 @@ class NestBuilder:
         shape = self._spec.shapes[tensor]
         at = IndexTuple.over(shape, tensor.value_index)
         form = self._resolver.form(tensor.op, at)
-        is_output = tensor in self._outputs
-        if not is_output and self._is_alias(form, at):
+        if tensor not in self._outputs and self._is_alias(form, at):
             self.buffers[tensor] = form.buffer
             return
-        buffer = self._buffer(BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor)
+        buffer = self._result(tensor)
         strides = strides_of(form, at, self._target)
         if strides:
             self._build_phases(tensor.op, buffer, at, strides)
@@ -345,7 +350,7 @@ class NestBuilder:
     def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
         """The buffer of an intermediate; one that is equal and reads what lasts is used again."""
         key = "intermediate", at.shape, structure([value], at.variables)
-        read = {part.buffer for part in walk([value]) if isinstance(part, Load)}
+        read = {load.buffer for load in loads_in([value])}
         lasts = read.isdisjoint(self._updated)
         if lasts and key in self._reductions:
             return self._reductions[key]
@@ -378,7 +383,7 @@ class NestBuilder:
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
         offset = flat(form.index, at.shape)
         value = form.value
-        read = {part.offset for part in walk([value]) if _reads(part, buffer)}
+        read = {load.offset for load in loads_in([value]) if load.buffer is buffer}
         if read and (read != {offset} or distinct != frozenset(variables)):
             value = self._computed_before(node, value, variables, buffer)
         write = Store(buffer, variables, offset, value, form.combine, condition, distinct)
@@ -407,10 +412,6 @@ class NestBuilder:
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
         taken = [replace(write, value=hoist.of(node, write.value)) for write in writes]
         self.nests.append(_contracted(variables, taken, node, checks, self._target))
-
-
-def _reads(part: Expr, buffer: Buffer) -> TypeGuard[Load]:
-    return isinstance(part, Load) and part.buffer is buffer
 
 
 def _choices(

@@ -2,27 +2,32 @@
 
 `Σ a[…] · b[…]` at offsets that are sums of variables is a contraction, whatever op it came from.
 Each factor may be guarded by bounds outside which it is zero, as padding is.
+
+The gradient of a strided convolution reads at `i // 2` and `i % 2` of an output index i. Over the
+even and over the odd indices apart, both are sums of variables again, and each phase is a plain
+contraction.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero
-from thalweg.ir.index import Affine, FloorMod, affine
+from thalweg.ir.index import Affine, FloorMod, affine, expressed, number
+from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Access, Bound, Contraction
-from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import walk
+from thalweg.ir.loop import IndexTuple, Variable, iterations
+from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
 from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_float
 
 
 def summed_product(part: Expr) -> Call | None:
     """The product under an expression that is a sum of products, perhaps cast."""
-    while isinstance(part, Cast):
-        part = part.value
-    match part:
+    match bare(part):
         case Reduce(combine="sum", body=Call(function="mul") as product):
             return product
         case _:
@@ -85,8 +90,8 @@ def splits_of(part: Reduce, variables: tuple[Variable, ...]) -> dict[Variable, i
 
 def floor_mods(value: Expr) -> list[FloorMod]:
     """The quotients and remainders in the offsets that an expression loads at."""
-    loads = [part for part in walk([value]) if isinstance(part, Load)]
-    return [atom for load in loads for atom in load.offset.terms if isinstance(atom, FloorMod)]
+    terms = [term for load in loads_in([value]) for term in load.offset.terms]
+    return [term for term in terms if isinstance(term, FloorMod)]
 
 
 def _note_split(
@@ -177,3 +182,62 @@ def _variables(factor: Access) -> set[Variable] | None:
                 return None
             found.add(atom)
     return found
+
+
+# Phases: contractions with strided outputs, split
+
+
+def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]:
+    """The strides of a contraction's output variables: those it divides by, if it divides nothing
+    else."""
+    body = summed_product(form) if isinstance(form, Expr) else None
+    if body is None:
+        return {}
+    strides: dict[Variable, int] = {}
+    for term in floor_mods(body):
+        outer = [v for v in term.number.terms if v in at.variables]
+        if len(term.number.terms) != 1 or len(outer) != 1:
+            return {}
+        by = term.divisor * max(term.modulus, 1)
+        variable = at.variables[at.variables.index(outer[0])]  # pyright: ignore[reportArgumentType]
+        strides[variable] = math.lcm(strides.get(variable, 1), by)
+    return strides if math.prod(strides.values()) <= target.max_strided_phases else {}
+
+
+def phases(
+    at: IndexTuple, strides: dict[Variable, int]
+) -> Iterator[tuple[IndexTuple, tuple[Variable, ...]]]:
+    """The index of an element of each phase, and the loops over its elements."""
+    for residues in itertools.product(*(range(s) for s in strides.values())):
+        chosen = dict(zip(strides, residues, strict=True))
+        indices: list[Affine] = []
+        loops: list[Variable] = []
+        for variable in at.variables:
+            index, loop = _phase(variable, strides.get(variable, 1), chosen.get(variable, 0))
+            indices.append(index)
+            loops.append(loop)
+        if all(loop.extent for loop in loops):
+            places = [expressed(index) for index in indices]
+            yield (
+                IndexTuple.of(places, at.shape, at.output),
+                tuple(loop for loop in loops if loop.extent != 1),
+            )
+
+
+def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Variable]:
+    count = max(-(-(variable.extent - residue) // stride), 0)
+    loop = Variable.fresh(count)
+    return index_of(loop).scaled(stride) + number(residue), loop
+
+
+def is_nothing(form: Expr) -> bool:
+    """Whether a phase of a contraction is zero: one of its factors is always padding."""
+    body = summed_product(form)
+    return is_zero(form) if body is None else any(is_zero(bare(part)) for part in body.arguments)
+
+
+def bare(value: Expr) -> Expr:
+    """A value without conversions."""
+    while isinstance(value, Cast):
+        value = value.value
+    return value

@@ -24,7 +24,7 @@ from thalweg.ir.index import Affine, row_major, total
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import Replace, free_variables, postorder, walk
+from thalweg.ir.rewrite import Replace, free_variables, loads_in, postorder, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import Renaming, stored
@@ -148,13 +148,13 @@ class HoistReductions:
 
 def _may_change(part: Reduce) -> bool:
     """Whether a reduction reads variables, which an update may have written since."""
-    return any(load.buffer.is_variable for load in walk([part.body]) if isinstance(load, Load))
+    return any(load.buffer.is_variable for load in loads_in([part.body]))
 
 
 def goes_along_rows(part: Reduce) -> bool:
     """Whether a reduction loads contiguous elements."""
-    loads = [load for load in walk([part.body]) if isinstance(load, Load)]
-    return any(load.offset.terms.get(v) == 1 for load in loads for v in part.variables)
+    places = [load.offset for load in loads_in([part.body])]
+    return any(place.factor(v) == 1 for place in places for v in part.variables)
 
 
 def _with(replaced: dict[Expr, Expr], value: Expr) -> Expr:

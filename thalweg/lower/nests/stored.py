@@ -1,8 +1,10 @@
 """Which tensors of a region are stored in buffers; the others are inlined by their readers.
 
-Every output is summarised, in the order of nodes. Reductions, scatters, factors of contractions and
-outputs of the region are stored; the rest follows the rule of `thalweg.lower.cost`. A tensor that
-reads a variable is stored where a write to that variable comes between it and a reader.
+Every output is summarised from its loop form, in the order of nodes: its cost, and what it reads by
+the positions of the node's inputs, so that all nodes of one class share a summary. Reductions,
+scatters, factors of contractions and outputs of the region are stored; the rest follows the rule of
+`thalweg.lower.cost`. A tensor that reads a variable is stored where a write to that variable comes
+between it and a reader.
 """
 
 from __future__ import annotations
@@ -10,19 +12,40 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.loop import IndexTuple
+from thalweg.ir.expr import OperandLoad, Reduce
+from thalweg.ir.index import Affine, affine, flat
+from thalweg.ir.loop import IndexTuple, Intermediate, Operand
+from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
-from thalweg.lower.cost import Costs, Form, worth_inlining
+from thalweg.lower.cost import Costs, Form, analysed, worth_inlining
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.nests.inline_producers import Operands, results_of
-from thalweg.lower.nests.output_summary import OutputSummary, summarize
+from thalweg.lower.nests.match_contraction import bare, summed_product
 from thalweg.lower.specialise import Specialised
 
 #: Reshapes and transposes in a row that are inlined: indices may double in size with each.
 _MAX_MOVES = 6
 _MIN_PACKED_READS = 64  # of each element, for a contraction to pack or to copy a factor
+
+
+@dataclass(frozen=True)
+class OutputSummary:
+    """An output of all nodes of a class."""
+
+    form: Form
+    loads: tuple[tuple[int, float], ...]  # input (-1: a random stream) and reads per element
+    contracts: bool  # a sum of products
+    multiplies: bool  # a matrix product: a contraction over one axis
+    view: tuple[int, int] | None  # the input that it is a view of, and the element it begins at
+
+    def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
+        """The tensors that an element of a node reads, and how often; None is a random stream."""
+        inputs = node.inputs
+        return [(None if place < 0 else inputs[place], count) for place, count in self.loads]
 
 
 class StoredTensors:
@@ -90,7 +113,7 @@ class StoredTensors:
         found = None if number is None else self._by_class.get((number, output))
         if found is None:
             at = IndexTuple.over(shape, output)
-            found = summarize(self._operands.form(node, at), at, self._operands.flat(node))
+            found = _summarized(self._operands.form(node, at), at, self._operands.flat(node))
             if number is not None:
                 self._by_class[number, output] = found
         return found
@@ -167,3 +190,43 @@ class StoredTensors:
         """Whether a variable that a tensor reads is written before the tensor's last reader."""
         last = max(self._readers[tensor], default=position)
         return any(position < write < last for root in variables for write in self._writes[root])
+
+
+# Summaries
+
+
+def _summarized(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSummary:
+    """The summary of a loop form."""
+    form = analysed(raw)
+    places = {operand: place for place, operand in reversed([*enumerate(operands)])}
+    loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
+    view = _start(raw, at) if form.moves_only else None
+    found = None if view is None or loads[0][0] < 0 else (loads[0][0], view)
+    summed = _contracted_axes(raw)
+    return OutputSummary(form, tuple(loads), summed > 0, summed == 1, found)
+
+
+def own_place(at: IndexTuple) -> Affine:
+    """The row-major offset of an element of the output."""
+    return flat([affine(index) for index in at], at.shape)
+
+
+def _start(raw: Any, at: IndexTuple) -> int | None:
+    """The element of an operand from which on the output is a contiguous view of it."""
+    if not isinstance(raw, OperandLoad) or not all(index.is_index for index in (*at, *raw.indices)):
+        return None
+    own, place = own_place(at), flat([affine(index) for index in raw.indices], raw.operand.shape)
+    return place.constant - own.constant if place.terms == own.terms else None
+
+
+def _contracted_axes(raw: Any) -> int:
+    """The number of axes that a sum of products contracts; 0 for other forms."""
+    raw = bare(raw)
+    if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
+        return _contracted_axes(raw.operand.element)
+    if not isinstance(raw, Reduce):
+        return 0
+    product = summed_product(raw)
+    if product is None or any(isinstance(part, Reduce) for part in walk([product])):
+        return 0  # a factor that is a reduction itself is no operand: nothing is contracted
+    return len(raw.variables)

@@ -28,7 +28,7 @@ from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import free_variables, walk
+from thalweg.ir.rewrite import free_variables, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.loop_nest import (
@@ -288,8 +288,8 @@ def _meet(
 
 def _checks_made(first: LoopNest, second: LoopNest) -> bool:
     """Whether the second has checks of what the first writes: those run between the two."""
-    conditions = walk([check.condition for check in second.checks])
-    return any(isinstance(part, Load) and part.buffer in first.written for part in conditions)
+    read = loads_in(check.condition for check in second.checks)
+    return any(load.buffer in first.written for load in read)
 
 
 def _merge(

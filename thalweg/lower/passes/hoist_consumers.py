@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from thalweg.ir.expr import Load
 from thalweg.ir.loop import iterations
-from thalweg.ir.rewrite import walk
+from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest
@@ -76,9 +75,8 @@ def _deciding(nests: Sequence[LoopNest], target: Target) -> set[int]:
     found: set[int] = set()
     made: dict[Buffer, int] = {}
     for position, nest in enumerate(nests):
-        read = walk([check.condition for check in nest.checks])
-        buffers = [part.buffer for part in read if isinstance(part, Load)]
-        found.update(made[buffer] for buffer in buffers if buffer in made)
+        read = loads_in(check.condition for check in nest.checks)
+        found.update(made[load.buffer] for load in read if load.buffer in made)
         made |= dict.fromkeys(nest.written, position)
     return found
 

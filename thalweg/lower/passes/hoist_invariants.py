@@ -17,7 +17,7 @@ from thalweg.ir.fingerprint import structure
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import row_major
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import Replace, free_variables, walk
+from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import (
     LoopNest,
@@ -67,7 +67,7 @@ def _invariants(nest: LoopNest, along: Variable) -> list[Expr]:
             return ()
         return part.parts
 
-    walk([write.value for write in nest.writes], inside)
+    walk(nest.values, inside)
     return found
 
 
@@ -96,7 +96,7 @@ def _stored(part: Expr, nest: LoopNest, known: dict[Any, Buffer], made: list[Loo
     that depends on a variable is not for later nests, before which that may be updated."""
     free = free_variables(part)
     level = tuple([v for v in nest.variables if v in free])
-    changes = any(isinstance(load, Load) and load.buffer.is_variable for load in walk([part]))
+    changes = any(load.buffer.is_variable for load in loads_in([part]))
     key = structure([part], level), id(nest) if changes else None
     if key not in known:
         loops = tuple([Variable.fresh(v.extent) for v in level])

@@ -18,7 +18,7 @@ from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, consta
 from thalweg.ir.index import Affine, floor_mod
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import Replace, free_variables, walk
+from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
@@ -254,8 +254,8 @@ class _RowInlining(_Rematerialization):
         return not made.isdisjoint(self._nests[place].reads)
 
     def _reduces_rows(self, nest: LoopNest, buffer: Buffer) -> bool:
-        roots = [write.value for write in nest.writes]
-        lengths = [iterations(p.variables) for p in outermost(roots) if _reads([p], buffer)]
+        over = [p.variables for p in outermost(nest.values) if _reads([p], buffer)]
+        lengths = [iterations(variables) for variables in over]
         longest = max(lengths, default=0)
         return nest.product is None and longest > 0 and self._target.keeps_row(longest)
 
@@ -291,7 +291,7 @@ def _loads(value: Expr) -> set[Buffer] | None:
             return None
         if isinstance(part, Load):
             found.add(part.buffer)
-            if not all(isinstance(atom, Variable) for atom in part.offset.terms):
+            if not part.offset.is_plain:
                 return None
     return found
 
@@ -331,18 +331,17 @@ def _in_memory(nest: LoopNest, buffer: Buffer) -> bool:
 
 def _load_count(nest: LoopNest, buffer: Buffer) -> int:
     """How often a nest loads from a buffer, at most, in its loops or in a reduction."""
-    roots = [write.value for write in nest.writes]
-    reductions = [part for part in outermost(roots) if _reads([part], buffer)]
+    reductions = [part for part in outermost(nest.values) if _reads([part], buffer)]
     counts = [iterations(free_variables(part).union(part.variables)) for part in reductions]
     nothing = constant(0)
     outside = Replace(lambda part: nothing if isinstance(part, Reduce) else None)
-    if _reads([outside.of(root) for root in roots], buffer):
+    if _reads([outside.of(value) for value in nest.values], buffer):
         counts.append(iterations(nest.variables))
     return max(counts, default=0)
 
 
 def _reads(values: Sequence[Expr | None], buffer: Buffer) -> bool:
-    return any(isinstance(part, Load) and part.buffer is buffer for part in walk(values))
+    return any(load.buffer is buffer for load in loads_in(values))
 
 
 def _storing(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
@@ -367,12 +366,9 @@ def _storing(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
 
 def _places(nest: LoopNest, value: _Value) -> list[Affine]:
     """The offsets at which a nest loads the buffers that a value is computed from elementwise."""
-    found: list[Affine] = []
-    for part in walk([value.expression]):
-        is_aligned = isinstance(part, Load) and part.offset == value.offset
-        if isinstance(part, Load) and is_aligned and not _in_memory(nest, part.buffer):
-            found.extend(nest.loads.get(part.buffer, ()))
-    return found
+    aligned = [load for load in loads_in([value.expression]) if load.offset == value.offset]
+    buffers = [load.buffer for load in aligned if not _in_memory(nest, load.buffer)]
+    return [place for buffer in buffers for place in nest.loads.get(buffer, ())]
 
 
 def _reading(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest:
