@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.contraction.contractions import matmul
-from thalweg.codegen import cache, parallel, progress
+from thalweg.codegen import cache, progress
 from thalweg.codegen.cache import Kernels, Loaded, as_request
 from thalweg.codegen.kernels import emit, request
 from thalweg.codegen.llvm.compile import object_code
@@ -74,7 +74,7 @@ sys.modules["thalweg"] = package = types.ModuleType("thalweg")
 package.__path__ = [{str(ROOT / "thalweg")!r}]
 import ctypes, os, signal
 from pathlib import Path
-from thalweg.codegen import cache, parallel
+from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels, as_request
 from thalweg.platform.disk_cache import Disk
 from thalweg.codegen.llvm.emitted import Emitted
@@ -346,7 +346,7 @@ def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def helped(monkeypatch: pytest.MonkeyPatch):
     """Two helpers however few processors there are."""
-    monkeypatch.setattr(parallel, "_helpers", lambda requests: 2)
+    monkeypatch.setattr(cache, "_helpers", lambda requests: 2)
 
 
 @pytest.mark.usefixtures("helped")
@@ -357,11 +357,11 @@ def test_threads_make_what_one_thread_makes():
         with_dynamic(kernel, {2}, len(kernel.arguments) + 2),
         *(matmul(n, 48, 40) for n in (16, 33)),
     ] * 3
-    found = dict(parallel.compile_all([request(one, NATIVE) for one in wanted], NATIVE))
+    found = dict(cache.compile_all([request(one, NATIVE) for one in wanted], NATIVE))
     for number, one in enumerate(wanted):
         made = emit(one, NATIVE)
         code = object_code(made.text, NATIVE, made.passes)
-        assert found[number] == parallel.Compiled(code, made.functions, made.scratch)
+        assert found[number] == cache.Compiled(code, made.functions, made.scratch)
 
 
 @pytest.mark.usefixtures("helped")
@@ -375,21 +375,21 @@ def test_helpers_share_the_work(monkeypatch: pytest.MonkeyPatch):
             helped.set()
         return object_code(*args)
 
-    monkeypatch.setattr(parallel, "object_code", watched)
+    monkeypatch.setattr(cache, "object_code", watched)
     kernels = Kernels(None)
     assert answers_of(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
 
 
 def test_the_switch_interval_is_short_only_while_kernels_are_made():
     before = sys.getswitchinterval()
-    first, second = (parallel.compile_all([answer(n) for n in range(3)], NATIVE) for _ in range(2))
+    first, second = (cache.compile_all([answer(n) for n in range(3)], NATIVE) for _ in range(2))
     for kernels in (first, second, first, second):
         next(kernels)
         assert sys.getswitchinterval() == before  # whoever places a kernel meanwhile
-    with parallel._short_switch_interval():
-        with parallel._short_switch_interval():
+    with cache._short_switch_interval():
+        with cache._short_switch_interval():
             pass
-        assert sys.getswitchinterval() == pytest.approx(parallel._SWITCH_INTERVAL)
+        assert sys.getswitchinterval() == pytest.approx(cache._SWITCH_INTERVAL)
     assert sys.getswitchinterval() == before
 
 
@@ -408,7 +408,7 @@ def test_what_is_given_up_is_not_made():
         return module(number)
 
     wanted = [Request(f"{n}", partial(one, n)) for n in range(50)]
-    kernels = parallel.compile_all(wanted, NATIVE)
+    kernels = cache.compile_all(wanted, NATIVE)
     next(kernels)
     kernels.close()  # as where an interrupt comes
     for thread in threading.enumerate():
@@ -419,8 +419,8 @@ def test_what_is_given_up_is_not_made():
 
 def test_a_process_that_is_interrupted_while_threads_compile_ends_well(tmp_path: Path):
     program = """
-parallel._helpers = lambda requests: 2
-kernels = parallel.compile_all([answer(n) for n in range(2000)], target)
+cache._helpers = lambda requests: 2
+kernels = cache.compile_all([answer(n) for n in range(2000)], target)
 next(kernels)
 os.kill(os.getpid(), signal.SIGINT)
 list(kernels)
@@ -432,24 +432,24 @@ list(kernels)
 
 
 def test_one_kernel_needs_no_helper():
-    assert parallel._helpers([answer(1)]) == 0
-    assert parallel._helpers([]) == 0
+    assert cache._helpers([answer(1)]) == 0
+    assert cache._helpers([]) == 0
 
 
 def test_kernels_alike_come_together_the_costly_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(parallel, "_helpers", lambda requests: 0)
+    monkeypatch.setattr(cache, "_helpers", lambda requests: 0)
     costs = [("loops", 0.9), ("tiles", 0.1), ("tiles", 0.3), ("loops", 0.2)]
     wanted = [
         replace(answer(n), passes=passes, cost=cost) for n, (passes, cost) in enumerate(costs)
     ]
-    assert [number for number, _ in parallel.compile_all(wanted, NATIVE)] == [2, 1, 0, 3]
+    assert [number for number, _ in cache.compile_all(wanted, NATIVE)] == [2, 1, 0, 3]
 
 
 def test_a_fork_while_threads_compile_begins_anew(tmp_path: Path):
     program = """
-parallel._helpers = lambda requests: 2
+cache._helpers = lambda requests: 2
 wanted = list(range(200))
-kernels = parallel.compile_all([answer(n) for n in wanted], target)
+kernels = cache.compile_all([answer(n) for n in wanted], target)
 next(kernels)
 children = []
 for _ in range(5):  # helpers are at work

@@ -7,7 +7,7 @@ expressions load, in one lane or along a variable.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
@@ -40,6 +40,7 @@ from thalweg.ir.kernel import Argument, Bound, Kernel
 from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]
+Integer = Value | int  # one that may be dynamic
 
 
 class Frame:
@@ -61,7 +62,7 @@ class Frame:
         self.sensitive = sensitivity()
 
     def _word(self, number: int, kind: Type) -> Value:
-        return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)))
+        return self.b.load(kind, self.b.element(self.arguments, "i64", number))
 
     def run(self, part: Frame, *given: Value) -> None:
         """Call a part of this phase."""
@@ -70,10 +71,12 @@ class Frame:
 
     # Integers
 
-    def integer(self, number: int) -> Value:
+    def integer(self, number: Integer) -> Value:
         """An integer as a value, read from the arguments where it is dynamic."""
         if type(number) is int:  # as most are, and neither of the other kinds is
             return _known(number)
+        if isinstance(number, Value):
+            return number
         if isinstance(number, DynamicProduct):
             result = self.integer(1)
             for part in number.factors:
@@ -83,59 +86,57 @@ class Frame:
             return self.words[number.word]
         return _known(number)
 
-    def add(self, a: Value, b: Value) -> Value:
+    def add(self, one: Integer, other: Integer) -> Value:
         """The sum of two integers."""
+        a, b = self.integer(one), self.integer(other)
         if a.text == "0":
             return b
         return a if b.text == "0" else self.b.binary("add nsw", a, b)
 
-    def subtract(self, a: Value, b: Value) -> Value:
+    def subtract(self, one: Integer, other: Integer) -> Value:
         """The difference of two integers."""
+        a, b = self.integer(one), self.integer(other)
         return a if b.text == "0" else self.b.binary("sub nsw", a, b)
 
-    def multiply(self, a: Value, number: int) -> Value:
-        """The product of an integer and one that may be dynamic."""
-        factor = self.integer(number)
-        if a.text == "0" or factor.text == "0":
-            return self.integer(0)
-        if factor.text == "1":
+    def multiply(self, one: Integer, other: Integer) -> Value:
+        """The product of two integers."""
+        if type(one) is int and type(other) is int:
+            return _known(one * other)
+        a, b = self.integer(one), self.integer(other)
+        if a.text == "0" or b.text == "0":
+            return _known(0)
+        if b.text == "1":
             return a
-        return factor if a.text == "1" else self.b.binary("mul nsw", a, factor)
+        return b if a.text == "1" else self.b.binary("mul nsw", a, b)
 
-    def plus(self, a: Value, b: Value) -> Value:
+    def plus(self, one: Integer, other: Integer) -> Value:
         """The sum of two integers; that of two constants is one."""
+        a, b = self.integer(one), self.integer(other)
         if _is_number(a) and _is_number(b):
             return self.integer(int(a.text) + int(b.text))
         return self.add(a, b)
 
-    def scaled(self, number: int, factor: int) -> Value:
-        """The product of a known integer and one that may be dynamic."""
-        if not isinstance(factor, Dynamic):
-            return self.integer(number * factor)
-        return self.multiply(self.integer(number), factor)
-
-    def least(self, a: Value, b: Value) -> Value:
+    def least(self, one: Integer, other: Integer) -> Value:
         """The smaller of two integers."""
-        return self.b.intrinsic("smin", a, b)
+        return self.b.intrinsic("smin", self.integer(one), self.integer(other))
 
-    def most(self, a: Value, b: Value) -> Value:
+    def most(self, one: Integer, other: Integer) -> Value:
         """The larger of two integers."""
-        return self.b.intrinsic("smax", a, b)
+        return self.b.intrinsic("smax", self.integer(one), self.integer(other))
 
     def ceiling(self, a: Value, step: int) -> Value:
         """How many steps (of a positive constant) reach at least `a`, which may be negative."""
         if step == 1:
             return a
-        divisor = constant(I64, step)
-        quotient = self.b.binary("sdiv", a, divisor)
-        rest = self.b.binary("sub", a, self.b.binary("mul", quotient, divisor))
-        more = self.b.compare("sgt", rest, constant(I64, 0))
+        quotient = self.b.binary("sdiv", a, step)
+        rest = self.b.binary("sub", a, self.b.binary("mul", quotient, step))
+        more = self.b.compare("sgt", rest, 0)
         return self.b.binary("add", quotient, self.b.convert("zext", more, "i64"))
 
-    def parts(self, number: Value, extents: Iterable[Value]) -> list[Value]:
+    def parts(self, number: Value, extents: Sequence[Integer]) -> list[Value]:
         """The digits of a number in a mixed base, the last one running fastest."""
         digits: list[Value] = []
-        for extent in reversed(list(extents)):
+        for extent in map(self.integer, reversed(extents)):
             if extent.text == "1":
                 digits.append(self.integer(0))
                 continue
@@ -147,13 +148,13 @@ class Frame:
         """How many chunks of a size cover an extent."""
         if is_static(extent):
             return self.integer(ceil(extent / size))
-        above = self.add(self.integer(extent), self.integer(size - 1))
-        return self.b.binary("udiv", above, self.integer(size))
+        above = self.add(extent, size - 1)
+        return self.b.binary("udiv", above, size)
 
-    def product(self, numbers: Iterable[Value]) -> Value:
+    def product(self, numbers: Sequence[Integer]) -> Value:
         """The product of integers."""
         result = self.integer(1)
-        for number in numbers:
+        for number in map(self.integer, numbers):
             if _is_number(result) and _is_number(number):
                 result = self.integer(int(result.text) * int(number.text))
             elif "1" in (result.text, number.text):
@@ -163,21 +164,27 @@ class Frame:
         return result
 
     @contextmanager
-    def shared(self, extents: Sequence[Value], slots: int) -> Generator[list[Value]]:
+    def shared(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
         """A loop over this thread's part of some nested loops; gives their indices."""
         start, stop = self.share(self.product(extents), slots)
-        with self.b.loop(start, stop, self.integer(1)) as loop:
+        with self.b.loop(start, stop) as loop:
             yield self.parts(loop.index, extents)
 
-    def share(self, count: Value, slots: int) -> tuple[Value, Value]:
-        """This thread's part of `count` pieces of work; threads beyond `slots` get none."""
-        working = self.least(self.threads, self.integer(slots))
-        after = self.add(self.thread, self.integer(1))
+    def share(self, pieces: Integer, slots: int) -> tuple[Value, Value]:
+        """This thread's part of some pieces of work; threads beyond `slots` get none."""
+        count = self.integer(pieces)
+        working = self.least(self.threads, slots)
+        after = self.add(self.thread, 1)
         ends = [self.b.binary("mul", count, number) for number in (self.thread, after)]
         first, last = (self.b.binary("udiv", end, working) for end in ends)
         return self.least(first, count), self.least(last, count)
 
     # Places and elements
+
+    def element(self, base: Value, scalar: str, distance: Integer) -> Value:
+        """The address of the element so far from another one."""
+        place = self.integer(distance)
+        return base if place.text == "0" else self.b.element(base, scalar, place)
 
     def place(self, offset: Affine, at: At) -> Value:
         """The number of an element at a place that is affine in scalars."""
@@ -185,7 +192,7 @@ class Frame:
         assert offset.is_plain
         for variable, factor in offset.strides.items():
             result = self.add(result, self.multiply(at[variable], factor))
-        return self.add(result, self.integer(offset.constant))
+        return self.add(result, offset.constant)
 
     def lane_numbers(self, lanes: int) -> Value:
         """0, 1, 2, … in the lanes of 64-bit integers."""
@@ -213,7 +220,7 @@ class Frame:
         least, end = (b.splat(self.integer(limit), lanes) for limit in (low, high))
         return b.binary("and", b.compare("sge", value, least), b.compare("slt", value, end))
 
-    def below(self, start: Value, stop: Value, lanes: int) -> Value:
+    def below(self, start: Integer, stop: Integer, lanes: int) -> Value:
         """A mask of the lanes start, start + 1, … that lie before `stop`."""
         left = self.b.convert("trunc", self.subtract(stop, start), "i32")
         left = self.b.intrinsic("smax", left, constant(left.type, 0))
@@ -262,7 +269,7 @@ class Leaves:
 
     def _index(self, variable: Variable) -> Value:
         frame, b = self.frame, self.frame.b
-        start = frame.add(self.at[variable], frame.integer(self.beyond.get(variable, 0)))
+        start = frame.add(self.at[variable], self.beyond.get(variable, 0))
         if variable is not self.lane or self.lanes == 1:
             return start
         return b.binary("add", b.splat(start, self.lanes), frame.lane_numbers(self.lanes))
@@ -313,7 +320,7 @@ class Leaves:
         moves = frame.integer(0)
         step, spread = None, None
         for variable, factor in offset.strides.items():
-            moves = frame.plus(moves, frame.scaled(self.beyond.get(variable, 0), factor))
+            moves = frame.plus(moves, frame.multiply(self.beyond.get(variable, 0), factor))
             step = factor if variable is self.lane and self.lanes > 1 else step
         for term, factor in offset.computed.items():
             value = self._computed(term, mask)
@@ -323,9 +330,7 @@ class Leaves:
                 spread = self._sum_of(spread, value, factor)
         if spread is not None and step is not None:
             spread = frame.b.binary("add", spread, self.distances(step))
-        address = self._common(argument, offset, scalar)
-        if moves.text != "0":
-            address = frame.b.element(address, scalar, moves)
+        address = frame.element(self._common(argument, offset, scalar), scalar, moves)
         return address, step if spread is None else spread
 
     def _common(self, argument: Argument, offset: Affine, scalar: str) -> Value:

@@ -18,7 +18,7 @@ from tests.codegen.contraction.contractions import (
 )
 from tests.codegen.contraction.emulated_unit import emulated
 from thalweg.codegen.cache import load
-from thalweg.codegen.contraction.amx_plan import has_unit
+from thalweg.codegen.contraction.amx import has_unit
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly

@@ -7,10 +7,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from thalweg.codegen.llvm import threads as llvm_threads
+from thalweg.codegen.llvm import compile as llvm_threads
 from thalweg.codegen.llvm.builder import FLOAT, I64, POINTER, Module, Value, constant
-from thalweg.codegen.llvm.compile import assembly, object_code, optimised, place
-from thalweg.codegen.llvm.threads import Inside
+from thalweg.codegen.llvm.compile import Inside, assembly, object_code, optimised, place
 from thalweg.codegen.machine import CpuTarget, named, runs_here
 
 NATIVE = named("native")

@@ -29,7 +29,7 @@ from thalweg.codegen.machine import named
 from thalweg.codegen.winograd.algorithm import algorithm
 from thalweg.codegen.winograd.form import window_of
 from thalweg.codegen.winograd.kernel import emit_winograd
-from thalweg.codegen.winograd.plan import Blocks
+from thalweg.codegen.winograd.plan import blocked
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
@@ -42,7 +42,7 @@ ERRORS = {2: 2e-6, 4: 1e-5}
 
 def blocks(target, outputs=4, tiles=7, panels=2, depth=2, rows=3, vectors=2):
     """Small blocks, so that small convolutions have several."""
-    return Blocks(outputs, tiles, panels, depth * target.lanes, rows, vectors).schedule
+    return blocked(outputs, tiles, panels, depth * target.lanes, rows, vectors)
 
 
 def held(kernel, target, cut, threads=1, seed=0, bound=0):

@@ -8,27 +8,160 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from math import ceil, prod
 
-from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
-from thalweg.codegen.contraction.epilogue import store_sums
-from thalweg.codegen.contraction.form import argument_of
+import ml_dtypes
+import numpy as np
+
+from thalweg.codegen.contraction.epilogue import Masks, store_sums
+from thalweg.codegen.contraction.form import Form, argument_of, form_of, loads_of
 from thalweg.codegen.contraction.packing import Copy, Span, dense, tiled, transposed
-from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans_of_rows
-from thalweg.codegen.frame import Frame, Leaves
-from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
+from thalweg.codegen.contraction.schedule import (
+    SLOTS,
+    Schedule,
+    Setting,
+    even,
+    last_dynamic,
+    spans_of_rows,
+    uses,
+)
+from thalweg.codegen.contraction.scratch import pieces
+from thalweg.codegen.frame import At, Frame, Leaves
+from thalweg.codegen.llvm.builder import (
+    I8,
+    I16,
+    I32,
+    I64,
+    VOID,
+    Builder,
+    Module,
+    Type,
+    Value,
+    constant,
+)
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.ir.expr import Load
+from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.dynamic import is_static
+from thalweg.ir.expr import Cast, Load
+from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.loop import Variable
 
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # what the unit multiplies
+SIDE = 16  # rows and columns of a tile
+DEPTH = 32  # numbers that a step of the unit sums
+_LEAST = 1 << 15  # products below which packing is likely to take longer; not measured
 _ITEM = 2  # the bytes of an element
-_I8, _I16, _I32 = Type("i8"), Type("i16"), Type("i32")
 _SUMS = Type("float", SIDE)
 _INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
 
-At = Mapping[Variable, Value]
+
+@dataclass(frozen=True)
+class Roles:
+    """A contraction of bfloat16 numbers: its factors as such, and the variable that steps go by."""
+
+    form: Form
+    a: Access
+    b: Access
+    hot: Variable
+
+
+def has_unit(target: CpuTarget) -> bool:
+    """Whether the processor multiplies tiles of bfloat16 numbers."""
+    return target.has("amx-bf16") and target.has("amx-tile") and target.vector_bytes == 64
+
+
+def on_matrix_unit(kernel: Contraction, target: CpuTarget) -> bool:
+    """Whether a contraction runs on the matrix unit of a target."""
+    return has_unit(target) and matrix_schedule(Setting(form_of(kernel), target)) is not None
+
+
+def roles_of(form: Form) -> Roles | None:
+    """The roles where both factors are bfloat16 numbers, summed as float32 over known extents."""
+    kernel = form.kernel
+    if np.dtype(kernel.dtype) != np.float32 or form.depthwise or not form.reduced:
+        return None
+    if not all(is_static(v.extent) and v.extent for v in (form.lane, *form.reduced)):
+        return None
+    a, b = (_shortened(side) for side in (kernel.a, kernel.b))
+    if a is None or b is None:
+        return None
+    return Roles(form, a, b, _hot(form))
+
+
+def _shortened(access: Access) -> Access | None:
+    """The factor as a bfloat16 number, if it is one."""
+    value = access.value
+    if isinstance(value, Cast) and value.target == np.float32:
+        value = value.value
+    return replace(access, value=value) if value.dtype == BFLOAT16 else None
+
+
+def _hot(form: Form) -> Variable:
+    """The variable that fills steps best; of equals one along which the rows' factor lies."""
+    places = [load.offset for load in loads_of(form.kernel.a.value)]
+
+    def worth(variable: Variable) -> tuple[float, bool]:
+        filled = variable.extent / (ceil(variable.extent / DEPTH) * DEPTH)
+        return round(filled, 1), any(offset.factor(variable) == 1 for offset in places)
+
+    return max(form.reduced, key=worth)
+
+
+def matrix_schedule(setting: Setting) -> Schedule | None:
+    """The schedule for the matrix unit, where the target has one and it pays."""
+    form = setting.form
+    if not has_unit(setting.target) or (roles := roles_of(form)) is None:
+        return None
+    if setting.height * setting.columns * setting.depth < _LEAST:
+        return None
+    tile = 2 * SIDE if setting.height > SIDE else SIDE
+    made = Schedule(
+        min(2, ceil(setting.columns / SIDE)), max(0, len(form.rows) - 1), tile, matrix=True
+    )
+    made = replace(made, copy_b=_copy_of_b(form), copy_a="" if _lies(roles, tile) else "dense")
+    return _with_pieces(setting, made)
+
+
+def _copy_of_b(form: Form) -> str:
+    """Whether all threads pack the columns' factor first, or each piece of work what it needs."""
+    return "block" if any(v in uses(form.kernel.b) for v in form.outer) else "shared"
+
+
+def _lies(roles: Roles, tile: int) -> bool:
+    """Whether the rows' factor can be read where it lies: by whole tiles of it."""
+    form, access = roles.form, roles.a
+    if not isinstance(access.value, Load) or access.bounds or len(form.reduced) != 1:
+        return False
+    if len(form.rows) != 1 or form.reduced[0].extent % DEPTH or not is_static(form.rows[0].extent):
+        return False
+    offset = access.value.offset
+    if not offset.is_plain or not is_static(offset.factor(form.rows[0])):
+        return False
+    return offset.factor(form.reduced[0]) == 1 and form.rows[0].extent % tile == 0
+
+
+def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
+    """Rows that the second cache holds beside a panel, but some pieces for every core."""
+    form, extents, cores = setting.form, setting.row_extents, setting.target.cores
+    panels = setting.panels(made)
+    if not extents:
+        return replace(made, panels=even(panels, cores))
+    room = max(made.tile, setting.target.l2 // 4 // (2 * setting.depth))
+    at = last_dynamic(form.rows)
+    while at < len(extents) - 1 and prod(extents[at + 1 :]) > room:
+        at += 1
+    inner = prod(extents[at + 1 :])
+    before = setting.outer * prod(extents[:at])
+    wanted = ceil(2 * cores / before)  # blocks
+    block = max(1, min(room // inner, ceil(extents[at] / wanted)))
+    if inner == 1:
+        block = ceil(block / made.tile) * made.tile
+    pieces = before * ceil(extents[at] / block)
+    across = 1 if made.copy_b == "block" else ceil(cores / pieces)
+    return replace(made, block_at=at, block=block, panels=even(panels, across))
 
 
 def emit_matrix(setting: Setting, made: Schedule) -> Emitted:
@@ -48,13 +181,13 @@ def configure(b: Builder) -> None:
     words = [1, 0, *[0x0040004000400040] * 2, 0, 0, 0x1010101010101010, 0]
     memory = b.stack(I64, len(words))
     for number, word in enumerate(words):
-        b.store(constant(I64, word), b.element(memory, "i64", constant(I64, number)))
+        b.store(constant(I64, word), b.element(memory, "i64", number))
     instruct(b, "ldtilecfg", memory)
 
 
 def instruct(b: Builder, name: str, *arguments: Value | int) -> None:
     """An instruction of the unit; integers are the numbers of tiles."""
-    values = [constant(_I8, a) if isinstance(a, int) else a for a in arguments]
+    values = [constant(I8, a) if isinstance(a, int) else a for a in arguments]
     b.call(f"llvm.x86.{name}", VOID, *values)
 
 
@@ -96,11 +229,11 @@ class _Layout:
     def parts(self, frame: Frame) -> tuple[Value, Value]:
         """Where a thread has the rows' factor and the columns'."""
         a, b = self._parts
-        start = frame.add(frame.integer(self._shared), frame.multiply(frame.thread, a + b))
+        start = frame.add(self._shared, frame.multiply(frame.thread, a + b))
         rows = frame.b.element(frame.scratch, "i16", start)
         if self.made.copy_b == "shared":
             return rows, frame.scratch
-        return rows, frame.b.element(rows, "i16", frame.integer(a))
+        return rows, frame.b.element(rows, "i16", a)
 
 
 class _Columns:
@@ -119,8 +252,8 @@ class _Columns:
         frame, layout, others = self.frame, self.layout, self.layout.others
         count = prod(int(v.extent) for v in others)
         first = frame.multiply(chunk, count)
-        with self.b.loop(frame.integer(0), frame.integer(count), frame.integer(1)) as loop:
-            places = frame.parts(loop.index, [frame.integer(v.extent) for v in others])
+        with self.b.loop(0, count) as loop:
+            places = frame.parts(loop.index, [v.extent for v in others])
             here = {**at, **dict(zip(others, places, strict=True)), self.lane: column}
             start = frame.multiply(chunk, DEPTH)
             step = frame.multiply(frame.add(first, loop.index), DEPTH * layout.width)
@@ -132,10 +265,9 @@ class _Columns:
 
     def _lies_across(self) -> bool:
         """Whether the numbers of a sum are contiguous: tiles of pairs are then transposed."""
-        value = self.access.value
-        if not isinstance(value, Load) or self.access.bounds:
+        if not isinstance(self.access.value, Load) or self.access.bounds:
             return False
-        offset = value.offset
+        _, offset = argument_of(self.access)
         return offset.is_plain and offset.factor(self.hot) == 1
 
     def _transposed(self, at: At, start: Value, base: Value) -> None:
@@ -143,69 +275,59 @@ class _Columns:
         frame, b = self.frame, self.b
         argument, offset = argument_of(self.access)
         whole = self.hot.extent % DEPTH == 0
-        mask = None if whole else frame.below(start, frame.integer(self.hot.extent), DEPTH)
-        step, last = offset.factor(self.lane), frame.integer(self.lane.extent - 1)
+        mask = None if whole else frame.below(start, self.hot.extent, DEPTH)
+        step, last = offset.factor(self.lane), self.lane.extent - 1
         for first in range(0, self.layout.width, SIDE):
             rows: list[Value] = []
             for number in range(first, first + SIDE):
-                column = frame.add(at[self.lane], frame.integer(number))
+                column = frame.add(at[self.lane], number)
                 # Beyond the last column that one is repeated; nobody reads the sums.
                 column = frame.subtract(frame.least(column, last), at[self.lane])
                 place = frame.place(offset, {**at, self.hot: start})
                 place = frame.add(place, frame.multiply(column, step))
                 address = b.element(frame.pointers[argument], "i16", place)
-                kind = _I16.of(DEPTH)
-                raw = b.load(kind, address, mask)
-                rows.append(b.emit(_I32.of(SIDE), f"bitcast {raw} to {_I32.of(SIDE)}"))
+                raw = b.load(I16.of(DEPTH), address, mask)
+                rows.append(b.emit(I32.of(SIDE), f"bitcast {raw} to {I32.of(SIDE)}"))
             for pair, vector in enumerate(transposed(b, rows)):
-                place = frame.integer(2 * (pair * self.layout.width + first))
+                place = 2 * (pair * self.layout.width + first)
                 b.store(vector, b.element(base, "i16", place))
 
     def _pairs(self, at: At, start: Value, base: Value) -> None:
         """Vectors along the columns, two at a time."""
         frame, b, width = self.frame, self.b, self.layout.width
-        with b.loop(frame.integer(0), frame.integer(DEPTH // 2), frame.integer(1)) as loop:
+        with b.loop(0, DEPTH // 2) as loop:
             number = frame.add(start, frame.multiply(loop.index, 2))
             for first in range(0, width, SIDE):
-                column = frame.add(at[self.lane], frame.integer(first))
+                column = frame.add(at[self.lane], first)
                 even, odd = (
-                    self._values(
-                        {**at, self.lane: column, self.hot: frame.add(number, frame.integer(k))}
-                    )
+                    self._values({**at, self.lane: column, self.hot: frame.add(number, k)})
                     for k in range(2)
                 )
-                place = frame.multiply(
-                    frame.add(frame.multiply(loop.index, width), frame.integer(first)), 2
-                )
+                place = frame.multiply(frame.add(frame.multiply(loop.index, width), first), 2)
                 b.store(b.shuffle(even, odd, _INTERLEAVED), b.element(base, "i16", place))
 
     def _values(self, at: At) -> Value:
         """The numbers of 16 columns as they lie in memory; zeros where there are none."""
-        frame, b = self.frame, self.b
         mask = self._mask(at)
-        leaves = Leaves(frame, at, self.lane, SIDE, whole=mask)
+        leaves = Leaves(self.frame, at, self.lane, SIDE, whole=mask)
         raw = leaves.bits(self.access.value, BFLOAT16, mask)
-        return raw if mask is None else b.select(mask, raw, constant(raw.type, 0))
+        return raw if mask is None else self.b.select(mask, raw, 0)
 
     def _mask(self, at: At) -> Value | None:
         frame, b, masks = self.frame, self.b, list[Value]()
         if self.lane.extent % self.layout.width:
-            masks.append(frame.below(at[self.lane], frame.integer(self.lane.extent), SIDE))
+            masks.append(frame.below(at[self.lane], self.lane.extent, SIDE))
         if self.hot.extent % DEPTH:
-            there = b.compare("slt", at[self.hot], frame.integer(self.hot.extent))
+            there = b.compare("slt", at[self.hot], self.hot.extent)
             masks.append(b.splat(there, SIDE))
         bounds = self.access.bounds
         masks += [frame.lanes_within(bound, at, self.lane, SIDE) for bound in bounds]
-        result = None
-        for mask in masks:
-            result = mask if result is None else b.binary("and", result, mask)
-        return result
+        return reduce(partial(b.binary, "and"), masks) if masks else None
 
 
 def _pack(layout: _Layout, frame: Frame) -> None:
     """The phase that packs the columns' factor for all threads: every chunk of every panel."""
-    extents = [frame.integer(layout.panels), frame.integer(layout.chunks)]
-    with frame.shared(extents, SLOTS) as (panel, chunk):
+    with frame.shared([layout.panels, layout.chunks], SLOTS) as (panel, chunk):
         base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
         column = frame.multiply(panel, layout.width)
         _Columns(layout, frame).emit({}, column, chunk, base)
@@ -234,17 +356,9 @@ class _Multiply:
 
     def emit(self) -> None:
         """All pieces of work of a thread."""
-        frame, form, made = self.frame, self.form, self.made
         configure(self.b)
-        before = form.rows[: made.block_at]
-        extents = [frame.integer(v.extent) for v in (*form.outer, *before)]
-        blocks = frame.integer(1)
-        if form.rows:
-            blocks = frame.chunks(form.rows[made.block_at].extent, made.block)
-        extents += [blocks, frame.chunks(self.layout.panels, made.panels)]
-        with frame.shared(extents, SLOTS) as (*places, block, columns):
-            at = dict(zip((*form.outer, *before), places, strict=True))
-            self._piece(at, block, frame.multiply(columns, made.panels))
+        with pieces(self.frame, self.form, self.made, self.layout.width) as (at, block, columns):
+            self._piece(at, block, self.frame.multiply(columns, self.made.panels))
         instruct(self.b, "tilerelease")
         self.b.ret()
 
@@ -252,23 +366,16 @@ class _Multiply:
         """A block of rows, and panels of columns from one on."""
         frame, made, layout = self.frame, self.made, self.layout
         rows = self._rows(at, block)
-        last = frame.add(first, frame.integer(made.panels))
-        last = frame.least(last, frame.integer(layout.panels))
-        with self.b.loop(first, last, frame.integer(1)) as loop:
+        last = frame.least(frame.add(first, made.panels), layout.panels)
+        with self.b.loop(first, last) as loop:
             column = frame.multiply(loop.index, layout.width)
-            number = loop.index
-            if made.copy_b == "block":
-                number = frame.subtract(number, first)
+            is_packed = made.copy_b == "shared"
+            number = loop.index if is_packed else frame.subtract(loop.index, first)
             columns = self.b.element(self.packed_b, "i16", frame.multiply(number, layout.panel))
-            if made.copy_b == "block":
-                self._pack(at, column, columns)
+            if not is_packed:
+                with self.b.loop(0, layout.chunks) as chunk:
+                    _Columns(layout, frame).emit(at, column, chunk.index, columns)
             self._panel(rows, columns, column)
-
-    def _pack(self, at: At, column: Value, base: Value) -> None:
-        frame = self.frame
-        chunks = frame.integer(self.layout.chunks)
-        with self.b.loop(frame.integer(0), chunks, frame.integer(1)) as loop:
-            _Columns(self.layout, frame).emit(at, column, loop.index, base)
 
     def _rows(self, at: dict[Variable, Value], block: Value) -> _Rows:
         """The rows of a block, copied or as they lie."""
@@ -276,8 +383,7 @@ class _Multiply:
         rows, count = self.form.rows[made.block_at :], frame.integer(1)
         if rows:
             at[rows[0]] = frame.multiply(block, made.block)
-            left = frame.subtract(frame.integer(rows[0].extent), at[rows[0]])
-            count = frame.least(left, frame.integer(made.block))
+            count = frame.least(frame.subtract(rows[0].extent, at[rows[0]]), made.block)
             count = frame.multiply(count, prod(int(v.extent) for v in rows[1:]))
         if made.copy_a:
             self._copy(at, rows)
@@ -301,19 +407,18 @@ class _Multiply:
         """All tiles of a block of rows, for the panel that starts with a column."""
         frame, tile = self.frame, self.made.tile
         masks = [self._there(column, first) for first in range(0, self.layout.width, SIDE)]
-        with self.b.loop(frame.integer(0), rows.count, frame.integer(tile)) as loop:
+        with self.b.loop(0, rows.count, tile) as loop:
             here = self.b.element(rows.base, "i16", frame.multiply(loop.index, rows.apart))
             self._tile(here, rows.apart, columns)
-            left = frame.least(frame.subtract(rows.count, loop.index), frame.integer(tile))
-            self._store(rows, column, (loop.index, left), masks)
+            left = frame.least(frame.subtract(rows.count, loop.index), tile)
+            self._store(rows, column, loop.index, left, masks)
 
     def _there(self, column: Value, first: int) -> Value | None:
         """The columns that exist, of the 16 from one on."""
         extent = self.form.lane.extent
         if extent % self.layout.width == 0:
             return None
-        start = self.frame.add(column, self.frame.integer(first))
-        return self.frame.below(start, self.frame.integer(extent), SIDE)
+        return self.frame.below(self.frame.add(column, first), extent, SIDE)
 
     # Tiles of sums
 
@@ -324,7 +429,7 @@ class _Multiply:
         for number in range(rows * columns):
             instruct(self.b, "tilezero", number)
         step_a = DEPTH if not self.made.copy_a else layout.rows * DEPTH
-        with self.b.loop(frame.integer(0), frame.integer(layout.steps), frame.integer(1)) as loop:
+        with self.b.loop(0, layout.steps) as loop:
             here_a = self.b.element(a, "i16", frame.multiply(loop.index, step_a))
             here_b = self.b.element(b, "i16", frame.multiply(loop.index, DEPTH * layout.width))
             for j in range(columns):
@@ -335,30 +440,22 @@ class _Multiply:
                     instruct(self.b, "tdpbf16ps", i * columns + j, 4 + i, 6 + j)
         for number in range(rows * columns):
             i, j = divmod(number, columns)
-            place = self._sum_at(frame.integer(i * SIDE), j)
             bytes_apart = constant(I64, 4 * columns * SIDE)
+            place = self._sum_at(frame.integer(i * SIDE), j)
             instruct(self.b, "tilestored64", number, place, bytes_apart)
 
     def _load(self, tile: int, base: Value, beyond: int, apart: int) -> None:
-        address = self.b.element(base, "i16", self.frame.integer(beyond))
+        address = self.b.element(base, "i16", beyond)
         instruct(self.b, "tileloadd64", tile, address, constant(I64, apart * _ITEM))
 
     def _sum_at(self, row: Value, vector: int) -> Value:
-        number = self.frame.add(
-            self.frame.multiply(row, self.made.vectors), self.frame.integer(vector)
-        )
+        number = self.frame.add(self.frame.multiply(row, self.made.vectors), vector)
         return self.b.element(self.sums, str(_SUMS), number)
 
-    def _store(
-        self,
-        rows: _Rows,
-        column: Value,
-        numbers: tuple[Value, Value],
-        masks: Sequence[Value | None],
-    ) -> None:
+    def _store(self, rows: _Rows, column: Value, first: Value, count: Value, masks: Masks) -> None:
         """What becomes of the sums of a tile, row by row: from the first on, so many."""
-        frame, lane, (first, count) = self.frame, self.form.lane, numbers
-        with self.b.loop(frame.integer(0), count, frame.integer(1)) as loop:
+        frame, lane = self.frame, self.form.lane
+        with self.b.loop(0, count) as loop:
             places = self._places(rows, frame.add(first, loop.index))
             row = Leaves(frame, {**rows.at, **places, lane: column}, lane, SIDE)
             for j, mask in enumerate(masks):
@@ -372,6 +469,6 @@ class _Multiply:
             return {}
         first, *inner = rows.variables
         extents = [self.made.block, *(int(v.extent) for v in inner)]
-        places = self.frame.parts(number, map(self.frame.integer, extents)) if inner else [number]
+        places = self.frame.parts(number, extents) if inner else [number]
         found = dict(zip(rows.variables, places, strict=True))
         return {**found, first: self.frame.add(rows.at[first], places[0])}

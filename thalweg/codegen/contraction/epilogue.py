@@ -107,13 +107,13 @@ class Epilogue:
         b, frame, kind = self.frame.b, self.frame, str(self.kind)
         spilled = b.stack(self.kind, len(sums))
         for number, value in enumerate(sums):
-            b.store(value, b.element(spilled, kind, frame.integer(number)))
+            b.store(value, b.element(spilled, kind, number))
         times = rows[-1][variable] + 1
         size = len(sums) // times
-        with b.loop(frame.integer(0), frame.integer(times), frame.integer(1)) as loop:
+        with b.loop(0, times) as loop:
             here = {**at, variable: frame.add(at[variable], loop.index)}
             first = b.element(spilled, kind, frame.multiply(loop.index, size))
-            places = [b.element(first, kind, frame.integer(number)) for number in range(size)]
+            places = [b.element(first, kind, number) for number in range(size)]
             totals = [b.load(self.kind, place) for place in places]
             self._store_rows(self._tile(here), rows[: len(rows) // times], masks, totals)
 

@@ -1,30 +1,456 @@
 """Contractions as machine code: matrix products, convolutions and their gradients.
 
 What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
-columns' factor, where that pays, comes first; then every thread multiplies its pieces of the
-result. Convolutions that Winograd's algorithm makes faster go another way, and so do products of
-bfloat16 numbers where the processor has a unit for them.
+columns' factor, where that pays, comes first. Then every thread takes its pieces of the result:
+panels of columns, tiles of rows. It packs its factors where the schedule says so, and runs the
+micro-kernel tile by tile, with the epilogue on the sums in registers. Convolutions that Winograd's
+algorithm makes faster go another way, and so do products of bfloat16 numbers where the processor
+has a unit for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil
 
 from thalweg.codegen.contraction.amx import emit_matrix
-from thalweg.codegen.contraction.form import form_of
-from thalweg.codegen.contraction.gemm import GemmEmitter
-from thalweg.codegen.contraction.packing import Packing, Span
+from thalweg.codegen.contraction.epilogue import At, Epilogue, Row
+from thalweg.codegen.contraction.form import argument_of, form_of
+from thalweg.codegen.contraction.microkernel import (
+    BLOCKS,
+    DotKernel,
+    Factors,
+    Level,
+    LongSums,
+    MicroKernel,
+    merged,
+)
+from thalweg.codegen.contraction.packing import Box, Packing, Span
 from thalweg.codegen.contraction.plan import best, check
-from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting
-from thalweg.codegen.contraction.scratch import Scratch
+from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, range_of, spans_of_rows
+from thalweg.codegen.contraction.scratch import GROUP, Scratch, pieces
 from thalweg.codegen.frame import Frame
-from thalweg.codegen.llvm.builder import Module
+from thalweg.codegen.llvm.builder import Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
+from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import filtered
-from thalweg.ir.kernel import Contraction
+from thalweg.ir.dynamic import is_static, times
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Bound, Contraction
 from thalweg.ir.loop import Variable
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A factor as the tiles see it: an address, and how far each variable moves from it.
+
+    Variables count from their origin (the start of a copied box).
+    """
+
+    base: Value
+    factors: Mapping[Variable, int]
+    origin: Mapping[Variable, Value]
+    rows: Mapping[Variable, int]  # the factors inside of a tile
+
+
+class GemmEmitter:
+    """The phase that multiplies, in the making."""
+
+    def __init__(self, scratch: Scratch, frame: Frame) -> None:
+        self.scratch, self.frame, self.b = scratch, frame, frame.b
+        self.form, self.made = scratch.form, scratch.made
+        self.lanes = scratch.setting.lanes
+        self.kind = register_type(scratch.dtype, self.lanes)
+        self.copy_a, self.copy_b, self.partial, self.totals = scratch.parts(frame)
+        self.epilogue = Epilogue(frame, scratch.form, self.kind)
+        self.at: At = {}
+        self.start: At = {}  # where the piece of work and the block of the sum start
+        self.last: Value | None = None  # whether sums are complete after this block
+        self.some: Value | None = None  # whether there is anything to sum, where that is not known
+
+    def emit(self) -> None:
+        """All pieces of work of a thread."""
+        width = self.scratch.width
+        with pieces(self.frame, self.form, self.made, width) as (self.at, block, column):
+            self._piece(block, column)
+        self.b.ret()
+
+    def _piece(self, block: Value, column: Value) -> None:
+        form, made = self.form, self.made
+        self.start = {}
+        if form.rows:
+            self.start[form.rows[made.block_at]] = self.frame.multiply(block, made.block)
+        self.first_panel = self.frame.multiply(column, made.panels)
+        if made.split:
+            self._clear_partial()
+            self._split()
+        else:
+            self._block_of_sum()
+
+    # Sums in several steps
+
+    def _clear_partial(self) -> None:
+        zero = constant(self.kind, 0)
+        with self._each_partial() as place:
+            self.b.store(zero, self._vector_at(self.partial, place))
+            if self.scratch.many_blocks:
+                self.b.store(zero, self._vector_at(self.totals, place))
+
+    @contextmanager
+    def _each_partial(self) -> Generator[Value]:
+        """A loop over the vectors of unfinished sums."""
+        count, step = (self.frame.integer(n) for n in (self.scratch.partial, self.lanes))
+        with self.b.loop(0, count, step) as loop:
+            yield loop.index
+
+    def _vector_at(self, base: Value, place: Value) -> Value:
+        return self.b.element(base, self.scratch.scalar, place)
+
+    def _end_group(self, block: Value) -> None:
+        """After a group of blocks, add what they gave to that of all groups before."""
+        b, group = self.b, self.frame.integer(GROUP)
+        ends = b.compare("eq", b.binary("urem", block, group), 0)
+        is_later = b.compare("sgt", block, 0)
+        with b.when(b.binary("and", ends, is_later)), self._each_partial() as place:
+            partial, total = (self._vector_at(m, place) for m in (self.partial, self.totals))
+            values = b.load(self.kind, total), b.load(self.kind, partial)
+            b.store(b.binary("fadd", *values), total)
+            b.store(constant(self.kind, 0), partial)
+
+    def _split(self) -> None:
+        frame, made, reduced = self.frame, self.made, self.form.reduced
+        outer, variable = reduced[: made.split_at], reduced[made.split_at]
+        one = frame.integer(1)
+        chunks = frame.most(frame.chunks(variable.extent, made.split), one)
+        extents = [*(frame.most(v.extent, one) for v in outer), chunks]
+        count = frame.product(extents)
+        before = dict(self.at)
+        self.some = self._any_of(outer)
+        with self.b.loop(0, count, one) as loop:
+            *places, chunk = frame.parts(loop.index, extents)
+            self.at |= dict(zip(outer, places, strict=True))
+            start = frame.multiply(chunk, made.split)
+            if self.some:
+                start = self.b.select(self.some, start, frame.integer(variable.extent))
+            self.start[variable] = start
+            self.last = self.b.compare("eq", frame.add(loop.index, one), count)
+            if self.scratch.many_blocks:
+                self._end_group(loop.index)
+            self._block_of_sum()
+        self.at = before
+
+    def _any_of(self, variables: Sequence[Variable]) -> Value | None:
+        """Whether all of these variables have values; None where that is plain to see."""
+        if all(is_static(v.extent) for v in variables):
+            return None
+        count = self.frame.integer(times(*(v.extent for v in variables)))
+        return self.b.compare("sgt", count, 0)
+
+    def _block_of_sum(self) -> None:
+        """Copy what this block needs, then run over its panels."""
+        scratch = self.scratch
+        self.a = self._operand_a()
+        if scratch.packed_a:
+            self._copy(scratch.packed_a, self._box_a(), self.copy_a)
+        self.operand_b = self._operand_b()
+        self._panel_loops()
+
+    def _copy(self, packing: Packing, box: Box, destination: Value) -> None:
+        with self.b.when(self.some) if self.some else nullcontext():
+            self.scratch.copy(self.frame, packing, box, self.at, destination)
+
+    def _box_a(self) -> Box:
+        zero, spans = self.frame.integer(0), self.scratch.spans_a
+        box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
+        if self.form.depthwise:
+            start = self.frame.multiply(self.first_panel, self.scratch.width)
+            box[self.form.lane] = Span(start, self.made.panels * self.scratch.width)
+        return box
+
+    def _operand_a(self) -> _Operand:
+        scratch, form = self.scratch, self.form
+        if scratch.packed_a:
+            spans = scratch.spans_a
+            place = self.frame.integer(scratch.packed_a.constant(spans))
+            base = self.b.element(self.copy_a, scratch.scalar, place)
+            origin = {v: span.start for v, span in self._box_a().items()}
+            factors = scratch.packed_a.factors(spans)
+            # variables of a single value in the copy do not move it
+            factors = {v: f for v, f in factors.items() if v in spans}
+            return _Operand(base, factors, origin, scratch.packed_a.row_factors(spans))
+        return self._direct(*argument_of(form.kernel.a))
+
+    def _direct(self, argument: Argument, offset: Affine) -> _Operand:
+        base = self.frame.pointers[argument]
+        base = self.b.element(base, self.scratch.scalar, self.frame.integer(offset.constant))
+        return _Operand(base, offset.strides, {}, offset.strides)
+
+    def _operand_b(self) -> _Operand:
+        scratch, form, frame = self.scratch, self.form, self.frame
+        if not scratch.packed_b:
+            return self._direct(*argument_of(form.kernel.b))
+        spans, zero = scratch.spans_b, frame.integer(0)
+        factors = {v: f for v, f in scratch.packed_b.factors(spans).items() if v in spans}
+        if self.made.copy_b == "shared":
+            return _Operand(scratch.panels_at(frame, self.at), factors, {}, factors)
+        box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
+        first = frame.multiply(self.first_panel, scratch.width)
+        box[form.lane] = Span(first, spans[form.lane])
+        self._copy(scratch.packed_b, box, self.copy_b)
+        origin = {v: span.start for v, span in box.items()}
+        return _Operand(self.copy_b, factors, origin, factors)
+
+    # Panels of columns
+
+    def _panel_loops(self) -> None:
+        frame, made, lane = self.frame, self.made, self.form.lane
+        last = frame.add(self.first_panel, made.panels)
+        if not is_static(lane.extent):
+            stop = frame.least(last, frame.chunks(lane.extent, self.scratch.width))
+            self._panels(stop, made.vectors, made.vectors)
+            return
+        unit = 1 if made.dots else self.lanes
+        whole, rest = divmod(ceil(lane.extent / unit), made.vectors)
+        ragged = int(lane.extent % unit > 0)
+        if whole:
+            stop = frame.least(last, whole)
+            self._panels(stop, made.vectors, 0 if rest else ragged)
+        if rest:
+            with self.b.when(self.b.compare("sgt", last, whole)):
+                self._panel(frame.integer(whole), rest, ragged)
+
+    def _panels(self, stop: Value, vectors: int, masked: int) -> None:
+        with self.b.loop(self.first_panel, stop) as loop:
+            self._panel(loop.index, vectors, masked)
+
+    def _panel(self, panel: Value, vectors: int, masked: int) -> None:
+        """A panel of which the last `masked` vectors may go beyond the last column."""
+        frame, lanes, lane = self.frame, self.lanes, self.form.lane
+        column = frame.multiply(panel, self.scratch.width)
+        self.at[lane] = column
+        masks: list[Value | None] = [None] * vectors
+        for j in range(vectors - masked, vectors):
+            start = frame.add(column, j * lanes)
+            masks[j] = frame.below(start, lane.extent, lanes)
+        self.panel, self.masks = panel, masks
+        self._rows(self.made.block_at)
+
+    # Tiles of rows
+
+    def _rows(self, position: int) -> None:
+        """Loops over the rows of the piece, from this row variable on."""
+        form, made, frame = self.form, self.made, self.frame
+        if not form.rows:
+            self._tile([{}])
+            return
+        variable = form.rows[position]
+        start, stop = frame.integer(0), frame.integer(variable.extent)
+        if position == made.block_at:
+            start = self.start[variable]
+            stop = frame.least(frame.add(start, made.block), stop)
+        if position == made.tile_at:
+            self._tiles(variable, start, stop)
+            return
+        with self.b.loop(start, stop) as loop:
+            self.at[variable] = loop.index
+            self._rows(position + 1)
+
+    def _tiles(self, variable: Variable, start: Value, stop: Value) -> None:
+        """Whole tiles, then smaller ones for the rows that are left."""
+        for size in self._heights(variable):
+            start = self._tile_loop(variable, start, stop, size)
+
+    def _heights(self, variable: Variable) -> list[int]:
+        tile = self.made.tile
+        if is_static(variable.extent):
+            whole, rest = divmod(variable.extent, tile)
+            return [size for size, there in ((tile, whole), (rest, rest)) if there]
+        smaller = [size for size in (16, 8, 4, 2, 1) if size < tile]
+        return [tile, *smaller]
+
+    def _tile_loop(self, variable: Variable, start: Value, stop: Value, size: int) -> Value:
+        """The tiles of one size; gives the first row that is left."""
+        frame = self.frame
+        count = frame.subtract(stop, start)
+        whole = frame.b.binary("srem", count, size) if size > 1 else frame.integer(0)
+        end = frame.subtract(stop, whole)
+        with self.b.loop(start, end, size) as loop:
+            self.at[variable] = loop.index
+            self._tile(self._tile_rows(variable, size))
+        return end
+
+    def _tile_rows(self, variable: Variable, size: int) -> list[Row]:
+        inner = self.form.rows[self.made.tile_at + 1 :]
+        for covered in inner:
+            self.at[covered] = self.frame.integer(0)
+        ranges = [range(size), *(range(v.extent) for v in inner)]
+        return [dict(zip((variable, *inner), numbers, strict=True)) for numbers in product(*ranges)]
+
+    def _tile(self, rows: Sequence[Row]) -> None:
+        distances = [self._distance(self.a.rows, row) for row in rows]
+        at = Factors(self._address(self.a), self._address(self.operand_b))
+        levels = merged(self._levels())
+        if self.made.dots:
+            sums = self._dot_products(distances, levels, at)
+            self.epilogue.store_dots(self.at, rows, sums)
+            return
+        self._prefetch_results(rows)
+        kernel = MicroKernel(
+            self.frame,
+            self.kind,
+            distances,
+            self.masks,
+            masked_loads=not self.made.copy_b,
+            vector_a=self.form.depthwise,
+            unroll=self.made.unroll,
+            prefetch_steps=self.made.prefetch_steps,
+            prefetch_panels=self.made.prefetch_panels,
+        )
+        sums = LongSums(kernel, len(rows) * len(self.masks)).sums(levels, at)
+        self._finish(rows, self._with_partials(rows, sums))
+
+    def _dot_products(
+        self, rows: Sequence[Value], levels: Sequence[Level], at: Factors
+    ) -> list[Value]:
+        """The finished sums of a tile of dot products, row by row."""
+        step = self.operand_b.factors.get(self.form.lane, 0)
+        count = len(self.masks)
+        columns = [self.frame.multiply(j, step) for j in range(count)]
+        kernel = DotKernel(self.frame, self.kind, rows, columns)
+        blocks = [block * self.lanes for block in BLOCKS]
+        spreads = LongSums(kernel, len(rows) * count).sums(levels, at, blocks)
+        return [kernel.total(spread) for spread in spreads]
+
+    def _distance(self, factors: Mapping[Variable, int], row: Row) -> Value:
+        frame, distance = self.frame, self.frame.integer(0)
+        for variable, number in row.items():
+            distance = frame.plus(distance, frame.multiply(number, factors.get(variable, 0)))
+        return distance
+
+    def _address(self, operand: _Operand) -> Value:
+        """Where a factor of this tile starts: at the first of everything that is summed."""
+        frame, place = self.frame, self.frame.integer(0)
+        for variable, factor in operand.factors.items():
+            if variable in self.at:
+                here = self.at[variable]
+            elif variable in operand.origin:
+                continue  # a copied block of the sum starts at its origin
+            else:
+                here = self.start.get(variable, frame.integer(0))
+            here = frame.subtract(here, operand.origin.get(variable, frame.integer(0)))
+            place = frame.add(place, frame.multiply(here, factor))
+        return self.b.element(operand.base, self.scratch.scalar, place)
+
+    # Loops of the sum
+
+    def _levels(self) -> list[Level]:
+        at = self.made.split_at if self.made.split else 0
+        levels = [self._level(variable) for variable in self.form.reduced[at:]]
+        outside = [bound for v in self.form.reduced[:at] for bound in self._bounds_on(v)]
+        if outside:
+            first = levels[0]
+            stop = self.b.select(self.frame.holds(outside, self.at), first.stop, first.start)
+            levels[0] = replace(first, stop=stop, extent=None)
+        return levels
+
+    def _bounds_on(self, variable: Variable) -> list[Bound]:
+        """The bounds that limit a reduced variable of a factor that is read in place."""
+        if self.made.copy_a:
+            return []
+        bounds = self.form.kernel.a.bounds
+        return [bound for bound in bounds if range_of(self.form, bound[1], ()) is variable]
+
+    def _level(self, variable: Variable) -> Level:
+        """The loop over a reduced variable; it counts from the start of the block."""
+        frame = self.frame
+        steps = self.a.factors.get(variable, 0), self.operand_b.factors.get(variable, 0)
+        start, stop = frame.integer(0), frame.integer(variable.extent)
+        extent = most = variable.extent if is_static(variable.extent) else None
+        if variable in self.start:
+            most = self.made.split
+            stop = frame.subtract(stop, self.start[variable])
+            stop = frame.least(stop, self.made.split)
+            extent = None
+        for bound in self._bounds_on(variable):
+            low, high = self._range(variable, *bound)
+            start, stop, extent = frame.most(start, low), frame.least(stop, high), None
+        return Level(start, stop, *steps, extent, most)
+
+    def _range(
+        self, variable: Variable, low: int, offset: Affine, high: int
+    ) -> tuple[Value, Value]:
+        """The solution of low <= rest + factor · variable < high, from the start of the block."""
+        frame, factor = self.frame, offset.factor(variable)
+        rest = offset.without({variable})
+        zero = frame.integer(0)
+        place = frame.place(rest, {v: self.at.get(v, zero) for v in rest.strides})
+        if variable in self.start:
+            place = frame.add(place, frame.multiply(self.start[variable], factor))
+        least, most = (frame.subtract(limit, place) for limit in (low, high))
+        if factor > 0:
+            return frame.ceiling(least, factor), frame.ceiling(most, factor)
+        one = frame.integer(1)
+        least, most = (frame.subtract(one, limit) for limit in (least, most))
+        return frame.ceiling(most, -factor), frame.ceiling(least, -factor)
+
+    def _with_partials(self, rows: Sequence[Row], sums: Sequence[Value]) -> list[Value]:
+        """The sums of a tile and those of the blocks before."""
+        if not self.made.split:
+            return list(sums)
+        return self._plus(sums, self._partials(rows, self.partial))
+
+    def _plus(self, sums: Sequence[Value], places: Sequence[Value]) -> list[Value]:
+        pairs = zip(places, sums, strict=True)
+        return [self.b.binary("fadd", self.b.load(self.kind, place), new) for place, new in pairs]
+
+    def _partials(self, rows: Sequence[Row], memory: Value) -> list[Value]:
+        """Where the unfinished sums of a tile are kept."""
+        frame, scratch = self.frame, self.scratch
+        strides, step = dict[Variable, int](), scratch.width
+        for variable, length in reversed(spans_of_rows(self.form, self.made).items()):
+            strides[variable] = step
+            step *= length
+        place = frame.multiply(frame.subtract(self.panel, self.first_panel), step)
+        zero = frame.integer(0)
+        for variable, stride in strides.items():
+            here = frame.subtract(self.at[variable], self.start.get(variable, zero))
+            place = frame.add(place, frame.multiply(here, stride))
+        base = self.b.element(memory, scratch.scalar, place)
+        return [
+            self.b.element(
+                base,
+                scratch.scalar,
+                frame.plus(self._distance(strides, row), j * self.lanes),
+            )
+            for row in rows
+            for j in range(len(self.masks))
+        ]
+
+    # Finished sums
+
+    def _prefetch_results(self, rows: Sequence[Row]) -> None:
+        if not self.epilogue.streams:
+            return
+        with self.b.when(self.last) if self.last and self.made.split else nullcontext():
+            self.epilogue.prefetch(self.at, rows, len(self.masks))
+
+    def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
+        if self.last is None or not self.made.split:
+            self.epilogue.store(self.at, rows, self.masks, sums)
+            return
+        more = self.b.binary("xor", self.last, True)
+        with self.b.when(more):
+            for value, address in zip(sums, self._partials(rows, self.partial), strict=True):
+                self.b.store(value, address)
+        with self.b.when(self.last):
+            if self.scratch.many_blocks:
+                sums = self._plus(sums, self._partials(rows, self.totals))
+            self.epilogue.store(self.at, rows, self.masks, sums)
 
 
 def emit_contraction(

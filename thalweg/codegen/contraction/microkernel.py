@@ -1,7 +1,9 @@
 """The micro-kernel: a tile of sums in registers, fed by loops over the reduced variables.
 
 What comes in are the places of both factors for the tile and the loops of the sum; every product
-adds the splat of an element of `a` times a vector of `b`. What goes out are the sums.
+adds the splat of an element of `a` times a vector of `b`. What goes out are the sums. Rounding
+errors do not grow with a sum's whole length: every block of products starts from zero, and blocks
+are added up in memory, those again in blocks.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant, suffix
+from thalweg.codegen.loops.lanes import Cut, cut_of
 from thalweg.ir.dynamic import is_static
 
 
@@ -89,13 +92,17 @@ class TileKernel:
 class MicroKernel(TileKernel):
     """A tile whose vectors of `b` lie side by side."""
 
-    vectors: int
     masks: Sequence[Value | None]  # of each vector: the columns that exist
     masked_loads: bool  # whether `b` ends with the columns
     vector_a: bool  # whether `a` has an element per lane
     unroll: int = 1
     prefetch_steps: int = 0  # how many steps before they are used columns are fetched; 0: never
     prefetch_panels: int = 0  # how many panels ahead columns are fetched, from far away
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors a row of the tile has."""
+        return len(self.masks)
 
     def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
@@ -107,7 +114,7 @@ class MicroKernel(TileKernel):
 
     def _loop(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         level, b = levels[0], self.frame.b
-        with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
+        with b.loop(level.start, level.stop, 1, start) as loop:
             if len(levels) == 1:
                 loop.next = self._step(level, at, loop.index, loop.carried)
             else:
@@ -118,7 +125,7 @@ class MicroKernel(TileKernel):
     def _step(self, level: Level, at: Factors, index: Value, sums: Sequence[Value]) -> list[Value]:
         here = self.advanced(at, level, index)
         if self.prefetch_steps:
-            self._prefetch(here.b, self.frame.scaled(self.prefetch_steps, level.step_b), 3)
+            self._prefetch(here.b, self.frame.multiply(self.prefetch_steps, level.step_b), 3)
         if self.prefetch_panels:
             width = self.vectors * self.kind.lanes
             self._prefetch(here.b, self.frame.integer(self.prefetch_panels * width), 2)
@@ -126,16 +133,16 @@ class MicroKernel(TileKernel):
 
     def _unrolled(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
         frame, b = self.frame, self.frame.b
-        count = frame.most(frame.subtract(level.stop, level.start), frame.integer(0))
-        rest = b.binary("urem", count, frame.integer(self.unroll))
+        count = frame.most(frame.subtract(level.stop, level.start), 0)
+        rest = b.binary("urem", count, self.unroll)
         middle = frame.subtract(frame.add(level.start, count), rest)
-        with b.loop(level.start, middle, frame.integer(self.unroll), start) as loop:
+        with b.loop(level.start, middle, self.unroll, start) as loop:
             values = loop.carried
             for step in range(self.unroll):
-                index = frame.add(loop.index, frame.integer(step))
+                index = frame.add(loop.index, step)
                 values = self._step(level, at, index, values)
             loop.next = values
-        with b.loop(middle, frame.add(middle, rest), frame.integer(1), loop.results) as last:
+        with b.loop(middle, frame.add(middle, rest), 1, loop.results) as last:
             last.next = self._products(self.advanced(at, level, last.index), last.carried)
         return last.results
 
@@ -143,7 +150,7 @@ class MicroKernel(TileKernel):
         """Ask the caches for columns of later; past the end of memory that does nothing."""
         scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
-            place = self.frame.plus(distance, self.frame.integer(j * lanes))
+            place = self.frame.plus(distance, j * lanes)
             later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
             prefetch(self.frame.b, later, nearness)
 
@@ -183,7 +190,7 @@ class DotKernel(TileKernel):
         if len(levels) == 1:
             return self._along(levels[0], at, start)
         level, b = levels[0], self.frame.b
-        with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
+        with b.loop(level.start, level.stop, 1, start) as loop:
             loop.next = self.sums(levels[1:], self.advanced(at, level, loop.index), loop.carried)
         return loop.results
 
@@ -197,14 +204,14 @@ class DotKernel(TileKernel):
     def _along(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
         """Whole vectors, then what is left of one."""
         frame, b, lanes = self.frame, self.frame.b, self.kind.lanes
-        count = frame.most(frame.subtract(level.stop, level.start), frame.integer(0))
-        rest = b.binary("urem", count, frame.integer(lanes))
+        count = frame.most(frame.subtract(level.stop, level.start), 0)
+        rest = b.binary("urem", count, lanes)
         middle = frame.subtract(frame.add(level.start, count), rest)
-        with b.loop(level.start, middle, frame.integer(lanes), start) as loop:
+        with b.loop(level.start, middle, lanes, start) as loop:
             loop.next = self._products(at, loop.index, None, loop.carried)
         if level.extent is not None and level.extent % lanes == 0:
             return loop.results
-        with b.loop(middle, level.stop, frame.integer(lanes), loop.results) as last:
+        with b.loop(middle, level.stop, lanes, loop.results) as last:
             mask = frame.below(last.index, level.stop, lanes)
             last.next = self._products(at, last.index, mask, last.carried)
         return last.results
@@ -227,3 +234,111 @@ def prefetch(b: Builder, address: Value, nearness: int, to_write: bool = False) 
     """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
     numbers = int(to_write), nearness, 1  # 1: data, not code
     b.call("llvm.prefetch.p0", VOID, address, *(constant(I32, number) for number in numbers))
+
+
+#: Products of a block, and of a block of blocks: a tile goes to memory and back after each.
+BLOCKS = (512, 512 * 64)
+
+
+@dataclass(frozen=True)
+class LongSums:
+    """The sums of a tile, of which a micro-kernel has `count` vectors."""
+
+    kernel: TileKernel
+    count: int
+
+    def sums(
+        self, levels: Sequence[Level], at: Factors, blocks: Sequence[int] = BLOCKS
+    ) -> list[Value]:
+        """The sums after all loops, in blocks of at most these lengths."""
+        if not blocks:
+            return self.kernel.sums(levels, at, self._zeros)
+        *smaller, block = blocks
+        cut = cut_of([level.most for level in levels], block)
+        if cut is None:
+            return self.sums(levels, at, smaller)
+        tile = _Tile(self.kernel.frame, self.kernel.kind, self.count)
+        if not cut.certain:
+            return self._perhaps_several(levels, at, smaller, cut.size, tile)
+        tile.clear()
+        self._several(levels, at, smaller, cut, tile)
+        return tile.values()
+
+    @property
+    def _zeros(self) -> list[Value]:
+        return [constant(self.kernel.kind, 0)] * self.count
+
+    def _several(
+        self,
+        levels: Sequence[Level],
+        at: Factors,
+        smaller: Sequence[int],
+        cut: Cut,
+        tile: _Tile,
+    ) -> None:
+        """Loops down to that which is cut; what blocks give is added to a tile in memory."""
+        frame, (level, *inner) = self.kernel.frame, levels
+        if not cut.position:
+            with frame.b.loop(level.start, level.stop, cut.size) as loop:
+                part = self._part(level, loop.index, cut.size)
+                tile.add(self.sums([part, *inner], at, smaller))
+            return
+        with frame.b.loop(level.start, level.stop) as loop:
+            here = self.kernel.advanced(at, level, loop.index)
+            self._several(inner, here, smaller, replace(cut, position=cut.position - 1), tile)
+
+    def _perhaps_several(
+        self,
+        levels: Sequence[Level],
+        at: Factors,
+        smaller: Sequence[int],
+        size: int,
+        tile: _Tile,
+    ) -> list[Value]:
+        """Blocks of which there may be but one: it never leaves the registers."""
+        frame, b, (level, *inner) = self.kernel.frame, self.kernel.frame.b, levels
+        count = frame.subtract(level.stop, level.start)
+        several = b.compare("sgt", count, size)
+        with b.when(several):
+            tile.clear()
+        with b.loop(level.start, level.stop, size, self._zeros) as loop:
+            part = self._part(level, loop.index, size)
+            loop.next = self.sums([part, *inner], at, smaller)
+            with b.when(b.compare("slt", part.stop, level.stop)):
+                tile.add(loop.next)
+        last = loop.results
+        return b.choose_all(several, lambda: tile.plus(last), lambda: last)
+
+    def _part(self, level: Level, start: Value, size: int) -> Level:
+        """A block of a loop."""
+        frame = self.kernel.frame
+        stop = frame.least(frame.add(start, size), level.stop)
+        return replace(level, start=start, stop=stop, extent=None, most=size)
+
+
+class _Tile:
+    """Sums in memory."""
+
+    def __init__(self, frame: Frame, kind: Type, count: int) -> None:
+        self._b, self._kind = frame.b, kind
+        base = frame.b.stack(kind, count)
+        self._places = [frame.b.element(base, str(kind), n) for n in range(count)]
+
+    def clear(self) -> None:
+        """Start from zero."""
+        for place in self._places:
+            self._b.store(constant(self._kind, 0), place)
+
+    def values(self) -> list[Value]:
+        """The sums."""
+        return [self._b.load(self._kind, place) for place in self._places]
+
+    def plus(self, values: Sequence[Value]) -> list[Value]:
+        """The sums, with other values added."""
+        pairs = zip(self.values(), values, strict=True)
+        return [self._b.binary("fadd", old, new) for old, new in pairs]
+
+    def add(self, values: Sequence[Value]) -> None:
+        """Add values to the sums."""
+        for place, value in zip(self._places, self.plus(values), strict=True):
+            self._b.store(value, place)

@@ -273,7 +273,7 @@ class Copy:
     def _outer(self, depth: int, place: Value, zero: bool) -> None:
         frame, axis = self.frame, self.axes[depth]
         start, one = self._start(axis), frame.integer(1)
-        with frame.b.loop(frame.integer(0), self._count(depth), one) as loop:
+        with frame.b.loop(0, self._count(depth), one) as loop:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             inner = frame.add(place, frame.multiply(loop.index, self.strides[depth]))
             bounds = [] if zero else self._decided_bounds(depth)
@@ -313,13 +313,13 @@ class Copy:
         frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
         axis, stride = self.axes[depth], self.strides[depth]
         start, count = self._start(axis), self._count(depth)
-        whole = frame.b.binary("and", count, frame.integer(-lanes))
-        with frame.b.loop(frame.integer(0), whole, frame.integer(lanes)) as loop:
+        whole = frame.b.binary("and", count, -lanes)
+        with frame.b.loop(0, whole, lanes) as loop:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             inner = frame.add(place, frame.multiply(loop.index, stride))
             for first in range(0, self.lengths[-1], lanes):
-                self._square(frame.add(inner, frame.integer(first)), first, stride)
-        with frame.b.loop(whole, count, frame.integer(1)) as loop:
+                self._square(frame.add(inner, first), first, stride)
+        with frame.b.loop(whole, count) as loop:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             self._innermost(frame.add(place, frame.multiply(loop.index, stride)), False)
 
@@ -333,29 +333,29 @@ class Copy:
         base = frame.place(offset, {**self.at, tiling.low: frame.integer(0)})
         base = b.element(frame.pointers[argument], kind.scalar, base)
         step, start = offset.factor(tiling.low), frame.multiply(self.at[tiling.high], tiling.size)
-        last = frame.subtract(frame.integer(tiling.variable.extent), start)
+        last = frame.subtract(tiling.variable.extent, start)
         ragged = not is_static(tiling.variable.extent) or tiling.variable.extent % tiling.size
         rows: list[Value] = []
         for number in range(first, first + self.lanes):
             row = frame.integer(number)
             if ragged:  # beyond the last row: that one again, which is dropped below
-                row = frame.least(row, frame.subtract(last, frame.integer(1)))
+                row = frame.least(row, frame.subtract(last, 1))
             raw = b.load(kind, b.element(base, kind.scalar, frame.multiply(row, step)))
             is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
             rows.append(raw if is_same else from_memory(b, raw, argument.dtype))
-        there = frame.below(frame.integer(first), last, self.lanes) if ragged else None
+        there = frame.below(first, last, self.lanes) if ragged else None
         for number, vector in enumerate(transposed(b, rows)):
             value = vector
             if there is not None:
-                value = b.select(there, vector, constant(vector.type, 0))
-            target = frame.add(place, frame.integer(number * stride))
+                value = b.select(there, vector, 0)
+            target = frame.add(place, number * stride)
             b.store(value, b.element(self.destination, self.scalar, target))
 
     def _guarded(self, depth: int, place: Value, bounds: list[Bound]) -> None:
         b, inside = self.frame.b, self.frame.holds(bounds, self.at)
         with b.when(inside):
             self._axis(depth + 1, place, False)
-        with b.when(b.binary("xor", inside, constant(inside.type, True))):
+        with b.when(b.binary("xor", inside, True)):
             self._axis(depth + 1, place, True)
 
     def _start(self, axis: Axis) -> Value:
@@ -365,7 +365,7 @@ class Copy:
             span = self._span(variable)
             first = span.start
             if factor < 0:
-                first = frame.add(first, frame.integer(span.length - 1))
+                first = frame.add(first, span.length - 1)
             result = frame.add(result, frame.multiply(first, factor))
         return result
 
@@ -381,7 +381,7 @@ class Copy:
         start, extent = self._span(axis.coordinate).start, axis.coordinate.extent
         if start.text == "0" and is_static(extent) and self.lengths[depth] <= extent:
             return length
-        return frame.least(length, frame.subtract(frame.integer(extent), start))
+        return frame.least(length, frame.subtract(extent, start))
 
     def _decided_bounds(self, depth: int) -> list[Bound]:
         """The bounds that are known once the coordinate at this depth is."""
@@ -400,9 +400,9 @@ class Copy:
         if self.packing.tiling:
             self._unrolled(place, zero)
             return
-        vectors = frame.b.binary("and", count, frame.integer(-lanes))
+        vectors = frame.b.binary("and", count, -lanes)
         if length >= lanes:
-            with frame.b.loop(frame.integer(0), vectors, frame.integer(lanes)) as loop:
+            with frame.b.loop(0, vectors, lanes) as loop:
                 self._vector(place, loop.index, None, zero)
         if count.text == str(length) and length % lanes == 0:
             return
@@ -415,7 +415,7 @@ class Copy:
         for start in range(0, length, lanes):
             index, mask = frame.integer(start), None
             if start + lanes > length:
-                mask = frame.below(index, frame.integer(length), lanes)
+                mask = frame.below(index, length, lanes)
             self._vector(place, index, mask, zero)
 
     def _vector(self, place: Value, index: Value, mask: Value | None, zero: bool) -> None:
@@ -437,7 +437,7 @@ class Copy:
         value = leaves.bits(self.packing.value, self.dtype, wanted)
         if inside is None:
             return value
-        return frame.b.select(inside, value, constant(value.type, 0))
+        return frame.b.select(inside, value, 0)
 
     def _lanes_inside(self, leaves: Leaves) -> Value | None:
         """The lanes that bounds on the innermost axis allow."""
@@ -445,7 +445,7 @@ class Copy:
         for bound in self._decided_bounds(len(self.axes) - 1):
             if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
                 start = frame.place(bound[1], leaves.at)
-                here = frame.below(start, frame.integer(bound[2]), self.lanes)
+                here = frame.below(start, bound[2], self.lanes)
             else:
                 here = frame.lanes_within(bound, leaves.at, self.axes[-1].coordinate, self.lanes)
             inside = here if inside is None else frame.b.binary("and", inside, here)

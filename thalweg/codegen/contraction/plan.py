@@ -12,25 +12,23 @@ from functools import partial
 from math import ceil, prod
 from typing import Any
 
-from thalweg.codegen.contraction.amx_plan import matrix_schedule
-from thalweg.codegen.contraction.cost import (
-    Work,
-    crowded,
-    crowded_columns,
-    tile_cost,
-    tile_height,
-)
+from thalweg.codegen.contraction.amx import matrix_schedule
 from thalweg.codegen.contraction.form import Form, NotContraction, argument_of, form_of, loads_of
 from thalweg.codegen.contraction.packing import Packing
 from thalweg.codegen.contraction.schedule import (
     Schedule,
     Setting,
+    Work,
+    crowded,
+    crowded_columns,
     direct_a,
     direct_b,
     even,
     is_plain,
     last_dynamic,
     packing_of_a,
+    tile_cost,
+    tile_height,
     uses,
 )
 from thalweg.codegen.machine import CpuTarget

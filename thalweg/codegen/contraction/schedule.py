@@ -1,15 +1,18 @@
-"""Schedules: how a contraction may be computed, and what that means for its factors.
+"""Schedules: how a contraction may be computed, what that means for its factors, what it costs.
 
 A `Schedule` is plain numbers: tiles, blocks, copies. With the form of a contraction and a target (a
-`Setting`) they say what a piece of work spans and the layout of packed factors.
+`Setting`) they say what a piece of work spans, the layout of packed factors, and about how many
+cycles it takes: products, loads, copies, and what the caches do not hold. The figures are rough and
+only compare schedules of one contraction with each other; `tf.tune` measures.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import ceil, prod
 from typing import Any
 
@@ -278,3 +281,246 @@ def along_columns(setting: Setting) -> bool:
     """Whether columns lie side by side in their factor."""
     loads = loads_of(setting.form.kernel.b.value)
     return all(load.offset.factor(setting.form.lane) == 1 for load in loads)
+
+
+def tile_height(setting: Setting, made: Schedule) -> int:
+    """How many rows a tile has."""
+    return made.tile * prod(setting.row_extents[made.tile_at + 1 :])
+
+
+def tile_cost(setting: Setting, made: Schedule) -> float:
+    """The cycles of all tiles: multiplications, loads or latency, whichever is slowest."""
+    extents = setting.row_extents
+    before = prod(extents[: made.tile_at])
+    along = extents[made.tile_at] if extents else 1
+    inner = prod(extents[made.tile_at + 1 :])
+    whole, rest = divmod(along, made.tile)
+    heights = [(whole, made.tile * inner), (1 if rest else 0, rest * inner)]
+    vectors = ceil(setting.columns / setting.lanes)
+    widths = [(vectors // made.vectors, made.vectors), (1, vectors % made.vectors)]
+    total = sum(
+        rows * columns * _tile_cycles(setting, height, width)
+        for rows, height in heights
+        for columns, width in widths
+        if height and width
+    )
+    return before * total
+
+
+def _tile_cycles(setting: Setting, height: int, width: int) -> float:
+    """A step multiplies, loads, waits for sums, or for columns that come from the second cache."""
+    products = height * width
+    loads = width + (products if setting.form.depthwise else height)
+    panel = setting.depth * width * setting.target.vector_bytes
+    distant = width * 2.5 if panel > setting.target.l1 / 2 else 0
+    step = max(products / 2, loads * 0.6, distant, 4 if products < 8 else 0) + distant / 8
+    conflicts = (
+        1.25 if height > (8 if width > 1 else 9) and crowded(setting, setting.form.rows[-1:]) else 1
+    )
+    return setting.depth * step * conflicts + 10 + 3 * height + 2 * products
+
+
+def crowded(setting: Setting, variables: Sequence[Variable]) -> bool:
+    """Whether elements along a variable of `a` fall into the same few lines of the first cache."""
+    return _crowds(setting, setting.form.kernel.a, variables)
+
+
+def crowded_columns(setting: Setting) -> bool:
+    """Whether the rows of `b` fall into the same few lines of the first cache."""
+    return _crowds(setting, setting.form.kernel.b, setting.form.reduced[-1:])
+
+
+def _crowds(setting: Setting, access: Access, variables: Sequence[Variable]) -> bool:
+    if not is_plain(access, setting.form.kernel.dtype):
+        return False
+    factors = [int(argument_of(access)[1].factor(variable)) for variable in variables]
+    return any(factor and factor * setting.itemsize % 4096 == 0 for factor in factors)
+
+
+# What it costs, in cycles: per element copied in order or transposed; bytes per cycle from the
+# second cache, from beyond it in order, and from beyond it a few lines at a time. What is packed
+# comes in time for the products that need it, or nearly.
+_COPY, _TRANSPOSE, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
+_PACKED, _SHARED = 40.0, 10.0
+
+
+@dataclass(eq=False)
+class Work:
+    """The numbers of a schedule that its cost depends on."""
+
+    setting: Setting
+    made: Schedule
+
+    def __post_init__(self) -> None:
+        setting, made = self.setting, self.made
+        rows, products = spans_of_rows(setting.form, made), spans_of_sum(setting.form, made)
+        #: rows and columns of a piece of work
+        self.rows = min(setting.height, prod(rows.values()))
+        self.columns = min(setting.columns, made.panels * setting.width(made))
+        #: products that are summed at a time, and how often sums go on
+        self.depth = min(setting.depth, prod(products.values()))
+        self.blocks = ceil(setting.depth / max(self.depth, 1))
+        across = ceil(setting.columns / self.columns)
+        self.pieces = setting.outer * ceil(setting.height / self.rows) * across
+
+    @cached_property
+    def bytes_a(self) -> int:
+        """What a block of the sum reads of the rows' factor."""
+        setting, made = self.setting, self.made
+        packing = setting.packing_of_a(made if made.copy_a else replace(made, copy_a="window"))
+        if packing is None:
+            return self.rows * self.depth * setting.itemsize
+        spans = spans_of_a(setting, made)
+        if not made.copy_a and _strided(setting, made):  # whole lines, and few sets of a cache
+            rows = setting.form.rows[made.tile_at]
+            spans[rows] = max(int(rows.extent), spans.get(rows, 1))
+        return packing.size(spans) * setting.itemsize
+
+    @property
+    def strided_b(self) -> bool:
+        """Whether the rows of a panel lie apart."""
+        return not self.made.copy_b and self.setting.columns > self.setting.width(self.made)
+
+    @cached_property
+    def panel_b(self) -> int:
+        """What a panel occupies of the caches: that of neighbours too, if rows lie apart."""
+        width = self.setting.columns if self.strided_b else self.setting.width(self.made)
+        return self.depth * width * self.setting.itemsize
+
+    @cached_property
+    def bytes_b(self) -> int:
+        """What lies in the second cache while a block of the sum is computed."""
+        if self.made.copy_b != "block":
+            return self.panel_b
+        return self.depth * self.columns * self.setting.itemsize
+
+    def cost(self) -> float:
+        """The cycles of the whole kernel, as far as blocks decide about them."""
+        setting = self.setting
+        sums = setting.outer * setting.height * setting.columns
+        products = sums * setting.depth / (2 * setting.lanes)
+        copies, reads = self._copies(), self._reads_a() + self._reads_b()
+        writes = max(0.0, self._writes(sums) - products / 2)
+        every = products * (1 + self._waits()) + copies + reads + self._partials(sums) + writes
+        return every * self.imbalance + 300 * self.pieces * self.blocks
+
+    @cached_property
+    def imbalance(self) -> float:
+        """How much longer the busiest thread works than the average: of two, or of all cores."""
+        weights = self._weights()
+        return (2 * imbalance_of(weights, 2) + imbalance_of(weights, self.setting.target.cores)) / 3
+
+    def _weights(self) -> list[int]:
+        """The work in every piece, in order; of many pieces, in as many equal ones."""
+        setting, made = self.setting, self.made
+        if self.pieces > 32 * setting.target.cores:
+            return [1] * self.pieces
+        rows = [1]
+        if setting.row_extents:
+            rows = chunks(setting.row_extents[made.block_at], made.block)
+        across = chunks(setting.columns, made.panels * setting.width(made))
+        again = setting.outer * prod(setting.row_extents[: made.block_at])
+        return [height * width for height in rows for width in across] * again
+
+    def _copies(self) -> float:
+        setting, made, cycles = self.setting, self.made, 0.0
+        if made.copy_a:
+            each = _COPY if made.copy_a != "tiles" or _strided(setting, made) else _TRANSPOSE
+            size = self.pieces * self.blocks * self.bytes_a
+            far = 1.5 if self.bytes_a > 0.7 * setting.target.l2 else 1.0
+            cycles += size * (each / setting.itemsize + far * (made.copy_a == "tiles") / _FAR)
+        if made.copy_b:
+            each = _COPY if along_columns(setting) else _TRANSPOSE
+            again = self.pieces if made.copy_b == "block" else 1
+            columns = self.columns if made.copy_b == "block" else setting.columns
+            cycles += each * again * columns * setting.depth
+            cycles += self._far_b() if made.copy_b == "shared" else 0.0
+        return cycles
+
+    def _far_b(self) -> float:
+        """What it takes to get the columns' factor from afar, and packed back there."""
+        size = self.setting.columns * self.setting.depth * self.setting.itemsize
+        return 0.0 if size < self.setting.target.l2 / 2 else 0.8 * size / _FAR
+
+    def _reads_a(self) -> float:
+        """Each panel, and each row that shares elements, reads it again: nearby if all fits."""
+        setting, made = self.setting, self.made
+        width = setting.width(made) * setting.itemsize
+        partial = self.rows * width if self.blocks > 1 else 0
+        if self.bytes_a + self.bytes_b + partial < 0.7 * setting.target.l2:
+            return self.pieces * self.blocks * self.bytes_a / _FAR
+        rate = _SCATTERED if not made.copy_a and _strided(setting, made) else _FAR
+        rate = _PACKED if made.copy_a == "tiles" else rate
+        panels = ceil(self.columns / setting.width(made))
+        return self.pieces * self.rows * setting.depth * setting.itemsize * panels / rate
+
+    def _reads_b(self) -> float:
+        """Each piece of work reads it from afar, each tile of rows again."""
+        setting, size = self.setting, self.setting.itemsize
+        small = setting.columns * setting.depth * size < setting.target.l2 / 2
+        prefetched = self.made.prefetch_steps > 0
+        rate = _SCATTERED if self.strided_b and self.depth > 96 and not prefetched else _FAR
+        rate = _SHARED if self.made.copy_b == "shared" else rate
+        bytes_of_pieces = self.pieces * self.columns * setting.depth * size
+        tiles = ceil(self.rows / max(1, tile_height(setting, self.made)))
+        fits = self.panel_b < (0.8 if self.strided_b else 0.4) * setting.target.l2
+        again = 0.0 if fits else bytes_of_pieces * (tiles - 1) / _FAR
+        return bytes_of_pieces / (_NEAR if small else rate) + again
+
+    def _waits(self) -> float:
+        """How much longer products take where the first cache does not hold what they use."""
+        setting, made, lines = self.setting, self.made, 0.0
+        height, first = tile_height(setting, made), 0.7 * setting.target.l1
+        width = setting.width(made) * setting.itemsize
+        far_b = self.panel_b > first and self.rows > height
+        strided = not made.copy_a and _strided(setting, made)
+        lines += width if far_b else 0
+        lines += 64 * ceil(height * setting.itemsize / 64 + 0.5) if strided else height * 4
+        step = height * made.vectors / 2
+        waits = max(0.0, lines / 24 - step) / step + 0.05 * far_b + 0.04 * self.strided_b
+        return waits + (self._jumps() if strided else 0.0)
+
+    def _jumps(self) -> float:
+        """How long products wait where every step of a sum needs other lines, far apart."""
+        setting = self.setting
+        argument, offset = argument_of(setting.form.kernel.a)
+        step = int(offset.factor(setting.form.reduced[-1])) if setting.form.reduced else 0
+        near = int(argument.size) * setting.itemsize <= setting.target.l2 / 2
+        if near or abs(step) * setting.itemsize < 1024:
+            return 0.0
+        return 0.45 * max(0.0, self.depth * 128 / setting.target.l1 - 0.45)
+
+    def _writes(self, sums: int) -> float:
+        """A large result is written in order only if few rows are in the making at a time."""
+        setting, size = self.setting, self.setting.itemsize
+        if sums * size < setting.target.l2:
+            return 0.0
+        few = self.rows <= 2 * tile_height(setting, self.made) or setting.columns * size <= 4096
+        return sums * size / (_FAR if few else _SCATTERED)
+
+    def _partials(self, sums: int) -> float:
+        if self.blocks == 1:
+            return 0.0
+        size = self.setting.itemsize
+        fits = self.rows * self.columns * size < self.setting.target.l2 / 2
+        return 2 * sums * self.blocks * size / (_NEAR if fits else _FAR)
+
+
+def _strided(setting: Setting, made: Schedule) -> bool:
+    """Whether rows lie side by side, so that sums jump from line to line."""
+    form = setting.form
+    if not form.rows or not setting.is_plain_a:
+        return False
+    return argument_of(form.kernel.a)[1].factor(form.rows[made.tile_at]) == 1
+
+
+def chunks(extent: int, size: int) -> list[int]:
+    """The lengths of the chunks of a size that cover an extent."""
+    return [min(size, extent - start) for start in range(0, extent, size)]
+
+
+def imbalance_of(weights: Sequence[int], threads: int) -> float:
+    """How much longer the busiest of some threads works than the average."""
+    ends = [len(weights) * thread // threads for thread in range(threads + 1)]
+    shares = [sum(weights[start:end]) for start, end in pairwise(ends)]
+    return max(shares) * threads / max(sum(weights), 1)

@@ -6,10 +6,12 @@ grows with an extent that is not known until run time: such factors are copied p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from math import ceil, prod
 
+from thalweg.codegen.contraction.form import Form
 from thalweg.codegen.contraction.packing import Box, Copy, Packing
 from thalweg.codegen.contraction.schedule import (
     SLOTS,
@@ -97,9 +99,9 @@ class Scratch:
     def parts(self, frame: Frame) -> list[Value]:
         """Where a thread keeps its copy of `a`, its copy of `b`, and unfinished sums: those of the
         last blocks, and those of all groups of blocks before."""
-        place = frame.add(frame.integer(self._shared), frame.multiply(frame.thread, self._private))
+        place = frame.add(self._shared, frame.multiply(frame.thread, self._private))
         starts = [sum(self._parts[:number]) for number in range(4)]
-        places = [frame.add(place, frame.integer(start)) for start in starts]
+        places = [frame.add(place, start) for start in starts]
         return [frame.b.element(frame.scratch, self.scalar, each) for each in places]
 
     def panels_at(self, frame: Frame, at: Mapping[Variable, Value]) -> Value:
@@ -122,6 +124,22 @@ class Scratch:
         """Write the loops that copy a box of a factor."""
         lanes = self.setting.lanes
         Copy(frame, packing, box, at, destination, lanes, self.dtype, layout).emit()
+
+
+@contextmanager
+def pieces(
+    frame: Frame, form: Form, made: Schedule, width: int
+) -> Generator[tuple[dict[Variable, Value], Value, Value]]:
+    """A loop over this thread's pieces of work, by tiles of a width: gives the values of the
+    variables outside, and the numbers of the block of rows and of the part of the columns."""
+    around = (*form.outer, *form.rows[: made.block_at])
+    blocks = frame.integer(1)
+    if form.rows:
+        blocks = frame.chunks(form.rows[made.block_at].extent, made.block)
+    columns = frame.chunks(form.lane.extent, made.panels * width)
+    extents = [*(frame.integer(v.extent) for v in around), blocks, columns]
+    with frame.shared(extents, SLOTS) as (*places, block, part):
+        yield dict(zip(around, places, strict=True)), block, part
 
 
 def _rounded(count: int) -> int:

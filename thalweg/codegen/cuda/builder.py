@@ -16,10 +16,12 @@ from thalweg.codegen.llvm.builder import (
     VOID,
     Builder,
     Module,
+    Operand,
     Type,
     Value,
     alignment,
     constant,
+    operand,
 )
 
 #: The widest access, in bytes; buffers of an aligned kernel begin at multiples of it.
@@ -48,9 +50,9 @@ class GridBuilder(Builder):
             self._uniform[made.text] = value
         return made
 
-    def binary(self, operation: str, a: Value, b: Value) -> Value:
+    def binary(self, operation: str, a: Value, b: Operand) -> Value:
         if operation in ("and", "or", "xor") and a.type.lanes > 1 and a.type.scalar == "i1":
-            one, other = self.one_lane(a), self.one_lane(b)
+            one, other = self.one_lane(a), self.one_lane(operand(a.type, b))
             if one is not None and other is not None:
                 return self.splat(super().binary(operation, one, other), a.type.lanes)
         return super().binary(operation, a, b)
@@ -94,8 +96,8 @@ class GridBuilder(Builder):
         align = min(aligned * alignment(kind), WIDEST)
         if self.module.checks_alignment and align > alignment(kind):
             place = self.emit(I64, f"ptrtoint {address} to i64")
-            rest = self.binary("and", place, constant(I64, align - 1))
-            with self.when(self.compare("ne", rest, constant(I64, 0))):
+            rest = self.binary("and", place, align - 1)
+            with self.when(self.compare("ne", rest, 0)):
                 self.call("llvm.debugtrap", VOID)
         return align
 
@@ -146,7 +148,7 @@ class GridBuilder(Builder):
 
     def _lanes_from(self, kind: Type, address: Value) -> Callable[[int], Value]:
         """The addresses of lanes that follow each other."""
-        return lambda lane: self.element(address, kind.scalar, constant(I64, lane))
+        return lambda lane: self.element(address, kind.scalar, lane)
 
     def _each_lane(self, kind: Type, mask: Value | None, element: Callable[[int], Value]) -> Value:
         """A vector of elements that are computed one by one; those off the mask are zero."""

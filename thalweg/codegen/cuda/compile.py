@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from thalweg.codegen.cuda.emulation import STACK_BYTES, Slot, state_words
 from thalweg.codegen.cuda.launch import Extent3
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.compile import place
-from thalweg.codegen.llvm.threads import (
+from thalweg.codegen.llvm.compile import (
     emitted,
     inside,
     module_of,
     new_machine,
+    place,
     run_over_module,
     tools_for,
 )

@@ -115,12 +115,21 @@ class Value(NamedTuple):
         return f"{self.type.text} {self.text}"
 
 
+#: A number stands for the constant of the type that its place wants.
+Operand = Value | float
+
+
 def constant(kind: Type, number: Any) -> Value:
     """A number as a constant, the same in every lane."""
     text = _literal(kind.scalar, number)
     if kind.lanes > 1:
         text = f"splat ({kind.scalar} {text})"
     return Value(kind, text)
+
+
+def operand(kind: Type, given: Operand) -> Value:
+    """An operand of a type."""
+    return given if isinstance(given, Value) else constant(kind, given)
 
 
 def _literal(scalar: str, number: Any) -> str:
@@ -284,19 +293,24 @@ class Builder:
         """Any instruction without a result."""
         self._lines.append(f"  {instruction}")
 
-    def binary(self, operation: str, a: Value, b: Value) -> Value:
+    def binary(self, operation: str, a: Value, b: Operand) -> Value:
         """`add`, `fmul contract`, `and`, `shl`, … of two values of one type."""
         kind = a.type
-        return self.pure(kind, f"{operation} {kind.text} {a.text}, {b.text}")
+        return self.pure(kind, f"{operation} {kind.text} {a.text}, {operand(kind, b).text}")
 
-    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+    def compare(self, predicate: str, a: Value, b: Operand) -> Value:
         """`slt`, `eq` of integers, `olt`, `une` of floats."""
         kind = "fcmp" if a.type.is_float else "icmp"
-        return self.pure(a.type.like("i1"), f"{kind} {predicate} {a}, {b.text}")
+        return self.pure(a.type.like("i1"), f"{kind} {predicate} {a}, {operand(a.type, b).text}")
 
-    def select(self, condition: Value, chosen: Value, otherwise: Value) -> Value:
+    def select(self, condition: Value, chosen: Value, otherwise: Operand) -> Value:
         """One of two values, lane by lane."""
-        return self.pure(chosen.type, f"select {condition}, {chosen}, {otherwise}")
+        other = operand(chosen.type, otherwise)
+        return self.pure(chosen.type, f"select {condition}, {chosen}, {other}")
+
+    def negation(self, condition: Value) -> Value:
+        """Whether a condition does not hold, lane by lane."""
+        return self.binary("xor", condition, True)
 
     def convert(self, operation: str, value: Value, scalar: str) -> Value:
         """`sext`, `trunc`, `sitofp`, `fpext`, `bitcast`, … to another element type."""
@@ -359,13 +373,14 @@ class Builder:
         numbers = ", ".join(f"{kind.scalar} {i}" for i in range(kind.lanes))
         return Value(kind, f"<{numbers}>" if kind.lanes > 1 else "0")
 
-    def element(self, base: Value, scalar: str, index: Value) -> Value:
+    def element(self, base: Value, scalar: str, index: Value | int) -> Value:
         """The address of element `index` (of a scalar type) from a base address.
 
         Not `inbounds`: of a window that reaches over an edge the address lies outside of the buffer
         where a mask or a guard keeps it from being used, and no kernel is other code for the word.
         """
-        return self.pure(POINTER.of(index.type.lanes), f"getelementptr {scalar}, {base}, {index}")
+        at = operand(I64, index)
+        return self.pure(POINTER.of(at.type.lanes), f"getelementptr {scalar}, {base}, {at}")
 
     def stack(self, kind: Type, count: int) -> Value:
         """The address of memory for some elements that is there as long as the function runs."""
@@ -463,12 +478,14 @@ class Builder:
 
     @contextmanager
     def loop(
-        self, start: Value, stop: Value, step: Value, carried: Sequence[Value] = ()
+        self, first: Operand, last: Operand, step: Operand = 1, carried: Sequence[Value] = ()
     ) -> Generator[Loop]:
-        """`for index in range(start, stop, step)` with values carried round it.
+        """`for index in range(first, last, step)` with values carried round it.
 
         The body sets `loop.next`; after the block, `loop.results` are the carried values.
         """
+        kind = next((one.type for one in (first, last, step) if isinstance(one, Value)), I64)
+        start, stop = operand(kind, first), operand(kind, last)
         before, head = self._block, self.fresh_label("loop")
         self.jump(head)
         self.label(head)

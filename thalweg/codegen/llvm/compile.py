@@ -1,33 +1,255 @@
-"""LLVM text to machine code, and machine code into memory.
+"""LLVM text to machine code, on several threads at once, and machine code into memory.
 
 What comes in is the text of a module and the target; what goes out is an object file, its
 assembly for the reader, or the addresses of an object's functions in this process.
+
+LLVM itself allows several threads where each has a context and a target machine of its own; options
+are the process's. llvmlite lets one thread in at a time: these calls go to its library directly,
+those that take long without Python's lock, the others with it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import itertools
+import os
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from threading import get_ident
+from typing import Any, Literal, Protocol, TypeVar
 
 from thalweg.codegen.llvm.emitted import Passes
 from thalweg.codegen.llvm.object_file import EXTERNAL, ObjectFile
-from thalweg.codegen.llvm.threads import (
-    Option,
-    Tools,
-    emitted,
-    inside,
-    module_of,
-    new_machine,
-    run_over_function,
-    run_over_module,
-    tools_for,
-)
 from thalweg.codegen.machine import CpuTarget, llvm, named, runs_here
 from thalweg.platform.caches import memoized
 from thalweg.platform.executable import executable
+
+#: Options that code may be made with, and how each is taken back.
+Option = Literal["", "-disable-lsr=true", "-scev-cheap-expansion-budget=32"]
+_BACK = {
+    "-disable-lsr=true": "-disable-lsr=false",
+    "-scev-cheap-expansion-budget=32": "-scev-cheap-expansion-budget=4",
+}
+
+
+class Inside:
+    """The threads that are inside LLVM: all at once, as long as they want the same option.
+
+    A fork waits until the other threads are outside, so that the child does not inherit LLVM half
+    way through something.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._threads: list[int] = []
+        self._option: Option = ""
+        self._forking = 0
+
+    @contextmanager
+    def kept(self, option: Option | None = None) -> Generator[None]:
+        """Be inside, with an option, or any.
+
+        Python may do something else on a thread that is inside already (finalizers): that takes
+        the option as it is, since the code is right with any.
+        """
+        with self._changed:
+            if get_ident() not in self._threads:
+                self._changed.wait_for(lambda: self._is_free_for(option))
+                self._set(self._option if option is None else option)
+            self._threads.append(get_ident())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(get_ident())
+                self._changed.notify_all()
+
+    def _is_free_for(self, option: Option | None) -> bool:
+        return not self._forking and (option in (None, self._option) or not self._threads)
+
+    def _set(self, option: Option) -> None:
+        if option == self._option:
+            return
+        if self._option:
+            llvm().set_option("", _BACK[self._option])
+        if option:
+            llvm().set_option("", option)
+        self._option = option
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is inside, and let none in."""
+        self._changed.acquire()
+        self._forking += 1
+        self._changed.wait_for(lambda: all(thread == get_ident() for thread in self._threads))
+
+    def after_fork(self) -> None:
+        """Let threads in again."""
+        self._forking -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+    def reset_in_child(self) -> None:
+        """In the child: of the parent's threads, the one that forked is all there is."""
+        self._threads = [thread for thread in self._threads if thread == get_ident()]
+        self._forking = 1  # its own: another one's fork was to come
+        self.after_fork()
+
+
+inside = Inside()
+os.register_at_fork(
+    before=inside.before_fork,
+    after_in_parent=inside.after_fork,
+    after_in_child=inside.reset_in_child,
+)
+
+
+class Machine(Protocol):
+    """What LLVM must know of a target."""
+
+    @property
+    def triple(self) -> str:
+        """The machine, as LLVM names it."""
+        ...
+
+    @property
+    def cpu(self) -> str:
+        """The model of the processor."""
+        ...
+
+    @property
+    def features(self) -> str:
+        """Parts of the instruction set that are there or not: "+avx2,-avx512f"."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What one thread at a time works with: a target machine, and sets of passes for it."""
+
+    machine: Any
+    passes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@contextmanager
+def tools_for(target: Machine) -> Generator[Tools]:
+    """Tools that no other thread uses meanwhile."""
+    resting = _resting(target)
+    try:
+        tools = resting.pop()
+    except IndexError:
+        with inside.kept():
+            tools = Tools(new_machine(target))
+    try:
+        yield tools
+    finally:
+        resting.append(tools)
+
+
+def release_tools(target: Machine) -> None:
+    """Let go of the tools that nobody uses, but for one set: each takes most of a MiB."""
+    with inside.kept():
+        del _resting(target)[1:]
+
+
+@memoized(16)
+def _resting(target: Machine) -> list[Tools]:
+    return []
+
+
+def new_machine(target: Machine, level: int = 2) -> Any:
+    """A target machine, which spends more time on better code at higher levels."""
+    # Position-independent code in the small model reaches its constants relative to itself.
+    return (
+        llvm()
+        .Target.from_triple(target.triple)
+        .create_target_machine(
+            cpu=target.cpu,
+            features=target.features,
+            opt=level,
+            reloc="pic",
+            codemodel="small",
+        )
+    )
+
+
+@contextmanager
+def module_of(text: str, triple: str, layout: str) -> Generator[Any]:
+    """A module of LLVM text for a target, in a context of its own, as long as it is needed."""
+    context = _holding_gil("LLVMPY_ContextCreate")()
+    module: Any = None
+    try:
+        with _bindings().OutputString(owned=False) as error:
+            found = _holding_gil("LLVMPY_ParseAssembly")(context, text.encode(), error)
+            module = importlib.import_module("llvmlite.binding.module").ModuleRef(found, context)
+            if error or _holding_gil("LLVMPY_VerifyModule")(module, error):
+                raise RuntimeError(f"LLVM takes no such text: {error}")
+        _holding_gil("LLVMPY_SetTarget")(module, triple.encode())
+        _holding_gil("LLVMPY_SetDataLayout")(module, layout.encode())
+        yield module
+    finally:  # here, where no fork can come in between
+        if module is not None:
+            _holding_gil("LLVMPY_DisposeModule")(module)
+            module.detach()
+        _holding_gil("LLVMPY_ContextDispose")(context)
+
+
+def run_over_module(passes: Any, module: Any, builder: Any) -> None:
+    """Run passes over a module."""
+    _releasing_gil("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+
+
+def run_over_function(passes: Any, function: Any, builder: Any) -> None:
+    """Run passes over a function."""
+    _releasing_gil("LLVMPY_RunNewFunctionPassManager")(passes, function, builder)
+
+
+def emitted(machine: Any, module: Any, is_object: bool) -> bytes:
+    """The machine code of a module, as an object file or as assembly."""
+    with _bindings().OutputString(owned=False) as error:
+        memory = _releasing_gil("LLVMPY_TargetMachineEmitToMemory")(
+            machine, module, is_object, error
+        )
+        if not memory:
+            raise RuntimeError(str(error))
+    try:
+        start, size = _holding_gil("LLVMPY_GetBufferStart"), _holding_gil("LLVMPY_GetBufferSize")
+        return ctypes.string_at(start(memory), size(memory))
+    finally:
+        _holding_gil("LLVMPY_DisposeMemoryBuffer")(memory)
+
+
+@cache
+def _bindings() -> Any:
+    return importlib.import_module("llvmlite.binding.ffi")
+
+
+@memoized(100)
+def _releasing_gil(name: str) -> Any:
+    """A function that takes long, without Python's lock and without llvmlite's."""
+    return _function(name, ctypes.CDLL)
+
+
+@memoized(100)
+def _holding_gil(name: str) -> Any:
+    """A function that keeps Python's lock, since it takes less time than to get that back: a thread
+    that wants it waits for the switch interval of others, which is some milliseconds."""
+    return _function(name, ctypes.PyDLL)
+
+
+def _function(name: str, kind: type[ctypes.CDLL]) -> Any:
+    library = _bindings().lib
+    known = getattr(library, name)
+    try:
+        function = kind(library._name)[name]
+    except (AttributeError, OSError):
+        return known
+    function.argtypes, function.restype = known.argtypes, known.restype
+    return function
+
 
 #: How often all passes run over iterations: no loop is to be left where its last values follow from
 #: its first ones. The first round finds the trip count (the least of two, more arithmetic than LLVM

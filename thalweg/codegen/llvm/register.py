@@ -104,7 +104,7 @@ class LlvmRegister(Register):
     ) -> list[LlvmRegister]:
         count = times.value if isinstance(times, LlvmRegister) else constant(I64, times)
         start = [register.value for register in carried]
-        with self.builder.loop(constant(I64, 0), count, constant(I64, 1), start) as loop:
+        with self.builder.loop(0, count, 1, start) as loop:
             after = body(self._made(loop.index), *map(self._made, loop.carried))
             loop.next = [register.value for register in after]
         return [self._made(value) for value in loop.results]

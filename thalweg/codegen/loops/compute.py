@@ -14,13 +14,12 @@ from itertools import cycle
 from typing import Any
 
 from thalweg.codegen.llvm.builder import I64, Builder, Loop, Value, constant
-from thalweg.codegen.loops.blocks import Cut, Totals, cut_of
-from thalweg.codegen.loops.facts import extent_of, outside_reductions
-from thalweg.codegen.loops.lanes import Body, Lanes, Slots, flat, like
+from thalweg.codegen.loops.lanes import Body, Cut, Lanes, Slots, Totals, cut_of, flat, like
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
+from thalweg.codegen.loops.simplify import extent_of, outside_reductions
 from thalweg.codegen.math.conversion import register_type
-from thalweg.codegen.math.reductions import State, accumulator_of
+from thalweg.codegen.math.elements import State, accumulator_of
 from thalweg.ir.dynamic import factors_of
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
@@ -81,8 +80,8 @@ class Computation:
         """How many values a variable has."""
         for inner, blocks in self._plan.blocks.items():
             if variable is blocks:
-                above = self._b.binary("add", self.extent(inner), constant(I64, BLOCK - 1))
-                return self._b.binary("udiv", above, constant(I64, BLOCK))
+                above = self._b.binary("add", self.extent(inner), BLOCK - 1)
+                return self._b.binary("udiv", above, BLOCK)
         first, *others = map(self._frame.integer, factors_of(variable.extent))
         for other in others:
             first = self._b.binary("mul", first, other)
@@ -257,7 +256,7 @@ class Computation:
             loop.next = [*taken, *flat(after)]
         kept, last = _apart(loop.results, none, start)
         joined = self._joined(group, nest, last)
-        several = b.compare("sgt", count, constant(I64, cut.size * nest.unit_of(cut)))
+        several = b.compare("sgt", count, cut.size * nest.unit_of(cut))
         values = b.choose_all(
             several,
             lambda: flat(totals.states(totals.take(kept, joined))),
@@ -285,7 +284,7 @@ class Computation:
         start, stop = span or (constant(I64, 0), self.extent(first))
         if nest.lanes is not None and len(nest.variables) == 1:
             return nest.lanes.run(scope, start, stop, nest.inside, slots)
-        with self._b.loop(start, stop, constant(I64, 1), flat(slots)) as loop:
+        with self._b.loop(start, stop, 1, flat(slots)) as loop:
             inner = scope.bind({first: loop.index})
             self.ready(inner, nest.bodies)
             carried = like(slots, loop.carried)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, constant
+from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.emit import Emission
 from thalweg.codegen.loops.plan import Plan, plan
@@ -83,7 +83,7 @@ def _write_entry(
     b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
     words, *threads = b.parameters
     read = [*((place, POINTER) for place in (0, *pointers)), *((place, I64) for place in integers)]
-    given = [b.load(kind, b.element(words, "i64", constant(I64, place))) for place, kind in read]
+    given = [b.load(kind, b.element(words, "i64", place)) for place, kind in read]
     given += threads if shared else []
     b.line(f"call void @{called}({', '.join(map(str, given))})")
     b.ret()

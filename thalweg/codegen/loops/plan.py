@@ -17,8 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.loops.facts import extent_of, outside_reductions, safety, stride
-from thalweg.codegen.loops.merge import without_scans
+from thalweg.codegen.loops.simplify import (
+    extent_of,
+    outside_reductions,
+    safety,
+    stride,
+    without_scans,
+)
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variable, Word

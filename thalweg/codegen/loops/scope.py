@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
-from thalweg.codegen.loops.facts import harmless
+from thalweg.codegen.loops.simplify import harmless
 from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
 from thalweg.codegen.math.elements import Evaluator, sensitivity
 from thalweg.ir.dynamic import Dynamic, is_static

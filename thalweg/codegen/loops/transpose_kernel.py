@@ -16,7 +16,7 @@ from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.contraction.schedule import SLOTS
 from thalweg.codegen.frame import At, Frame
-from thalweg.codegen.llvm.builder import POINTER, Module, Value, constant
+from thalweg.codegen.llvm.builder import POINTER, Module, Value
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.conversion import storage_type
@@ -135,9 +135,7 @@ class _Writing:
         along, across = self.transpose.along, self.transpose.across
         starts = [frame.multiply(number, self.length) for number in blocks]
         ends = [
-            frame.least(
-                frame.add(start, frame.integer(self.length)), frame.integer(variable.extent)
-            )
+            frame.least(frame.add(start, self.length), variable.extent)
             for start, variable in zip(starts, (along, across), strict=True)
         ]
         with b.loop(starts[0], ends[0], step) as rows, b.loop(starts[1], ends[1], step) as columns:
@@ -151,12 +149,12 @@ class _Writing:
             for argument, offset in (transpose.source, transpose.sink)
         )
         ends = transpose.across, transpose.along
-        left = [frame.subtract(frame.integer(v.extent), at[v]) for v in ends]
-        is_whole = b.compare("sge", frame.least(*left), frame.integer(transpose.side))
+        left = [frame.subtract(v.extent, at[v]) for v in ends]
+        is_whole = b.compare("sge", frame.least(*left), transpose.side)
         self._prefetch(at)
         with b.when(is_whole):
             self._whole(source, sink)
-        with b.when(b.binary("xor", is_whole, constant(is_whole.type, True))):
+        with b.when(b.binary("xor", is_whole, True)):
             self._ragged(source, sink, *left)
 
     def _prefetch(self, at: At) -> None:
@@ -165,7 +163,7 @@ class _Writing:
         b, frame, transpose = self.b, self.frame, self.transpose
         argument, offset = transpose.sink
         for number in range(transpose.side, 2 * transpose.side):
-            across = frame.add(at[transpose.across], frame.integer(number))
+            across = frame.add(at[transpose.across], number)
             place = frame.place(offset, {**at, transpose.across: across})
             base = frame.pointers[argument]
             address = b.emit(POINTER, f"getelementptr {transpose.kind}, {base}, {place}")
@@ -176,7 +174,7 @@ class _Writing:
         kind = storage_type(transpose.sink[0].dtype, transpose.side)
         steps = transpose.step_along, transpose.step_across
         from_source, to_sink = (
-            [frame.scaled(number, step) for number in range(transpose.side)] for step in steps
+            [frame.multiply(number, step) for number in range(transpose.side)] for step in steps
         )
         rows = [b.load(kind, b.element(source, kind.scalar, place)) for place in from_source]
         for place, column in zip(to_sink, transposed(b, rows), strict=True):

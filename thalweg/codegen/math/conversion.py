@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.llvm.builder import I32, Builder, Type, Value, constant
+from thalweg.codegen.llvm.builder import I32, Builder, Type, Value
 from thalweg.codegen.llvm.register import LlvmRegister
 from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
 from thalweg.platform.caches import memoized
@@ -62,7 +62,7 @@ def from_memory(b: Builder, raw: Value, dtype: Any) -> Value:
     """What lies in memory as a register value."""
     known = np.dtype(dtype)
     if known == BOOL:
-        return b.compare("ne", raw, constant(raw.type, 0))
+        return b.compare("ne", raw, 0)
     if narrow := _narrow_format(known):
         return _widened(LlvmRegister(b, raw), narrow).value
     return raw

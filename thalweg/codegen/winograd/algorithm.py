@@ -152,7 +152,7 @@ def _sum(b: Builder, terms: Terms, values: Sequence[Value]) -> Value:
 def _scaled(b: Builder, factor: float, value: Value) -> Value:
     if factor == 1:
         return value
-    return b.binary("fmul", value, constant(value.type, factor))
+    return b.binary("fmul", value, factor)
 
 
 def _added(b: Builder, total: Value, factor: float, value: Value) -> Value:

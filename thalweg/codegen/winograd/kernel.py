@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from math import ceil, prod
+from math import ceil
 
 from thalweg.codegen.contraction.form import NotContraction
 from thalweg.codegen.contraction.microkernel import Factors, Level, MicroKernel
@@ -18,11 +18,16 @@ from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I1, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
-from thalweg.codegen.winograd.form import Window, window_of
-from thalweg.codegen.winograd.plan import Layout, blocks_in, layout_of
-from thalweg.codegen.winograd.results import Results
-from thalweg.codegen.winograd.spread import Spread
-from thalweg.codegen.winograd.transforms import Inputs, MeasuredInputs, Stage, filters_of
+from thalweg.codegen.winograd.form import window_of
+from thalweg.codegen.winograd.plan import Layout
+from thalweg.codegen.winograd.results import Results, Spread
+from thalweg.codegen.winograd.transforms import (
+    Filters,
+    Inputs,
+    MeasuredInputs,
+    Stage,
+    TransposedFilters,
+)
 from thalweg.ir.kernel import Contraction
 
 _ITEM = 4  # the bytes of an element
@@ -37,34 +42,29 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
     window = window_of(kernel)
     if window is None:
         raise NotContraction("Winograd's algorithm is for small filters of stride 1")
-    module = Module(target.native_fp16, target.fma)
-    layout = layout_of(window, blocks_in(schedule), target.lanes)
-
-    def frame(name: str, given: int = 0) -> Frame:
-        return Frame(module, name, window.kernel, True, given)
-
+    module, layout = Module(target.native_fp16, target.fma), Layout(window, target, schedule)
     kinds = {
         "inputs": (Inputs, 3),
         "measured_inputs": (MeasuredInputs, 3),
         "spread": (Spread, 2),
-        "filters": (filters_of(window), 2),
+        "filters": (TransposedFilters if window.is_transposed else Filters, 2),
         "products": (_Products, 3),
         "results": (Results, 4),
     }
     stages = dict[str, Frame]()
-    for name in _needed(window, layout):
+    for name in _needed(layout):
         kind, given = kinds[name]
-        stages[name] = frame(name, given)
-        kind(window, layout, stages[name]).emit()
-    _Pieces(window, layout, frame("convolve")).emit(stages)
+        stages[name] = Frame(module, name, window.kernel, True, given)
+        kind(layout, stages[name]).emit()
+    _Pieces(layout, Frame(module, "convolve", window.kernel, True)).emit(stages)
     return Emitted(("convolve",), module.text, SLOTS * layout.size * _ITEM, "tiles")
 
 
-def _needed(window: Window, layout: Layout) -> list[str]:
+def _needed(layout: Layout) -> list[str]:
     """The stages of a convolution. Where tiles are guarded, inputs are measured when a thread
     transforms them for the first time, which may be the only one."""
     guards = ["measured_inputs", "spread"] if layout.is_guarded else []
-    inputs = ["inputs"] if not guards or window.lane.extent > layout.columns else []
+    inputs = ["inputs"] if not guards or layout.window.lane.extent > layout.columns else []
     return [*inputs, *guards, "filters", "products", "results"]
 
 
@@ -73,21 +73,18 @@ class _Pieces(Stage):
 
     def emit(self, stages: Mapping[str, Frame]) -> None:
         """All pieces of a thread; those of the same columns follow each other."""
-        frame, blocks = self.frame, self.blocks
+        frame, layout = self.frame, self.layout
         self.stages = stages
-        tiles = ceil(prod(self.extents) / blocks.tiles)
-        columns = ceil(self.window.lane.extent / self.layout.columns)
-        start, stop = frame.share(frame.integer(tiles * columns), SLOTS)
+        tiles = ceil(layout.count / layout.tiles)
+        columns = ceil(self.window.lane.extent / layout.columns)
+        start, stop = frame.share(tiles * columns, SLOTS)
         with self.b.when(self.b.compare("slt", start, stop)):  # else it may have no scratch memory
-            self._clear(self.zeros, self.layout.parts[0])
-        with self.b.loop(start, stop, frame.integer(1)) as loop:
-            column, block = frame.parts(loop.index, map(frame.integer, (columns, tiles)))
-            is_new = self.b.compare("slt", loop.index, frame.add(start, frame.integer(tiles)))
-            self._piece(
-                frame.multiply(block, blocks.tiles),
-                frame.multiply(column, self.layout.columns),
-                is_new,
-            )
+            self._clear(self.zeros, layout.parts[0])
+        with self.b.loop(start, stop) as loop:
+            column, block = frame.parts(loop.index, (columns, tiles))
+            is_new = self.b.compare("slt", loop.index, frame.add(start, tiles))
+            first = frame.multiply(block, layout.tiles)
+            self._piece(first, frame.multiply(column, layout.columns), is_new)
         self.b.ret()
 
     def _clear(self, base: Value, count: int) -> None:
@@ -98,12 +95,12 @@ class _Pieces(Stage):
         """Tiles from the first, columns from one on. What differs too much in magnitude is found
         when this thread comes to the tiles for the first time."""
         frame, channels, width = self.frame, int(self.window.channel.extent), self.layout.width
-        count = self._rest(first, prod(self.extents), self.blocks.tiles)
+        count = self._rest(first, self.layout.count, self.layout.tiles)
         columns = self._rest(column, int(self.window.lane.extent), self.layout.columns)
         panels = frame.ceiling(columns, width)
-        if channels > self.blocks.depth:
+        if channels > self.layout.depth:
             self._clear(self.sums, self.layout.parts[3])
-        with self.steps(channels, self.blocks.depth) as channel:
+        with self.steps(channels, self.layout.depth) as channel:
             self._transform(is_new, first, count, channel)
             with self.steps(panels) as panel:
                 here = frame.add(column, frame.multiply(panel, width))
@@ -128,8 +125,7 @@ class _Pieces(Stage):
                 self._run(stage, *given)
 
     def _rest(self, start: Value, end: int, most: int) -> Value:
-        left = self.frame.subtract(self.frame.integer(end), start)
-        return self.frame.least(left, self.frame.integer(most))
+        return self.frame.least(self.frame.subtract(end, start), most)
 
 
 class _Products(Stage):
@@ -143,33 +139,29 @@ class _Products(Stage):
         levels = [Level(frame.integer(0), self.depth(channel), 1, layout.width)]
         sums = self.panel_of_sums(panel)
         with self.steps(self.algorithm.products) as number:
-            places = (
-                (self.a, layout.plane_a),
-                (self.filters, layout.plane_b),
-                (sums, layout.plane_c),
-            )
-            a, b, c = (self.element(base, frame.multiply(number, p)) for base, p in places)
-            with self.steps(count, self.blocks.rows) as row:
-                rows = self.element(a, frame.multiply(row, self.blocks.depth))
+            a = self.element(self.a, frame.multiply(number, layout.plane_a))
+            b = self.element(self.filters, frame.multiply(number, layout.plane_b))
+            c = self.element(sums, frame.multiply(number, layout.plane_c))
+            with self.steps(count, layout.rows) as row:
+                rows = self.element(a, frame.multiply(row, layout.depth))
                 totals = self._sums_at(self.element(c, frame.multiply(row, layout.width)))
                 self._tile(levels, Factors(rows, b), totals)
         self.b.ret()
 
     def _tile(self, levels: Sequence[Level], at: Factors, totals: Sequence[Value]) -> None:
         """A tile of sums in registers."""
-        blocks, vectors = self.blocks, self.blocks.vectors
-        rows = [self.frame.integer(number * blocks.depth) for number in range(blocks.rows)]
-        masks = [None] * vectors
-        kernel = MicroKernel(self.frame, self.kind, rows, vectors, masks, False, vector_a=False)
+        layout, masks = self.layout, [None] * self.layout.vectors
+        rows = [self.frame.integer(number * layout.depth) for number in range(layout.rows)]
+        kernel = MicroKernel(self.frame, self.kind, rows, masks, False, vector_a=False)
         made = kernel.sums(levels, at, self._initial(totals))
         for value, place in zip(made, totals, strict=True):
             self.b.store(value, place)
 
     def _sums_at(self, base: Value) -> list[Value]:
-        count = self.blocks.rows * self.blocks.vectors
-        return [self.element(base, self.frame.integer(n * self.lanes)) for n in range(count)]
+        count = self.layout.rows * self.layout.vectors
+        return [self.element(base, number * self.lanes) for number in range(count)]
 
     def _initial(self, totals: Sequence[Value]) -> list[Value]:
-        if self.window.channel.extent <= self.blocks.depth:
+        if self.window.channel.extent <= self.layout.depth:
             return [constant(self.kind, 0)] * len(totals)
         return [self.b.load(self.kind, place) for place in totals]

@@ -7,124 +7,69 @@ is likely to cost less than the plain convolution, and how scratch memory is lai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import ceil, prod
 
-from thalweg.codegen.contraction.cost import chunks, imbalance_of
-from thalweg.codegen.contraction.schedule import Schedule
+from thalweg.codegen.contraction.schedule import Schedule, chunks, imbalance_of
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd import ENABLED
-from thalweg.codegen.winograd.algorithm import WAYS, Algorithm, algorithm
+from thalweg.codegen.winograd.algorithm import WAYS, algorithm
 from thalweg.codegen.winograd.form import Window, window_of
 from thalweg.ir.kernel import Contraction
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """How a convolution is cut: into pieces of some tiles and columns.
+def blocked(outputs: int, tiles: int, panels: int, depth: int, rows: int, vectors: int) -> Schedule:
+    """How a convolution is cut, as a contraction's schedule: into pieces of some tiles, of so many
+    `outputs` along each axis, and of columns in `panels`, each as wide as the tiles in registers.
 
     Of `depth` channels at a time inputs and filters are transformed, and multiplied by tiles of
     `rows` and `vectors` in registers.
     """
-
-    outputs: int  # along each axis of a tile
-    tiles: int
-    panels: int  # of columns, each as wide as the tiles in registers
-    depth: int
-    rows: int
-    vectors: int
-
-    @property
-    def schedule(self) -> Schedule:
-        """These numbers as those of a contraction's schedule."""
-        return Schedule(
-            self.vectors,
-            0,
-            self.rows,
-            block=self.tiles,
-            panels=self.panels,
-            split=self.depth,
-            outputs=self.outputs,
-        )
+    return Schedule(vectors, 0, rows, block=tiles, panels=panels, split=depth, outputs=outputs)
 
 
-def blocks_in(made: Schedule) -> Blocks:
-    """The blocks that a schedule stands for."""
-    return Blocks(made.outputs, made.block, made.panels, made.split, made.tile, made.vectors)
-
-
-@dataclass(frozen=True)
 class Layout:
-    """The sizes of the parts of a thread's scratch memory, in elements.
+    """A convolution in blocks, and the parts of a thread's scratch memory, in elements.
 
     A line between planes keeps those of all products from falling into the same few lines of the
     first cache.
     """
 
-    blocks: Blocks
-    lanes: int
-    taps: int
-    tiles: int  # of the whole convolution
+    def __init__(self, window: Window, target: CpuTarget, made: Schedule) -> None:
+        self.window, self.made, self.lanes, self.cores = window, made, target.lanes, target.cores
+        # As `blocked` has them.
+        self.outputs, self.tiles, self.panels = made.outputs, made.block, made.panels
+        self.depth, self.rows, self.vectors = made.split, made.tile, made.vectors
+        self.algorithm = algorithm(self.outputs, window.taps)
+        #: tiles of the whole convolution, and those there is room for: whole tiles of registers
+        self.count = prod(window.tiles(self.outputs))
+        self.height = ceil(self.tiles / self.rows) * self.rows
+        #: columns of a panel and of a piece
+        self.width = self.vectors * self.lanes
+        self.columns = self.panels * self.width
+        #: the transformed inputs of one product, its transformed filters, a panel of its sums
+        self.plane_a = self.height * self.depth + 16
+        self.plane_b = self.depth * self.width + 16
+        self.plane_c = self.height * self.width + 16
+        #: Whether inputs of very different magnitude must be found. In tiles of two outputs a side
+        #: no output takes a product of an input that it does not see.
+        self.is_guarded = self.outputs > 2
+        #: how many cells a tile has along an axis: see `MeasuredInputs`
+        self.cells = self.algorithm.size // 2
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The transforms."""
-        return algorithm(self.blocks.outputs, self.taps)
-
-    @property
-    def width(self) -> int:
-        """How many columns a panel has."""
-        return self.blocks.vectors * self.lanes
-
-    @property
-    def columns(self) -> int:
-        """How many columns a piece has."""
-        return self.blocks.panels * self.width
-
-    @property
-    def height(self) -> int:
-        """How many tiles there is room for: whole tiles of registers."""
-        return ceil(self.blocks.tiles / self.blocks.rows) * self.blocks.rows
-
-    @property
-    def plane_a(self) -> int:
-        """The transformed inputs of one product."""
-        return self.height * self.blocks.depth + 16
-
-    @property
-    def plane_b(self) -> int:
-        """The transformed filters of one product."""
-        return self.blocks.depth * self.width + 16
-
-    @property
-    def plane_c(self) -> int:
-        """A panel of the sums of one product."""
-        return self.height * self.width + 16
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether inputs of very different magnitude must be found. In tiles of two outputs a side
-        no output takes a product of an input that it does not see."""
-        return self.blocks.outputs > 2
-
-    @property
-    def cells(self) -> int:
-        """How many cells a tile has along an axis: see `MeasuredInputs`."""
-        return self.algorithm.size // 2
-
-    @property
+    @cached_property
     def parts(self) -> tuple[int, int, int, int, int, int]:
         """Nothing but zeros, the transformed inputs, the transformed filters, the sums; how large
         the inputs of each tile's cells are, and a byte for every tile: whether it must be summed
         plainly."""
         products, cells = self.algorithm.products, self.cells**2 * self.lanes
-        planes = self.plane_a, self.plane_b, self.blocks.panels * self.plane_c
-        a, b, c = (products * plane for plane in planes)
+        a, b, c = (
+            products * plane for plane in (self.plane_a, self.plane_b, self.panels * self.plane_c)
+        )
         if not self.is_guarded:
-            return self.blocks.depth, a, b, c, 0, 0
-        return self.blocks.depth, a, b, c, self.blocks.tiles * cells, ceil(self.tiles / 64) * 16
+            return self.depth, a, b, c, 0, 0
+        return self.depth, a, b, c, self.tiles * cells, ceil(self.count / 64) * 16
 
     @property
     def busy(self) -> int:
@@ -136,10 +81,29 @@ class Layout:
         """All of a thread's part."""
         return sum(self.parts)
 
+    def cost(self) -> float:
+        """All cycles, as if all of the usual number of threads took as long as the busiest."""
+        channels, columns = int(self.window.channel.extent), int(self.window.lane.extent)
+        down, across = ceil(self.count / self.tiles), ceil(columns / self.columns)
+        inputs, vectors = ceil(channels / self.lanes), ceil(columns / self.lanes)
+        passes = ceil(channels / self.depth)
+        transforms = _INPUT * self.count * inputs * across
+        transforms += _FILTER * channels * vectors * down + _RESULT * self.count * vectors
+        # A product of vectors takes multiplications or loads, whichever is slower.
+        step = max(0.5, 0.6 / self.rows + 0.6 / self.vectors)
+        steps = channels * step / _REACHED + _SUM * (passes - 0.7)
+        cycles = self.algorithm.products * (transforms + self._sums * steps)
+        cycles += _TILE * self.count * passes * across
+        if down * across > 64:
+            return cycles
+        return cycles * imbalance_of(chunks(self.count, self.tiles) * across, self.cores)
 
-def layout_of(window: Window, blocks: Blocks, lanes: int) -> Layout:
-    """The scratch memory of a convolution in some blocks."""
-    return Layout(blocks, lanes, window.taps, prod(window.tiles(blocks.outputs)))
+    @property
+    def _sums(self) -> int:
+        """How many vectors of sums there are for each product, those that are thrown away too."""
+        whole, rest = divmod(self.count, self.tiles)
+        rows = whole * ceil(self.tiles / self.rows) + ceil(rest / self.rows)
+        return rows * self.rows * ceil(self.window.lane.extent / self.width) * self.vectors
 
 
 # What blocks cost, in cycles, measured: a vector of a transformed input, filter or sum, whose lines
@@ -160,17 +124,17 @@ def filtered(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     window = window_of(kernel) if ENABLED else None
     if window is None or not _is_fit(window, target):
         return None
-    best = min(_works(window, target), key=lambda work: work.cost, default=None)
-    if best is None or best.cost > _WORTH * _plain_cost(window, target):
+    best = next(iter(_ranked(window, target)), None)
+    if best is None or best.cost() > _WORTH * _plain_cost(window, target):
         return None
-    return best.blocks.schedule
+    return best.made
 
 
 def filtered_otherwise(kernel: Contraction, target: CpuTarget, made: Schedule) -> list[Schedule]:
     """Other schedules of a Winograd convolution that may cost as little."""
     window = window_of(kernel)
-    works = sorted(_works(window, target), key=lambda work: work.cost) if window else []
-    return [work.blocks.schedule for work in works[:_OTHERS] if work.blocks.schedule != made]
+    ranked = _ranked(window, target) if window else []
+    return [layout.made for layout in ranked[:_OTHERS] if layout.made != made]
 
 
 def _is_fit(window: Window, target: CpuTarget) -> bool:
@@ -179,8 +143,8 @@ def _is_fit(window: Window, target: CpuTarget) -> bool:
     return min(channels, columns) >= _LEAST and (whole or target.has_masks)
 
 
-def _works(window: Window, target: CpuTarget) -> list[_Work]:
-    return [_Work(window, target, blocks) for blocks in _choices(window, target)]
+def _ranked(window: Window, target: CpuTarget) -> list[Layout]:
+    return sorted(_choices(window, target), key=Layout.cost)
 
 
 def _plain_cost(window: Window, target: CpuTarget) -> float:
@@ -190,7 +154,7 @@ def _plain_cost(window: Window, target: CpuTarget) -> float:
     return prod(extents) / (2 * target.lanes) / _PLAIN
 
 
-def _choices(window: Window, target: CpuTarget) -> Iterator[Blocks]:
+def _choices(window: Window, target: CpuTarget) -> Iterator[Layout]:
     """Blocks that fit the second cache."""
     lanes, room = target.lanes, 0.95 * target.l2 / 4
     channels = ceil(window.channel.extent / lanes) * lanes
@@ -199,9 +163,10 @@ def _choices(window: Window, target: CpuTarget) -> Iterator[Blocks]:
         widths = _widths(ceil(window.lane.extent / (vectors * lanes)))
         for tiles, panels in product(_parts(prod(window.tiles(outputs))), widths):
             rows = _height(tiles, (target.registers - 1 - vectors) // vectors)
-            blocks = Blocks(outputs, tiles, panels, depth, rows, vectors)
-            if layout_of(window, blocks, lanes).busy <= room:
-                yield blocks
+            made = blocked(outputs, tiles, panels, depth, rows, vectors)
+            layout = Layout(window, target, made)
+            if layout.busy <= room:
+                yield layout
 
 
 def _height(tiles: int, most: int) -> int:
@@ -219,56 +184,3 @@ def _parts(count: int) -> set[int]:
 def _widths(panels: int) -> set[int]:
     """Even parts of the columns."""
     return {ceil(panels / parts) for parts in (1, 2, 3, 4, 8)}
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What a convolution costs in some blocks."""
-
-    window: Window
-    target: CpuTarget
-    blocks: Blocks
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The scratch memory."""
-        return layout_of(self.window, self.blocks, self.target.lanes)
-
-    @cached_property
-    def cost(self) -> float:
-        """All cycles, as if all of the usual number of threads took as long as the busiest."""
-        window, blocks, lanes = self.window, self.blocks, self.target.lanes
-        channels, columns = int(window.channel.extent), int(window.lane.extent)
-        count = self._count
-        down, across = ceil(count / blocks.tiles), ceil(columns / self.layout.columns)
-        inputs, vectors = ceil(channels / lanes), ceil(columns / lanes)
-        passes = ceil(channels / blocks.depth)
-        transforms = _INPUT * count * inputs * across
-        transforms += _FILTER * channels * vectors * down + _RESULT * count * vectors
-        steps = channels * self._step / _REACHED + _SUM * (passes - 0.7)
-        cycles = self.layout.algorithm.products * (transforms + self._sums * steps)
-        cycles += _TILE * count * passes * across
-        return cycles * self._imbalance(down, across)
-
-    @cached_property
-    def _count(self) -> int:
-        """How many tiles there are."""
-        return prod(self.window.tiles(self.blocks.outputs))
-
-    @property
-    def _step(self) -> float:
-        """The cycles of a product of vectors: multiplications or loads, whichever is slower."""
-        return max(0.5, 0.6 / self.blocks.rows + 0.6 / self.blocks.vectors)
-
-    @property
-    def _sums(self) -> int:
-        """How many vectors of sums there are for each product, those that are thrown away too."""
-        blocks, width = self.blocks, self.layout.width
-        whole, rest = divmod(self._count, blocks.tiles)
-        rows = whole * ceil(blocks.tiles / blocks.rows) + ceil(rest / blocks.rows)
-        return rows * blocks.rows * ceil(self.window.lane.extent / width) * blocks.vectors
-
-    def _imbalance(self, down: int, across: int) -> float:
-        if down * across > 64:
-            return 1.0
-        return imbalance_of(chunks(self._count, self.blocks.tiles) * across, self.target.cores)

@@ -1,8 +1,11 @@
-"""The stage of a Winograd convolution that transforms sums back and stores the results.
+"""The stages of a Winograd convolution that transform sums back, store the results, and find tiles
+whose inputs differ too much in magnitude.
 
 What comes in are the finished sums of a tile; what goes out is stored as the kernel says. Since the
 transforms spread an infinity or NaN over a whole tile, a tile with one is computed again by direct
-summation, whose values are those of the plain convolution.
+summation, whose values are those of the plain convolution. So is one with a flag: the rounding
+error of a transformed tile is that of its largest inputs, also in results whose own inputs are much
+smaller. Flags come of sums of squares by cells of a tile; infinities and NaN set them too.
 """
 
 from __future__ import annotations
@@ -10,15 +13,157 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import reduce
+from itertools import product
+from math import sqrt
 
 from thalweg.codegen.contraction.epilogue import store_sums
 from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.frame import Leaves
-from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant
+from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant, suffix
 from thalweg.codegen.winograd.algorithm import Tile, on_both_axes
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
 from thalweg.ir.loop import Variable
+
+#: Of what an output sees times the largest tap, the error that inputs it does not see may cause.
+MAX_ERROR = 1e-4
+#: Sums of squares that are smaller may lack numbers whose squares are too small for a float.
+LEAST_ENERGY = 1e-30
+_LINE = 8  # as many sums are kept for a line of a tile
+
+
+def max_spread(channels: int) -> float:
+    """How many times the sum of the magnitudes that an output sees the root of the sum of the
+    squares of its tile may be.
+
+    Measured, for the worst of filters and places of large inputs: transforms have errors of 1.5e-6
+    of that root, and sums over channels, which are rounded as often, grow with their root.
+    """
+    return MAX_ERROR / (1.5e-6 + 6e-7 * sqrt(channels))
+
+
+class Spread(Stage):
+    """Sets the flags of tiles. Given are the first tile and how many."""
+
+    def emit(self) -> None:
+        """All tiles: a test of cells, and only where that is not enough, one of all elements."""
+        frame, b = self.frame, self.b
+        first, count = frame.given
+        self.lines = b.stack(FLOAT.of(_LINE), self.algorithm.size)
+        with self.steps(count) as tile:
+            number = frame.add(first, tile)
+            at, flag = self.place_of(number), self.flag(number)
+            b.store(constant(I8, 0), flag)
+            energies = self._energies(tile)
+            whole = self._total(energies)
+            with b.when(self._is_doubtful(energies, whole, at)):
+                b.store(b.convert("zext", self._is_spread(whole, at), "i8"), flag)
+        b.ret()
+
+    def _energies(self, tile: Value) -> list[Value]:
+        frame, count = self.frame, self.layout.cells**2
+        base = self.element(self.energies, frame.multiply(tile, count * self.lanes))
+        return [
+            self.b.load(self.kind, self.element(base, number * self.lanes))
+            for number in range(count)
+        ]
+
+    def _is_doubtful(self, energies: Sequence[Value], whole: Value, at: At) -> Value:
+        """Whether a cell that some output sees as a whole is small beside the tile."""
+        b, least = self.b, self._scaled(self._least_needed(energies, at))
+        is_small = b.compare("olt", whole, LEAST_ENERGY)
+        return b.binary("or", is_small, self._exceeds(whole, b.binary("fmul", least, least)))
+
+    def _least_needed(self, energies: Sequence[Value], at: At) -> Value:
+        """What the least of the cells is at least, as a sum of magnitudes, among those whose
+        outputs the image has: outputs 2n and 2n + 1 of a line see all of cell n + 1."""
+        b, none, numbers = self.b, constant(FLOAT, float("inf")), range(1, self.layout.cells)
+        least = none
+        for down, across in product(numbers, repeat=2):
+            energy = energies[across * self.layout.cells + down]
+            total = self._total([b.intrinsic("sqrt", energy)])
+            there = b.binary(
+                "and", self._has(0, at, 2 * down - 2), self._has(1, at, 2 * across - 2)
+            )
+            least = b.intrinsic("minnum", least, b.select(there, total, none))
+        return least
+
+    def _scaled(self, least: Value) -> Value:
+        most = max_spread(int(self.window.channel.extent))
+        return self.b.binary("fmul", least, most)
+
+    def _has(self, axis: int, at: At, number: int) -> Value:
+        """Whether the image has an output of a tile."""
+        output = self.window.axes[axis].output
+        return self.b.compare("slt", at[output], int(output.extent) - number)
+
+    def _exceeds(self, whole: Value, limit: Value) -> Value:
+        """Whether a sum is not within a limit, or not finite."""
+        b = self.b
+        infinite = b.compare("ueq", whole, float("inf"))
+        return b.binary("or", b.compare("ugt", whole, limit), infinite)
+
+    def _sum(self, values: Sequence[Value]) -> Value:
+        return reduce(lambda one, other: self.b.binary("fadd", one, other), values)
+
+    def _total(self, values: Sequence[Value]) -> Value:
+        """The sum of the lanes of all values."""
+        total = self._sum(values)
+        name = f"llvm.vector.reduce.fadd.{suffix(total.type)}"
+        return self.b.call(name, FLOAT, constant(FLOAT, -0.0), total, flags="reassoc")
+
+    def _is_spread(self, whole: Value, at: At) -> Value:
+        """Whether all that some output sees is small beside the tile, element by element."""
+        b, size = self.b, self.algorithm.size
+        for line in range(size):
+            b.store(constant(FLOAT.of(_LINE), 0), self.element(self.lines, line * _LINE))
+        with self.steps(size) as line, self.steps(size) as column:
+            self._add_up(at, line, column)
+        places = [self.element(self.lines, line * _LINE) for line in range(size)]
+        lines = [b.load(FLOAT.of(_LINE), place) for place in places]
+        return self._exceeds(
+            self._root(whole, self._total(lines)), self._scaled(self._least_seen(lines, at))
+        )
+
+    def _root(self, whole: Value, instead: Value) -> Value:
+        """The root of a sum of squares; where that may be wrong, a number that is not less."""
+        b = self.b
+        is_small = b.compare("ult", whole, LEAST_ENERGY)
+        is_large = b.compare("ueq", whole, float("inf"))
+        is_wrong = b.binary("or", is_small, is_large)
+        return b.select(is_wrong, instead, b.intrinsic("sqrt", whole))
+
+    def _add_up(self, at: At, line: Value, column: Value) -> None:
+        """Keep the sum of the magnitudes of all channels of an element."""
+        b, frame, (down, across) = self.b, self.frame, self.window.axes
+        there, distance = self.along(down, at, line)
+        here, further = self.along(across, at, column)
+        base = frame.pointers[argument_of(self.window.kernel.a)[0]]
+        start = frame.add(frame.add(self.start_of(at), distance), further)
+        channels = int(self.window.channel.extent)
+        with b.when(b.binary("and", there, here)):
+            with b.loop(0, channels, self.lanes, [constant(self.kind, 0)]) as loop:
+                address = self.far(base, frame.add(start, loop.index))
+                size = b.intrinsic("fabs", self.channels_at(address, loop.index))
+                loop.next = [b.binary("fadd", loop.carried[0], size)]
+            number = frame.add(frame.multiply(line, _LINE), column)
+            place = self.element(self.lines, number)
+            b.store(self._total(loop.results), place)
+
+    def _least_seen(self, lines: Sequence[Value], at: At) -> Value:
+        """The least sum of what an output of the tile sees, among those that the image has."""
+        b, outputs, taps = self.b, self.layout.outputs, self.window.taps
+        axis: Axis = self.window.axes[1]
+        kind = FLOAT.of(outputs)
+        none = least = constant(kind, float("inf"))
+        exist = self.frame.below(at[axis.output], axis.output.extent, outputs)
+        for i in range(outputs):
+            line = self._sum(lines[i : i + taps])
+            seen = self._sum([b.shuffle(line, None, range(j, j + outputs)) for j in range(taps)])
+            own = b.binary("and", exist, b.splat(self._has(0, at, i), outputs))
+            least = b.intrinsic("minnum", least, b.select(own, seen, none))
+        return b.call(f"llvm.vector.reduce.fmin.{suffix(kind)}", FLOAT, least)
 
 
 class Results(Stage):
@@ -29,7 +174,7 @@ class Results(Stage):
         """All tiles, a vector of columns at a time."""
         frame, layout = self.frame, self.layout
         first, count, panel, column = frame.given
-        self.kept = self.b.stack(self.kind, self.blocks.outputs**2)
+        self.kept = self.b.stack(self.kind, self.layout.outputs**2)
         sums = self.panel_of_sums(panel)
         with self.steps(count) as tile:
             at = self.place_of(frame.add(first, tile))
@@ -43,7 +188,7 @@ class Results(Stage):
         """Whether a tile's inputs differ too much in magnitude for transforms."""
         if not self.layout.is_guarded:
             return constant(I1, False)
-        return self.b.compare("ne", self.b.load(I8, self.flag(tile)), constant(I8, 0))
+        return self.b.compare("ne", self.b.load(I8, self.flag(tile)), 0)
 
     def _results(self, base: Value, at: At, column: Value) -> None:
         lane = self.window.lane
@@ -59,8 +204,8 @@ class Results(Stage):
 
     def _line(self, line: Value) -> list[Value]:
         """Where the results of a line of the tile are kept."""
-        first, outputs = self.frame.multiply(line, self.blocks.outputs), self.blocks.outputs
-        numbers = [self.frame.add(first, self.frame.integer(j)) for j in range(outputs)]
+        first, outputs = self.frame.multiply(line, self.layout.outputs), self.layout.outputs
+        numbers = [self.frame.add(first, j) for j in range(outputs)]
         return [self.b.element(self.kept, str(self.kind), number) for number in numbers]
 
     def _is_strange(self, values: Sequence[Value]) -> Value:
@@ -73,7 +218,7 @@ class Results(Stage):
 
     def _sum_plainly(self, at: At, column: Value) -> None:
         """Recompute a tile's results product by product."""
-        with self.steps(self.blocks.outputs) as line:
+        with self.steps(self.layout.outputs) as line:
             places = self._line(line)
             for place in places:
                 self.b.store(constant(self.kind, 0), place)
@@ -93,8 +238,7 @@ class Results(Stage):
         }
         sources = self._sources(at, frame.add(line, down), across)
         sums, mask = [b.load(self.kind, place) for place in places], self.columns_at(column)
-        first, last, step = (frame.integer(n) for n in (0, int(channel.extent), 1))
-        with b.loop(first, last, step, sums) as loop:
+        with b.loop(0, int(channel.extent), 1, sums) as loop:
             here = {**taps, channel: loop.index, lane: column}
             filters = Leaves(frame, here, lane, self.lanes, mask).load(argument, offset, mask)
             pairs = zip(sources, loop.carried, strict=True)
@@ -106,8 +250,7 @@ class Results(Stage):
 
     def _tap(self, axis: Axis, number: Value) -> Value:
         """The tap that meets an output's element of a number."""
-        last = self.frame.integer(axis.taps - 1)
-        return number if axis.sign > 0 else self.frame.subtract(last, number)
+        return number if axis.sign > 0 else self.frame.subtract(axis.taps - 1, number)
 
     def _sources(self, at: At, line: Value, column: Value) -> list[tuple[Value, Value]]:
         """For a line of results, the elements from a place in the tile on: if they are there, and
@@ -116,8 +259,8 @@ class Results(Stage):
         base = frame.pointers[argument_of(self.window.kernel.a)[0]]
         there, distance = self.along(vertical, at, line)
         row, found = frame.add(self.start_of(at), distance), list[tuple[Value, Value]]()
-        for j in range(self.blocks.outputs):
-            here, further = self.along(horizontal, at, frame.add(column, frame.integer(j)))
+        for j in range(self.layout.outputs):
+            here, further = self.along(horizontal, at, frame.add(column, j))
             inside = self.b.binary("and", there, here)
             found.append((inside, self.far(base, frame.add(row, further))))
         return found
@@ -132,17 +275,16 @@ class Results(Stage):
         size, plane = self.algorithm.size, self.layout.plane_c
 
         def total(i: int, j: int) -> Value:
-            place = self.frame.integer((i * size + j) * plane)
-            return self.b.load(self.kind, self.element(base, place))
+            return self.b.load(self.kind, self.element(base, (i * size + j) * plane))
 
         return [[total(i, j) for j in range(size)] for i in range(size)]
 
     def _store_by_lines(self, leaves: Leaves) -> None:
         """Store the results that are kept, line by line."""
-        b, frame, outputs = self.b, self.frame, self.blocks.outputs
+        b, frame, outputs = self.b, self.frame, self.layout.outputs
         down = self.window.axes[0].output
-        left = frame.subtract(frame.integer(down.extent), leaves.at[down])
-        with self.steps(frame.least(left, frame.integer(outputs))) as line:
+        left = frame.subtract(down.extent, leaves.at[down])
+        with self.steps(frame.least(left, outputs)) as line:
             at = {**leaves.at, down: frame.add(leaves.at[down], line)}
             for j, place in enumerate(self._line(line)):
                 self._store(replace(leaves, at=at, sum=b.load(self.kind, place)), j)
@@ -156,7 +298,6 @@ class Results(Stage):
 
     def _exists(self, variable: Variable, leaves: Leaves, number: int) -> Value | None:
         """Whether an output of a tile exists, where that is not plain to see."""
-        if number == 0 or variable.extent % self.blocks.outputs == 0:
+        if number == 0 or variable.extent % self.layout.outputs == 0:
             return None
-        last = self.frame.integer(int(variable.extent) - number)
-        return self.b.compare("slt", leaves.at[variable], last)
+        return self.b.compare("slt", leaves.at[variable], int(variable.extent) - number)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.packing import transposed
-from thalweg.codegen.frame import Frame
+from thalweg.codegen.frame import Frame, Integer
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
 from thalweg.codegen.winograd.algorithm import Tile, applied, on_both_axes
-from thalweg.codegen.winograd.form import Axis, Window
+from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.plan import Layout
 from thalweg.ir.loop import Variable
 
@@ -25,20 +26,18 @@ At = dict[Variable, Value]
 class Stage:
     """A function in the making: a thread's scratch memory, and how it is walked."""
 
-    def __init__(self, window: Window, layout: Layout, frame: Frame) -> None:
-        self.window, self.layout, self.blocks = window, layout, layout.blocks
-        self.frame, self.b = frame, frame.b
+    def __init__(self, layout: Layout, frame: Frame) -> None:
+        self.layout, self.window, self.frame, self.b = layout, layout.window, frame, frame.b
         self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)
-        self.extents = window.tiles(self.blocks.outputs)
         start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
         self.zeros, self.a, self.filters, self.sums, self.energies, self.flags = (
-            self.element(start, frame.integer(sum(layout.parts[:number]))) for number in range(6)
+            self.element(start, sum(layout.parts[:number])) for number in range(6)
         )
 
-    def element(self, base: Value, place: Value) -> Value:
+    def element(self, base: Value, place: Integer) -> Value:
         """The address of an element."""
-        return base if place.text == "0" else self.b.element(base, FLOAT.scalar, place)
+        return self.frame.element(base, FLOAT.scalar, place)
 
     def flag(self, tile: Value) -> Value:
         """Where it stands whether a tile must be summed plainly."""
@@ -47,14 +46,13 @@ class Stage:
     @contextmanager
     def steps(self, count: int | Value, step: int = 1) -> Generator[Value]:
         """A loop from 0 on."""
-        stop = count if isinstance(count, Value) else self.frame.integer(count)
-        with self.b.loop(self.frame.integer(0), stop, self.frame.integer(step)) as loop:
+        with self.b.loop(0, count, step) as loop:
             yield loop.index
 
     def depth(self, channel: Value) -> Value:
         """How many channels from one on are transformed at a time."""
-        left = self.frame.subtract(self.frame.integer(self.window.channel.extent), channel)
-        return self.frame.least(left, self.frame.integer(self.blocks.depth))
+        left = self.frame.subtract(self.window.channel.extent, channel)
+        return self.frame.least(left, self.layout.depth)
 
     def panel_of_sums(self, panel: Value) -> Value:
         """Where the sums of a panel start."""
@@ -64,10 +62,10 @@ class Stage:
     def place_of(self, tile: Value) -> At:
         """The image and the first outputs of a tile."""
         frame, window = self.frame, self.window
-        *images, down, across = frame.parts(tile, map(frame.integer, self.extents))
+        *images, down, across = frame.parts(tile, window.tiles(self.layout.outputs))
         at = dict(zip(window.images, images, strict=True))
         for axis, place in zip(window.axes, (down, across), strict=True):
-            at[axis.output] = frame.multiply(place, self.blocks.outputs)
+            at[axis.output] = frame.multiply(place, self.layout.outputs)
         return at
 
     def columns_at(self, column: Value) -> Value | None:
@@ -75,23 +73,20 @@ class Stage:
         extent = self.window.lane.extent
         if extent % self.layout.width == 0:
             return None
-        return self.frame.below(column, self.frame.integer(extent), self.lanes)
+        return self.frame.below(column, extent, self.lanes)
 
     def channels_at(self, address: Value, channel: Value) -> Value:
         """A vector of channels, as far as they exist."""
-        extent = self.window.channel.extent
-        mask = None
-        if extent % self.lanes:
-            mask = self.frame.below(channel, self.frame.integer(extent), self.lanes)
+        extent, lanes = self.window.channel.extent, self.lanes
+        mask = self.frame.below(channel, extent, lanes) if extent % lanes else None
         return self.b.load(self.kind, address, mask)
 
     def along(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
         """Whether an element of a tile along an axis is there, and how far away."""
         frame, (low, high) = self.frame, axis.elements
-        first = frame.add(at[axis.output], frame.integer(axis.first))
-        place = frame.add(first, number)
-        above = self.b.binary("sub", place, frame.integer(low))
-        inside = self.b.compare("ult", above, frame.integer(max(0, high - low)))
+        place = frame.add(frame.add(at[axis.output], axis.first), number)
+        above = self.b.binary("sub", place, low)
+        inside = self.b.compare("ult", above, max(0, high - low))
         step = argument_of(self.window.kernel.a)[1].factor(axis.output)
         return inside, frame.multiply(place, step)
 
@@ -109,9 +104,8 @@ class Stage:
 
     def store_planes(self, tile: Tile, base: Value, plane: int) -> None:
         """Put the values of a tile into a plane each."""
-        values = [value for line in tile for value in line]
-        for number, value in enumerate(values):
-            self.b.store(value, self.element(base, self.frame.integer(number * plane)))
+        for number, value in enumerate(chain.from_iterable(tile)):
+            self.b.store(value, self.element(base, number * plane))
 
 
 class Inputs(Stage):
@@ -128,7 +122,7 @@ class Inputs(Stage):
         self.sources, self.kept = self.b.stack(POINTER, size**2), self.b.stack(self.kind, size**2)
         with self.steps(count) as tile:
             self._find(self.place_of(frame.add(first, tile)), channel)
-            row = frame.multiply(tile, self.blocks.depth)
+            row = frame.multiply(tile, self.layout.depth)
             self.begin(tile, channel)
             with self.steps(self.depth(channel), self.lanes) as vector:
                 self.all_down(channel, vector)
@@ -160,15 +154,14 @@ class Inputs(Stage):
         frame, size, plane = self.frame, self.algorithm.size, self.layout.plane_a
         first = self.b.element(self.kept, str(self.kind), frame.multiply(line, size))
         values = [
-            self.b.load(self.kind, self.b.element(first, str(self.kind), frame.integer(j)))
-            for j in range(size)
+            self.b.load(self.kind, self.b.element(first, str(self.kind), j)) for j in range(size)
         ]
         made = applied(self.b, self.algorithm.of_inputs, values)
         start = self.element(base, frame.multiply(line, size * plane))
         self.store_planes([made], start, plane)
 
     def _at(self, base: Value, kind: Type, line: int, column: Value) -> Value:
-        place = self.frame.add(column, self.frame.integer(line * self.algorithm.size))
+        place = self.frame.add(column, line * self.algorithm.size)
         return self.b.element(base, str(kind), place)
 
     def _find(self, at: At, channel: Value) -> None:
@@ -197,15 +190,14 @@ class MeasuredInputs(Inputs):
         """Forget about the tile that was there before."""
         frame, count = self.frame, self.layout.cells**2
         self.cells = self.element(self.energies, frame.multiply(tile, count * self.lanes))
-        with self.b.when(self.b.compare("eq", channel, frame.integer(0))):
+        with self.b.when(self.b.compare("eq", channel, 0)):
             for number in range(count):
                 self.b.store(constant(self.kind, 0), self._cell(frame.integer(number)))
 
     def all_down(self, channel: Value, vector: Value) -> None:
         """Transform all columns, and measure them."""
-        frame, rim = self.frame, self._cell(self.frame.integer(0))
-        first, last, step = (frame.integer(n) for n in (0, self.algorithm.size, 1))
-        with self.b.loop(first, last, step, [self.b.load(self.kind, rim)]) as loop:
+        rim = self._cell(self.frame.integer(0))
+        with self.b.loop(0, self.algorithm.size, 1, [self.b.load(self.kind, rim)]) as loop:
             elements = self.down(loop.index, channel, vector)
             self._measure(loop.index, elements[1:-1])
             loop.next = [self._energy(loop.carried[0], (elements[0], elements[-1]))]
@@ -214,10 +206,10 @@ class MeasuredInputs(Inputs):
     def _measure(self, column: Value, elements: Sequence[Value]) -> None:
         """Add the squares of a column, but for its ends."""
         frame, cells = self.frame, self.layout.cells
-        half = self.b.binary("lshr", frame.add(column, frame.integer(1)), frame.integer(1))
-        across = frame.multiply(self.b.binary("urem", half, frame.integer(cells)), cells)
+        half = self.b.binary("lshr", frame.add(column, 1), 1)
+        across = frame.multiply(self.b.binary("urem", half, cells), cells)
         for down in range(1, cells):
-            place = self._cell(frame.add(across, frame.integer(down)))
+            place = self._cell(frame.add(across, down))
             pair = elements[2 * down - 2 : 2 * down]
             self.b.store(self._energy(self.b.load(self.kind, place), pair), place)
 
@@ -265,8 +257,7 @@ class Filters(Stage):
 
         def tap(down: int, across: int) -> Value:
             place = offset.constant + down * steps[0] + across * steps[1]
-            address = self.element(base, frame.integer(place))
-            return self.b.load(self.kind, address, mask)
+            return self.b.load(self.kind, self.element(base, place), mask)
 
         return self.in_order(tap)
 
@@ -282,7 +273,7 @@ class TransposedFilters(Filters):
         depth, width = self.depth(channel), self.layout.width
         with self.steps(width, lanes) as vector, self.steps(depth, lanes) as group:
             self._transpose(frame.add(channel, group), frame.add(column, vector))
-            left = frame.least(frame.subtract(depth, group), frame.integer(lanes))
+            left = frame.least(frame.subtract(depth, group), lanes)
             with self.steps(left) as number:
                 self.transform(self._taps_of(number), frame.add(group, number), vector)
         self.b.ret()
@@ -295,7 +286,7 @@ class TransposedFilters(Filters):
             tile = transposed(self.b, self._block(at, column))
             first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
             for number, vector in enumerate(tile):
-                self.b.store(vector, self._kept(frame.add(first, frame.integer(number))))
+                self.b.store(vector, self._kept(frame.add(first, number)))
 
     def _kept(self, number: Value) -> Value:
         return self.b.element(self.transposed_taps, str(self.kind), number)
@@ -304,23 +295,17 @@ class TransposedFilters(Filters):
         """The channels of some columns; for columns that do not exist, those of the last one."""
         frame, lane = self.frame, self.window.lane
         argument, offset = argument_of(self.window.kernel.b)
-        last, rows = frame.integer(int(lane.extent) - 1), list[Value]()
+        rows: list[Value] = []
         for number in range(self.lanes):
-            here = frame.least(frame.add(column, frame.integer(number)), last)
-            address = self.element(
-                frame.pointers[argument], frame.place(offset, {**at, lane: here})
-            )
+            here = frame.least(frame.add(column, number), int(lane.extent) - 1)
+            place = frame.place(offset, {**at, lane: here})
+            address = self.element(frame.pointers[argument], place)
             rows.append(self.channels_at(address, at[self.window.channel]))
         return rows
 
     def _taps_of(self, number: Value) -> Tile:
         def tap(down: int, across: int) -> Value:
-            first = self.frame.integer((down * self.window.taps + across) * self.lanes)
+            first = (down * self.window.taps + across) * self.lanes
             return self.b.load(self.kind, self._kept(self.frame.add(number, first)))
 
         return self.in_order(tap)
-
-
-def filters_of(window: Window) -> type[Filters]:
-    """The stage that transforms filters, by how they lie."""
-    return TransposedFilters if window.is_transposed else Filters

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from thalweg.codegen.contraction.amx_plan import on_matrix_unit
+from thalweg.codegen.contraction.amx import on_matrix_unit
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.compile import assembly, optimised
 from thalweg.codegen.llvm.emitted import Emitted

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.codegen.cache import load
-from thalweg.codegen.contraction.amx import configure, instruct
-from thalweg.codegen.contraction.amx_plan import DEPTH, SIDE
+from thalweg.codegen.contraction.amx import DEPTH, SIDE, configure, instruct
 from thalweg.codegen.llvm.builder import (
     DOUBLE,
     FLOAT,

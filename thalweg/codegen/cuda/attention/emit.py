@@ -106,11 +106,11 @@ class AttentionEmitter:
         counts = [form.depth.extent // _WIDTH * _SUMS * self.schedule.tiles] * len(form.chains)
         zeros = [constant(FLOAT, 0)] * sum(counts)
         before = [] if self.softmax is None else self.softmax.initial(self.schedule.tiles)
-        with b.loop(first, end, constant(I64, 1), [*zeros, *before]) as loop:
+        with b.loop(first, end, 1, [*zeros, *before]) as loop:
             self.warp.wait(0)
             frame.grid.barrier()
             number = frame.subtract(loop.index, first)
-            stage = b.binary("urem", number, constant(I64, STAGES))
+            stage = b.binary("urem", number, STAGES)
             after = frame.add(loop.index, constant(I64, 1))
             free = b.binary("sub", constant(I64, STAGES - 1), stage)
             pending = self._begin(after, free)

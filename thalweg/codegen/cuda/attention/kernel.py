@@ -16,7 +16,7 @@ from thalweg.codegen.cuda.contraction.space import Words
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.builder import I64, constant
+from thalweg.codegen.llvm.builder import I64
 from thalweg.ir.expr import Reduce
 from thalweg.ir.kernel import Loops
 from thalweg.ir.rewrite import walk
@@ -38,7 +38,7 @@ def emit_attention(
     frame = GridFrame(module, _ENTRY, schedule.form.kernel, THREADS)
     if guarded:
         fault = frame.b.load(I64, frame.fault)
-        with frame.b.when(frame.b.compare("eq", fault, constant(I64, 0))):
+        with frame.b.when(frame.b.compare("eq", fault, 0)):
             AttentionEmitter(schedule, frame, aligned).emit()
     else:
         AttentionEmitter(schedule, frame, aligned).emit()

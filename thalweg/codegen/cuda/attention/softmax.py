@@ -59,9 +59,9 @@ class OnlineSoftmax:
         top = self._largest([largest, *(value for pair in scores for value in pair)])
         for lane in self._neighbours:
             top = self._largest([top, frame.grid.from_lane(top, lane)])
-        none = b.compare("oeq", top, constant(FLOAT, _NEGATIVE))
+        none = b.compare("oeq", top, _NEGATIVE)
         less = b.select(none, constant(FLOAT, 0), top)  # so that no infinities are subtracted
-        less = b.binary("fmul", less, constant(FLOAT, self._scale))
+        less = b.binary("fmul", less, self._scale)
         factor = exponential(frame, largest, self._scale, less)
         weights = [
             [exponential(frame, value, self._scale, less) for value in pair] for pair in scores
@@ -80,7 +80,7 @@ class OnlineSoftmax:
                 for lane in self._neighbours:
                     other = frame.grid.from_lane(total, lane)
                     total = frame.b.binary("fadd", total, other)
-                score = frame.b.binary("fmul", largest, constant(FLOAT, self._scale))
+                score = frame.b.binary("fmul", largest, self._scale)
                 pair.append((score, total))
             found.append(pair)
         return found

@@ -193,24 +193,24 @@ class AsyncInstructions:
 
 
 def _word(b: Builder, base: Value, number: int) -> Value:
-    return b.load(I32, b.element(base, "i32", constant(I64, number)))
+    return b.load(I32, b.element(base, "i32", number))
 
 
 def write_arrive(b: Builder) -> None:
     """`(grid, barrier, arrivals, bytes)`: arrivals, and bytes that are announced or (less than 0)
     there; the last one begins the next phase."""
     grid, barrier, arrivals, announced = b.parameters
-    b.store(constant(I64, 0), b.element(grid, "i64", constant(I64, Slot.IDLE)))
-    rest = b.element(barrier, "i32", constant(I64, 1))
+    b.store(constant(I64, 0), b.element(grid, "i64", Slot.IDLE))
+    rest = b.element(barrier, "i32", 1)
     state = b.binary("sub", b.load(I32, barrier), arrivals)
     missing = b.binary("add", b.load(I32, rest), announced)
     b.store(missing, rest)
-    pending = b.binary("and", state, constant(I32, _COUNT_MASK))
+    pending = b.binary("and", state, _COUNT_MASK)
     over = b.binary("or", pending, missing)
-    count = b.binary("lshr", state, constant(I32, _COUNT_SHIFT))
-    count = b.binary("and", count, constant(I32, _COUNT_MASK))
-    following = b.binary("xor", b.binary("or", state, count), constant(I32, _PHASE))
-    is_over = b.compare("eq", over, constant(I32, 0))
+    count = b.binary("lshr", state, _COUNT_SHIFT)
+    count = b.binary("and", count, _COUNT_MASK)
+    following = b.binary("xor", b.binary("or", state, count), _PHASE)
+    is_over = b.compare("eq", over, 0)
     b.store(b.select(is_over, following, state), barrier)
     b.ret()
 
@@ -220,8 +220,8 @@ def write_wait(b: Builder) -> None:
     grid, barrier, parity = b.parameters
     b.jump("again")
     b.label("again")
-    phase = b.binary("and", b.load(I32, barrier), constant(I32, _PHASE))
-    current = b.convert("zext", b.compare("ne", phase, constant(I32, 0)), "i32")
+    phase = b.binary("and", b.load(I32, barrier), _PHASE)
+    current = b.convert("zext", b.compare("ne", phase, 0), "i32")
     b.fork(b.compare("eq", current, parity), "wait", "over")
     b.label("wait")
     b.line(f"call void @grid.yield({grid})")
@@ -234,10 +234,10 @@ def _swizzled(b: Builder, tensor: Value, tile: Value, offset: Value) -> Value:
     """The address of a byte of a box: as many pieces of 16 bytes as a line has are permuted, by
     which 128 bytes they are of."""
     box, size = (_word(b, tensor, number) for number in (MapWord.BOX, MapWord.ITEMSIZE))
-    pieces = b.binary("lshr", b.binary("mul", box, size), constant(I32, 4))
-    mask = b.binary("sub", pieces, constant(I32, 1))
-    line = b.binary("and", b.binary("lshr", offset, constant(I32, 7)), mask)
-    moved = b.binary("xor", offset, b.binary("shl", line, constant(I32, 4)))
+    pieces = b.binary("lshr", b.binary("mul", box, size), 4)
+    mask = b.binary("sub", pieces, 1)
+    line = b.binary("and", b.binary("lshr", offset, 7), mask)
+    moved = b.binary("xor", offset, b.binary("shl", line, 4))
     return b.element(tile, "i8", moved)
 
 
@@ -253,14 +253,14 @@ def _put(
         )
         b.store(byte, b.element(target, "i8", loop.index))
     is_rounded = _word(b, tensor, MapWord.IS_ROUNDED)
-    with b.when(b.compare("ne", is_rounded, constant(I32, 0))):
+    with b.when(b.compare("ne", is_rounded, 0)):
         b.store(rounded_to_even(b, b.load(I32, target)), target)
 
 
 def _element(b: Builder, tensor: Value, at: Sequence[Value], size: Value) -> tuple[Value, Value]:
     """The address of an element at coordinates, and whether it is one of the tensor."""
     low, high = (b.convert("zext", _word(b, tensor, MapWord.ADDRESS + n), "i64") for n in range(2))
-    address = b.binary("or", low, b.binary("shl", high, constant(I64, 32)))
+    address = b.binary("or", low, b.binary("shl", high, 32))
     inside = constant(Value(I32, "").type.like("i1"), True)
     offset = b.binary("mul", b.convert("sext", at[0], "i64"), b.convert("zext", size, "i64"))
     for axis, place in enumerate(at):
@@ -268,7 +268,7 @@ def _element(b: Builder, tensor: Value, at: Sequence[Value], size: Value) -> tup
         inside = b.binary("and", inside, b.compare("ult", place, extent))
         if axis:
             stride = b.convert("zext", _word(b, tensor, MapWord.STRIDES + axis - 1), "i64")
-            stride = b.binary("mul", stride, constant(I64, 16))
+            stride = b.binary("mul", stride, 16)
             step = b.binary("mul", b.convert("sext", place, "i64"), stride)
             offset = b.binary("add", offset, step)
     found = b.emit(POINTER, f"inttoptr {b.binary('add', address, offset)} to ptr")

@@ -17,7 +17,7 @@ from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
 from thalweg.codegen.llvm.builder import FLOAT, I64, Type, Value, constant
-from thalweg.codegen.loops.blocks import compensated, restored
+from thalweg.codegen.loops.lanes import compensated, restored
 
 PIECE = 4  # rows or columns of a thread that are side by side
 _PAD = 4  # elements that keep the columns of a transposed chunk in different banks

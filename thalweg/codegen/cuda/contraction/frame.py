@@ -94,7 +94,7 @@ class GridFrame(Frame):
     def at_byte(self, base: Value, offset: Value | int) -> Value:
         """An address some bytes (i32, or a constant) from another one."""
         if isinstance(offset, int):
-            return base if offset == 0 else self.b.element(base, "i8", constant(I64, offset))
+            return base if offset == 0 else self.b.element(base, "i8", offset)
         return self.b.element(base, "i8", offset)
 
     def load_aligned(self, kind: Type, address: Value, align: int) -> Value:

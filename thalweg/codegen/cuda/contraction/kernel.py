@@ -20,7 +20,7 @@ from thalweg.codegen.cuda.contraction.work import FIXUP_THREADS, Work
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.builder import I64, constant
+from thalweg.codegen.llvm.builder import I64
 from thalweg.ir.kernel import Contraction
 from thalweg.platform.caches import memoized
 
@@ -124,6 +124,6 @@ def _write(frame: GridFrame, guarded: bool, body: Callable[[], None]) -> None:
         body()
     else:
         fault = frame.b.load(I64, frame.fault)
-        with frame.b.when(frame.b.compare("eq", fault, constant(I64, 0))):
+        with frame.b.when(frame.b.compare("eq", fault, 0)):
             body()
     frame.b.ret()

@@ -115,7 +115,7 @@ class _Mma:
             self._put(self._begin(block, constant(I64, number)), constant(I64, number))
         count = self.rows // _ROWS * (self.columns // _COLUMNS) * 4
         zeros = [constant(FLOAT, 0)] * count
-        with b.loop(first, end, constant(I64, 1), zeros) as loop:
+        with b.loop(first, end, 1, zeros) as loop:
             self.warp.wait(max(0, ahead - 1))
             frame.grid.barrier()
             stage = self._stage(frame.subtract(loop.index, first))
@@ -128,7 +128,7 @@ class _Mma:
         self.work.finish(frame, self.tile, lambda sink: self._store(sink, loop.results))
 
     def _stage(self, number: Value) -> Value:
-        return self.frame.b.binary("urem", number, constant(I64, self.work.schedule.stages))
+        return self.frame.b.binary("urem", number, self.work.schedule.stages)
 
     def _bases(self, stage: Value) -> list[Value]:
         """Where the tiles of a stage are."""

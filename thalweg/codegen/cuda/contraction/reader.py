@@ -14,7 +14,7 @@ from typing import Any
 from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves, access_alignment
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.space import At
-from thalweg.codegen.llvm.builder import I64, Type, Value, constant
+from thalweg.codegen.llvm.builder import Type, Value, constant
 from thalweg.codegen.math.conversion import converted, from_memory, register_type, storage_type
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load, Variable
@@ -135,8 +135,8 @@ class TileReader:
         assert isinstance(load, Load)
         terms, inside = self._guard(chunk, start)
         index = frame.add(self._part(load.offset, chunk.at), self._part(load.offset, terms))
-        index = frame.add(index, frame.integer(load.offset.constant))
-        index = frame.b.select(inside, index, constant(I64, 0))
+        index = frame.add(index, load.offset.constant)
+        index = frame.b.select(inside, index, 0)
         kind = storage_type(load.buffer.dtype, self.vector)
         address = frame.b.element(frame.pointers[load.buffer], kind.scalar, index)
         lane = operand.along.last if operand.axis == "k" else operand.across.last
@@ -149,7 +149,7 @@ class TileReader:
         conditions = [chunk.valid, valid]
         for low, offset, high in self.operand.bounds:
             place = frame.add(self._part(offset, chunk.at), self._part(offset, terms))
-            place = frame.add(place, frame.integer(offset.constant))
+            place = frame.add(place, offset.constant)
             if is_static(low) and low == 0:  # one comparison: what is negative is large
                 conditions.append(b.compare("ult", place, frame.integer(high)))
                 continue

@@ -16,7 +16,7 @@ from thalweg.codegen.cuda.contraction.output import together
 from thalweg.codegen.cuda.contraction.stages import Stages
 from thalweg.codegen.cuda.contraction.transposition import ORDER
 from thalweg.codegen.cuda.contraction.work import Tile, Work
-from thalweg.codegen.llvm.builder import I64, Value, constant
+from thalweg.codegen.llvm.builder import Value
 from thalweg.codegen.math.conversion import storage_type
 
 _SIDE = LINE // 4  # of a panel, in elements
@@ -43,7 +43,7 @@ class Rewriter:
     def _tile(self, tile: Tile) -> None:
         frame, b, stages = self.frame, self.frame.b, self.stages
         lane = frame.modulo32(frame.number, 32)
-        with b.loop(frame.wide(tile.first), frame.wide(tile.end), constant(I64, 1)) as loop:
+        with b.loop(frame.wide(tile.first), frame.wide(tile.end)) as loop:
             block = b.convert("trunc", loop.index, "i32")
             number = frame.plus32(tile.done, b.binary("sub", block, tile.first))
             full = stages.barrier(frame, number, stages.barriers)

@@ -78,8 +78,8 @@ class Space:
         if is_static(last.extent):
             extents[-1] = constant(I32, round_up(last.extent, self.multiple))
         else:
-            above = frame.b.binary("add", extents[-1], constant(I32, self.multiple - 1))
-            extents[-1] = frame.b.binary("and", above, constant(I32, -self.multiple))
+            above = frame.b.binary("add", extents[-1], self.multiple - 1)
+            extents[-1] = frame.b.binary("and", above, -self.multiple)
         return extents
 
     def size(self, frame: Frame) -> Value:

@@ -7,7 +7,7 @@ that tensor cores see: by the copy engine where a tensor map says so, else by th
 
 from __future__ import annotations
 
-from thalweg.codegen.llvm.builder import FLOAT, Builder, Value, constant
+from thalweg.codegen.llvm.builder import Builder, Value, constant
 
 UNSEEN_BITS = 13
 
@@ -25,16 +25,15 @@ def rounded(b: Builder, value: Value) -> Value:
 
 def rounded_to_even(b: Builder, bits: Value) -> Value:
     """The bits of the nearest number that tensor cores see, as the copy engine gives them."""
-    kind = bits.type
-    last = b.binary("lshr", bits, constant(kind, UNSEEN_BITS))
-    odd = b.binary("and", last, constant(kind, 1))
-    half = b.binary("add", odd, constant(kind, (1 << (UNSEEN_BITS - 1)) - 1))
+    last = b.binary("lshr", bits, UNSEEN_BITS)
+    odd = b.binary("and", last, 1)
+    half = b.binary("add", odd, (1 << (UNSEEN_BITS - 1)) - 1)
     return b.select(_is_finite(b, bits), seen(b, b.binary("add", bits, half)), bits)
 
 
 def seen(b: Builder, bits: Value) -> Value:
     """The bits of numbers that tensor cores look at."""
-    return b.binary("and", bits, constant(bits.type, -(1 << UNSEEN_BITS)))
+    return b.binary("and", bits, -(1 << UNSEEN_BITS))
 
 
 def _bits(b: Builder, value: Value) -> Value:
@@ -42,6 +41,5 @@ def _bits(b: Builder, value: Value) -> Value:
 
 
 def _is_finite(b: Builder, bits: Value) -> Value:
-    kind = FLOAT.of(bits.type.lanes)
     size = b.intrinsic("fabs", b.convert("bitcast", bits, "float"))
-    return b.compare("olt", size, constant(kind, float("inf")))
+    return b.compare("olt", size, float("inf"))

@@ -121,7 +121,7 @@ class Transposition:
         across = -(-self.copy.across.count(words) // _SIDE)
         along = -(-self.copy.along.count(words) // _SIDE)
         block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
-        with b.loop(block, constant(I64, across * along), blocks) as loop:
+        with b.loop(block, across * along, blocks) as loop:
             number = b.convert("trunc", loop.index, "i32")
             mn = frame.times32(frame.modulo32(number, across), _SIDE)
             k = frame.times32(frame.over32(number, across), _SIDE)

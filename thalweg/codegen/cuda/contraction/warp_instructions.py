@@ -30,7 +30,6 @@ from thalweg.codegen.llvm.builder import (
     I8,
     I16,
     I32,
-    I64,
     POINTER,
     VOID,
     Builder,
@@ -123,7 +122,7 @@ class WarpInstructions:
             )
             return
         way = "cg" if size == 16 else "ca"
-        count = b.select(inside, constant(I32, size), constant(I32, 0))
+        count = b.select(inside, constant(I32, size), 0)
         text = f"cp.async.{way}.shared.global [$0], [$1], {size}, $2;"
         given = [shared_address(b, destination), global_address(b, source), count]
         inline(b, VOID, text, "r,l,r,~{memory}", given)
@@ -144,13 +143,13 @@ class WarpInstructions:
 
 def _lane_memory(b: Builder, exchange: Value, thread: Value) -> tuple[Value, Value]:
     """The exchange memory of a warp's first lane, and this thread's number in the warp."""
-    warp = b.binary("and", thread, constant(I32, -32))
-    base = b.element(exchange, "i8", b.binary("mul", warp, constant(I32, EXCHANGE)))
-    return base, b.binary("and", thread, constant(I32, 31))
+    warp = b.binary("and", thread, -32)
+    base = b.element(exchange, "i8", b.binary("mul", warp, EXCHANGE))
+    return base, b.binary("and", thread, 31)
 
 
 def _of_lane(b: Builder, base: Value, lane: Value, offset: int = 0) -> Value:
-    place = b.binary("add", b.binary("mul", lane, constant(I32, EXCHANGE)), constant(I32, offset))
+    place = b.binary("add", b.binary("mul", lane, EXCHANGE), offset)
     return b.element(base, "i8", place)
 
 
@@ -168,13 +167,13 @@ def _exchange(b: Builder, values: Sequence[Value]) -> tuple[Value, Value, Grid]:
 
 def _line_address(b: Builder, base: Value, matrix: int, line: Value) -> Value:
     """What the lane for a line of a matrix gave as its address."""
-    return b.load(POINTER, _of_lane(b, base, b.binary("add", line, constant(I32, 8 * matrix))))
+    return b.load(POINTER, _of_lane(b, base, b.binary("add", line, 8 * matrix)))
 
 
 def _write_load(b: Builder) -> None:
     base, lane, grid = _exchange(b, [b.parameters[2]])
-    line, word = (b.binary(o, lane, constant(I32, 4)) for o in ("udiv", "urem"))
-    place = b.binary("mul", word, constant(I32, 4))
+    line, word = (b.binary(o, lane, 4) for o in ("udiv", "urem"))
+    place = b.binary("mul", word, 4)
     found = [
         b.load(I32, b.element(_line_address(b, base, matrix, line), "i8", place))
         for matrix in range(4)
@@ -185,15 +184,15 @@ def _write_load(b: Builder) -> None:
 
 def _write_transposed_load(b: Builder) -> None:
     base, lane, grid = _exchange(b, [b.parameters[2]])
-    column, pair = (b.binary(o, lane, constant(I32, 4)) for o in ("udiv", "urem"))
+    column, pair = (b.binary(o, lane, 4) for o in ("udiv", "urem"))
     found: list[Value] = []
     for matrix in range(4):
         halves: list[Value] = []
         for number in range(2):
-            line = b.binary("add", b.binary("mul", pair, constant(I32, 2)), constant(I32, number))
+            line = b.binary("add", b.binary("mul", pair, 2), number)
             address = b.element(_line_address(b, base, matrix, line), "i16", column)
             halves.append(b.convert("zext", b.load(I16, address), "i32"))
-        high = b.binary("shl", halves[1], constant(I32, 16))
+        high = b.binary("shl", halves[1], 16)
         found.append(b.binary("or", halves[0], high))
     grid.warp_barrier()
     b.ret(packed(b, found))
@@ -202,7 +201,7 @@ def _write_transposed_load(b: Builder) -> None:
 def _write_multiply(b: Builder, dtype: np.dtype[Any]) -> None:
     _, _, *given = b.parameters
     base, lane, grid = _exchange(b, given[:6])
-    row, pair = (b.binary(o, lane, constant(I32, 4)) for o in ("udiv", "urem"))
+    row, pair = (b.binary(o, lane, 4) for o in ("udiv", "urem"))
     sums = list(given[6:])
     for quarter in range(4):  # the lanes of a row or column, 4 bytes of terms each
         for half in range(2):
@@ -212,8 +211,8 @@ def _write_multiply(b: Builder, dtype: np.dtype[Any]) -> None:
             ]
             columns: list[list[Value]] = []
             for number in range(2):
-                column = b.binary("mul", pair, constant(I32, 2))
-                column = b.binary("add", column, constant(I32, number))
+                column = b.binary("mul", pair, 2)
+                column = b.binary("add", column, number)
                 source = _lane_of(b, column, quarter)
                 columns.append(_register(b, base, source, 4 + half, dtype))
             for at in range(4):
@@ -224,7 +223,7 @@ def _write_multiply(b: Builder, dtype: np.dtype[Any]) -> None:
 
 
 def _lane_of(b: Builder, line: Value, quarter: int) -> Value:
-    return b.binary("add", b.binary("mul", line, constant(I32, 4)), constant(I32, quarter))
+    return b.binary("add", b.binary("mul", line, 4), quarter)
 
 
 def _register(
@@ -238,10 +237,10 @@ def _register(
 def elements(b: Builder, address: Value, dtype: np.dtype[Any], count: int) -> list[Value]:
     """Elements that lie side by side, as tensor cores see them."""
     if dtype == FLOAT32:
-        bits = [b.load(I32, b.element(address, "i32", constant(I64, n))) for n in range(count)]
+        bits = [b.load(I32, b.element(address, "i32", n)) for n in range(count)]
         return [b.convert("bitcast", seen(b, one), "float") for one in bits]
     kind: Type = I8 if dtype.itemsize == 1 else I16
-    raw = [b.load(kind, b.element(address, kind.scalar, constant(I64, n))) for n in range(count)]
+    raw = [b.load(kind, b.element(address, kind.scalar, n)) for n in range(count)]
     return [from_memory(b, one, dtype) for one in raw]
 
 

@@ -309,42 +309,40 @@ def _write_blocks(b: Builder, pipeline: Pipeline) -> None:
     grid, base, first, parity, count, elected, *rows = b.parameters
     sums = b.stack(FLOAT, pipeline.sums)
     for number in range(pipeline.sums):
-        b.store(constant(FLOAT, 0), b.element(sums, "float", constant(I64, number)))
+        b.store(constant(FLOAT, 0), b.element(sums, "float", number))
     stages, one = pipeline.stages.count, constant(I32, 1)
     with b.loop(constant(I32, 0), count, one, [first, parity]) as loop:
         stage, parity = loop.carried
-        barrier = b.binary("mul", stage, constant(I32, 8))
+        barrier = b.binary("mul", stage, 8)
         first = constant(I32, pipeline.stages.barriers)
         full = b.element(base, "i8", b.binary("add", barrier, first))
         _call(b, "emulated.mbarrier.wait", [grid, full, parity], write_wait)
         if pipeline.rewritten:
-            rewritten = b.element(full, "i8", constant(I64, 16 * stages))
+            rewritten = b.element(full, "i8", 16 * stages)
             _call(b, "emulated.mbarrier.wait", [grid, rewritten, parity], write_wait)
-        start = b.binary("mul", stage, constant(I32, pipeline.stages.size))
-        wide = b.convert("zext", b.binary("lshr", start, constant(I32, 4)), "i64")
+        start = b.binary("mul", stage, pipeline.stages.size)
+        wide = b.convert("zext", b.binary("lshr", start, 4), "i64")
         a, c = Descriptor(pipeline.a), Descriptor(pipeline.b)
         right = c.bits + (pipeline.b_offset >> 4)
         for step in range(pipeline.steps):
-            other = b.binary("add", wide, constant(I64, right + c.step(step)))
+            other = b.binary("add", wide, right + c.step(step))
             if pipeline.fragments:
                 left = _written_fragments(b, pipeline, grid, base, start, rows, step)
             else:
                 moved = b.binary("add", wide, b.convert("zext", rows[0], "i64"))
-                left = b.binary("add", moved, constant(I64, a.bits + a.step(step)))
+                left = b.binary("add", moved, a.bits + a.step(step))
             name = f"emulated.wgmma.{pipeline.columns}"
             given = [grid, base, left, other, sums]
             _call(b, name, given, lambda f: _write_product(f, pipeline))
-        empty = b.element(full, "i8", constant(I64, 8 * stages))
-        with b.when(b.compare("ne", elected, constant(I32, 0))):
+        empty = b.element(full, "i8", 8 * stages)
+        with b.when(b.compare("ne", elected, 0)):
             given = [grid, empty, one, constant(I32, 0)]
             _call(b, "emulated.mbarrier.arrive", given, write_arrive)
         after = b.binary("add", stage, one)
-        is_last = b.compare("eq", after, constant(I32, stages))
+        is_last = b.compare("eq", after, stages)
         flipped = b.binary("xor", parity, b.convert("zext", is_last, "i32"))
         loop.next = [b.select(is_last, constant(I32, 0), after), flipped]
-    found = [
-        b.load(FLOAT, b.element(sums, "float", constant(I64, n))) for n in range(pipeline.sums)
-    ]
+    found = [b.load(FLOAT, b.element(sums, "float", n)) for n in range(pipeline.sums)]
     b.ret(packed(b, found))
 
 
@@ -361,16 +359,14 @@ def _written_fragments(
     array of 8 of its upper row and 8 of the one that is 8 lower."""
     lanes, count = Grid(b, grid), 2 * STEP_BYTES // pipeline.a.itemsize
     memory = b.stack(FLOAT, count)
-    lane = b.binary("and", lanes.thread(), constant(I32, 28))
+    lane = b.binary("and", lanes.thread(), 28)
     for (lower, second), row in zip(FRAGMENT, rows, strict=True):
-        place = b.binary(
-            "add", b.binary("add", start, row), constant(I32, step * _step_bytes(pipeline))
-        )
+        place = b.binary("add", b.binary("add", start, row), step * _step_bytes(pipeline))
         (own,) = elements(b, b.element(base, "i8", place), pipeline.dtype, 1)
         for number in range(4):
-            found = lanes.from_lane(own, b.binary("add", lane, constant(I32, number)))
+            found = lanes.from_lane(own, b.binary("add", lane, number))
             at = count // 2 * lower + 4 * second + number
-            b.store(found, b.element(memory, "float", constant(I64, at)))
+            b.store(found, b.element(memory, "float", at))
     return b.emit(I64, f"ptrtoint {memory} to i64")
 
 
@@ -385,10 +381,10 @@ def _write_product(b: Builder, pipeline: Pipeline) -> None:
     """`(grid, base, a, b, sums)`: add this thread's products of two tiles to its sums. The first
     one's descriptor is the address of its fragments where those are in registers."""
     grid, base, left, right, sums = b.parameters
-    thread = b.binary("and", Grid(b, grid).thread(), constant(I32, 127))
-    warp, lane = (b.binary(o, thread, constant(I32, 32)) for o in ("udiv", "urem"))
-    row, pair = (b.binary(o, lane, constant(I32, 4)) for o in ("udiv", "urem"))
-    row = b.binary("add", row, b.binary("mul", warp, constant(I32, 16)))
+    thread = b.binary("and", Grid(b, grid).thread(), 127)
+    warp, lane = (b.binary(o, thread, 32) for o in ("udiv", "urem"))
+    row, pair = (b.binary(o, lane, 4) for o in ("udiv", "urem"))
+    row = b.binary("add", row, b.binary("mul", warp, 16))
     terms = STEP_BYTES // pipeline.dtype.itemsize
     one = constant(I32, 1)
     with (
@@ -397,15 +393,15 @@ def _write_product(b: Builder, pipeline: Pipeline) -> None:
     ):
         high = b.binary("lshr", part.index, one)
         low = b.binary("and", part.index, one)
-        here = b.binary("add", row, b.binary("mul", high, constant(I32, 8)))
-        column = b.binary("add", b.binary("mul", pair, constant(I32, 2)), low)
-        column = b.binary("add", column, b.binary("mul", block.index, constant(I32, 8)))
-        at = b.binary("add", b.binary("mul", block.index, constant(I32, 4)), part.index)
+        here = b.binary("add", row, b.binary("mul", high, 8))
+        column = b.binary("add", b.binary("mul", pair, 2), low)
+        column = b.binary("add", column, b.binary("mul", block.index, 8))
+        at = b.binary("add", b.binary("mul", block.index, 4), part.index)
         place = b.element(sums, "float", at)
         with b.loop(constant(I32, 0), constant(I32, terms), one, [b.load(FLOAT, place)]) as loop:
             if pipeline.fragments:
                 registers = b.emit(POINTER, f"inttoptr {left} to ptr")
-                half = b.binary("mul", high, constant(I32, terms))
+                half = b.binary("mul", high, terms)
                 x = b.load(FLOAT, b.element(registers, "float", b.binary("add", half, loop.index)))
             else:
                 x = _find(b, base, left, pipeline.a, pipeline.dtype, here, loop.index)
@@ -427,15 +423,15 @@ def _find(
     """An element of a tile by its descriptor, as a float32 number."""
 
     def field(shift: int) -> Value:
-        moved = b.binary("lshr", descriptor, constant(I64, shift))
-        return b.binary("shl", b.binary("and", moved, constant(I64, _FIELD)), constant(I64, 4))
+        moved = b.binary("lshr", descriptor, shift)
+        return b.binary("shl", b.binary("and", moved, _FIELD), 4)
 
     def scaled(value: Value, size: Value | int) -> Value:
         wide = b.convert("zext", value, "i64")
         return b.binary("mul", wide, constant(I64, size) if isinstance(size, int) else size)
 
     line, within = (mn, k) if tile.axis == "k" else (k, mn)
-    eights, rest = (b.binary(o, line, constant(I32, 8)) for o in ("udiv", "urem"))
+    eights, rest = (b.binary(o, line, 8) for o in ("udiv", "urem"))
     place = b.binary("add", scaled(eights, field(_STRIDE)), scaled(rest, tile.line_bytes))
     if tile.axis == "mn":
         panel = constant(I32, tile.panel)
@@ -444,6 +440,6 @@ def _find(
     place = b.binary("add", place, scaled(within, tile.itemsize))
     address = b.binary("add", field(0), place)
     mask = constant(I64, tile.line_bytes // 16 - 1)
-    bits = b.binary("and", b.binary("lshr", address, constant(I64, 7)), mask)
-    moved = b.binary("xor", address, b.binary("shl", bits, constant(I64, 4)))
+    bits = b.binary("and", b.binary("lshr", address, 7), mask)
+    moved = b.binary("xor", address, b.binary("shl", bits, 4))
     return elements(b, b.element(base, "i8", moved), dtype, 1)[0]

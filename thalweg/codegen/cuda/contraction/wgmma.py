@@ -443,5 +443,5 @@ class _Producer:
         end = frame.plus32(tile.done, b.binary("sub", tile.end, tile.first))
         begin = b.binary("sub", end, frame.i32(self._lag))
         begin = b.intrinsic("smax", begin, tile.done)
-        with b.loop(frame.wide(begin), frame.wide(end), constant(I64, 1)) as loop:
+        with b.loop(frame.wide(begin), frame.wide(end)) as loop:
             self._arrive(b.convert("trunc", loop.index, "i32"), sides)

@@ -176,7 +176,7 @@ class Work:
             return
         with frame.b.when(tile.whole):
             store(results)
-        with frame.b.when(frame.b.binary("xor", tile.whole, constant(tile.whole.type, True))):
+        with frame.b.when(frame.b.binary("xor", tile.whole, True)):
             store(parts)
 
     def _part(self, frame: GridFrame, offset: Value) -> Value:
@@ -243,9 +243,9 @@ class Work:
         place_in_tile = frame.multiply(chunk, _FIXUP_LANES * kind.bits // 8)
         zeros = [constant(kind, 0)] * _FIXUP_LANES
         after = frame.add(last, constant(I64, 1))
-        with b.loop(first, after, constant(I64, 1), zeros) as loop:
+        with b.loop(first, after, 1, zeros) as loop:
             later = b.convert("zext", b.compare("slt", device.start(loop.index), begin), "i64")
-            part = frame.add(b.binary("shl", loop.index, constant(I64, 1)), later)
+            part = frame.add(b.binary("shl", loop.index, 1), later)
             offset = frame.add(frame.multiply(part, self.part_bytes), place_in_tile)
             address = self._part(frame, offset)
             align = 16 if self.problem.is_aligned else kind.bits // 8
@@ -275,7 +275,7 @@ class _Device:
         self.blocks = frame.b.intrinsic("smax", blocks, frame.i32(1))
         self.depth = frame.wide(self.blocks)
         self._total = frame.b.binary("mul", self.depth, frame.wide(self.count))
-        self.workers = frame.least(frame.integer(made.workers), self._total)  # that have a share
+        self.workers = frame.least(made.workers, self._total)  # that have a share
 
     def start(self, worker: Value) -> Value:
         """The first of all blocks of terms that is a worker's."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
-from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Value, constant
+from thalweg.codegen.llvm.builder import I1, I32, POINTER, Value
 from thalweg.codegen.loops.scope import Address, LaneScope
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
-from thalweg.codegen.math.reductions import combined
+from thalweg.codegen.math.elements import combined
 from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
 from thalweg.ir.kernel import Store
 from thalweg.platform.dtype_traits import is_narrow_float
@@ -51,7 +51,7 @@ def combine_atomically(
             if place.lanes is not None:
                 at = b.extract(pointer, lane)
             elif place.contiguous and lane:
-                at = b.element(pointer, scalar, constant(I64, lane))
+                at = b.element(pointer, scalar, lane)
             _combine(b, row, dtype, at, one)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.cuda.loops.mapping import Mapping
-from thalweg.codegen.llvm.builder import I32, Type, Value, constant
+from thalweg.codegen.llvm.builder import Type, Value
 from thalweg.codegen.loops.compute import split_states
-from thalweg.codegen.math.reductions import Accumulator, State, accumulator_of
+from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.expr import Reduce
 
 _CELL = 8  # bytes of a value in shared memory
@@ -60,18 +60,18 @@ class Combination:
 
     def _neighbours(self, accumulator: Accumulator, state: State) -> State:
         b, warp = self.b, self.mapping.target.warp
-        lane = b.binary("and", self.thread, constant(I32, warp - 1))
+        lane = b.binary("and", self.thread, warp - 1)
         found = self._butterfly(accumulator, state, lane, min(warp, self.mapping.team))
         if self.mapping.team <= warp:
             return found
         warps = self.mapping.team // warp
-        number = b.binary("udiv", self.thread, constant(I32, warp))
+        number = b.binary("udiv", self.thread, warp)
         self.grid.barrier()
-        with b.when(b.compare("eq", lane, constant(I32, 0))):
+        with b.when(b.compare("eq", lane, 0)):
             for n, value in enumerate(found):
                 b.store(value, self._cell(n * warps, number))
         self.grid.barrier()
-        place = b.binary("urem", lane, constant(I32, warps))
+        place = b.binary("urem", lane, warps)
         found = [b.load(v.type, self._cell(n * warps, place)) for n, v in enumerate(found)]
         return self._butterfly(accumulator, found, lane, warps)
 
@@ -79,7 +79,7 @@ class Combination:
         """The states of `count` lanes, which all have the same in the end."""
         mask = count // 2
         while mask:
-            other = self.b.binary("xor", lane, constant(I32, mask))
+            other = self.b.binary("xor", lane, mask)
             theirs = [self.grid.from_lane(value, other) for value in state]
             state = accumulator.merge(self.b, state, theirs)
             mask //= 2
@@ -94,8 +94,8 @@ class Combination:
         self.grid.barrier()
         half = self.mapping.team // 2
         while half:
-            with b.when(b.compare("ult", self.member, constant(I32, half))):
-                place = b.binary("add", self.thread, constant(I32, half * side))
+            with b.when(b.compare("ult", self.member, half)):
+                place = b.binary("add", self.thread, half * side)
                 mine = self._got([v.type for v in state], self.thread)
                 theirs = self._got([v.type for v in state], place)
                 self._put(accumulator.merge(b, mine, theirs))
@@ -129,5 +129,5 @@ class Combination:
 
     def _cell(self, row: int, place: Value) -> Value:
         whole = self.b.convert("zext", place, "i64")
-        at = self.b.binary("add", whole, constant(whole.type, row))
+        at = self.b.binary("add", whole, row)
         return self.b.element(self.grid.shared(), "i64", at)

@@ -20,11 +20,11 @@ from thalweg.codegen.cuda.loops.mapping import Mapping, divisor
 from thalweg.codegen.cuda.loops.online import sums_of_powers
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
 from thalweg.codegen.loops.compute import Computation, Nest, Span
-from thalweg.codegen.loops.facts import extent_of
+from thalweg.codegen.loops.emit import WorkEmitter
 from thalweg.codegen.loops.lanes import Slots
 from thalweg.codegen.loops.plan import Plan, is_long
 from thalweg.codegen.loops.scope import Address, LaneScope, Scope, Spill
-from thalweg.codegen.loops.works import WorkEmitter
+from thalweg.codegen.loops.simplify import extent_of
 from thalweg.ir.expr import Cast, Expr, Reduce, Variable
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.rewrite import postorder
@@ -134,7 +134,7 @@ class GridEmitter(WorkEmitter):
         for variable in variables:
             extent = self._computation.extent(variable)
             total = extent if total.text == "1" else self._times(total, extent)
-        return total if width == 1 else self._b.binary("udiv", total, constant(I64, width))
+        return total if width == 1 else self._b.binary("udiv", total, width)
 
     def digits(
         self, number: Value, variables: Sequence[Variable], width: int = 1
@@ -158,7 +158,7 @@ class GridEmitter(WorkEmitter):
         known = extent_of(variable)
         if known is not None:
             return constant(I32 if narrow else I64, known // step)
-        return self._b.binary("udiv", self._computation.extent(variable), constant(I64, step))
+        return self._b.binary("udiv", self._computation.extent(variable), step)
 
     def _digit(self, value: Value, step: int) -> Value:
         whole = self._wide(value) if value.type.bits < 64 else value
@@ -171,7 +171,7 @@ class GridEmitter(WorkEmitter):
         found: Value | None = None
         for variable, value in values.items():
             if variable not in work.variables:
-                zero = self._b.compare("eq", value, constant(I64, 0))
+                zero = self._b.compare("eq", value, 0)
                 found = zero if found is None else self._b.binary("and", found, zero)
         return found
 
@@ -246,7 +246,7 @@ class EachEmitter(GridEmitter):
         count = self._computation.extent(variable)
         scans = [scan for scan in self._scans if scan.variable is variable]
         carried = self._scan_starts(scope, scans)
-        with self._b.loop(constant(I64, 0), count, constant(I64, 1), carried) as loop:
+        with self._b.loop(0, count, 1, carried) as loop:
             index = loop.index
             if variable in self.mapping.backward:
                 index = self._b.binary("sub", self._add(count, -1), index)

@@ -32,7 +32,7 @@ from thalweg.codegen.cuda.loops.split import COLUMN_BLOCKS, Phase, Split, combin
 from thalweg.codegen.cuda.loops.team import TeamEmitter
 from thalweg.codegen.cuda.loops.transpose import TransposeEmitter, transpose_bytes
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.builder import I64, POINTER, Type, Value, constant
+from thalweg.codegen.llvm.builder import I64, POINTER, Type, Value
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Load, Reduce
@@ -163,7 +163,7 @@ class _Writing:
 
 def _stop_at_fault(b: GridBuilder, fault: Value) -> None:
     found = b.load(I64, fault)
-    b.fork(b.compare("eq", found, constant(I64, 0)), "clean", "faulty")
+    b.fork(b.compare("eq", found, 0), "clean", "faulty")
     b.label("faulty")
     b.ret()
     b.label("clean")

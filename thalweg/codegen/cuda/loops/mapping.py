@@ -17,8 +17,8 @@ import numpy as np
 
 from thalweg.codegen.cuda.builder import WIDEST
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.loops.facts import stride
 from thalweg.codegen.loops.plan import is_long, meeting_variables, scans_in_order
+from thalweg.codegen.loops.simplify import stride
 from thalweg.ir.dynamic import factors_of, is_static
 from thalweg.ir.expr import Expr, Load, Reduce, Scan, Select, Variable
 from thalweg.ir.functions.reductions import REDUCTIONS

@@ -15,8 +15,8 @@ import numpy as np
 from thalweg.codegen.cuda.loops.mapping import STRAIGHT, Mapping
 from thalweg.codegen.llvm.builder import Builder, Value
 from thalweg.codegen.llvm.register import LlvmRegister
-from thalweg.codegen.loops.facts import extent_of
-from thalweg.codegen.math.reductions import Accumulator
+from thalweg.codegen.loops.simplify import extent_of
+from thalweg.codegen.math.elements import Accumulator
 from thalweg.ir.expr import Call, Expr, Reduce, Variable
 from thalweg.ir.functions.exponential import LOG2_E
 from thalweg.ir.functions.reductions import REDUCTIONS

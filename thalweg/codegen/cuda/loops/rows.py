@@ -17,8 +17,8 @@ from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import shared_bytes
 from thalweg.codegen.cuda.loops.mapping import Mapping
 from thalweg.codegen.llvm.builder import I64, Value, constant
-from thalweg.codegen.loops.facts import extent_of, outside_reductions, stride
 from thalweg.codegen.loops.scope import LaneScope, Scope
+from thalweg.codegen.loops.simplify import extent_of, outside_reductions, stride
 from thalweg.codegen.math.conversion import from_memory, storage_type
 from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.rewrite import postorder

@@ -13,7 +13,7 @@ from thalweg.codegen.cuda.loops.emit import GridEmitter
 from thalweg.codegen.cuda.loops.mapping import SCAN_THREADS, Mapping
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
 from thalweg.codegen.loops.scope import Scope
-from thalweg.codegen.math.reductions import Accumulator, accumulator_of
+from thalweg.codegen.math.elements import Accumulator, accumulator_of
 from thalweg.ir.expr import Scan, Variable
 
 _CELL = 8  # bytes of a value in shared memory
@@ -62,7 +62,7 @@ class ScanEmitter(GridEmitter):
                 self._scan(inner, scan, inside, carry, self._plus(parity, constant(I64, 2 * n)))
                 for n, (scan, carry) in enumerate(zip(self._scans, carries, strict=True))
             ]
-            loop.next = [b.binary("xor", parity, constant(I64, 1)), *after]
+            loop.next = [b.binary("xor", parity, 1), *after]
             self._prepare(inner, self._works)
             with b.when(inside):
                 self._perform(inner.bind({}), self._works)
@@ -82,7 +82,7 @@ class ScanEmitter(GridEmitter):
         element = b.select(inside, mine[-1], nothing)
         within = self._in_warp(accumulator, element, self.mapping.target.warp)
         before, total = self._of_warps(accumulator, within, row)
-        left = self._grid.from_lane(within, b.binary("sub", self._lane, constant(I32, 1)))
+        left = self._grid.from_lane(within, b.binary("sub", self._lane, 1))
         left = b.select(self._is_lane(0), nothing, left)
         base = self._merged(accumulator, carry, self._merged(accumulator, before, left))
         found = [self._merged(accumulator, base, one) for one in mine]
@@ -116,7 +116,7 @@ class ScanEmitter(GridEmitter):
         return made
 
     def _is_lane(self, lane: int) -> Value:
-        return self._b.compare("eq", self._lane, constant(I32, lane))
+        return self._b.compare("eq", self._lane, lane)
 
     def _in_warp(self, accumulator: Accumulator, value: Value, count: int) -> Value:
         """The scan of the first `count` lanes, each lane's own element included."""
@@ -138,10 +138,10 @@ class ScanEmitter(GridEmitter):
         with b.when(self._is_lane(self.mapping.target.warp - 1)):
             b.store(value, self._cell(start, self._warp))
         grid.barrier()
-        place = b.binary("urem", self._lane, constant(I32, warps))
+        place = b.binary("urem", self._lane, warps)
         totals = self._in_warp(accumulator, b.load(value.type, self._cell(start, place)), warps)
-        before = grid.from_lane(totals, b.binary("sub", self._warp, constant(I32, 1)))
-        is_first = b.compare("eq", self._warp, constant(I32, 0))
+        before = grid.from_lane(totals, b.binary("sub", self._warp, 1))
+        is_first = b.compare("eq", self._warp, 0)
         whole = grid.from_lane(totals, constant(I32, warps - 1))
         return b.select(is_first, nothing, before), whole
 

@@ -19,8 +19,8 @@ from thalweg.codegen.cuda.loops.mapping import (
     terms_of,
 )
 from thalweg.codegen.llvm.builder import Value
-from thalweg.codegen.loops.facts import extent_of
-from thalweg.codegen.math.reductions import accumulator_of
+from thalweg.codegen.loops.simplify import extent_of
+from thalweg.codegen.math.elements import accumulator_of
 from thalweg.ir.expr import Reduce
 from thalweg.ir.rewrite import postorder
 

@@ -24,13 +24,12 @@ from thalweg.codegen.cuda.loops.mapping import (
 from thalweg.codegen.cuda.loops.rows import Rows
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
-from thalweg.codegen.loops.blocks import Totals
 from thalweg.codegen.loops.compute import Computation, bodies_of, split_states, start_states
-from thalweg.codegen.loops.facts import extent_of, outside_reductions
-from thalweg.codegen.loops.lanes import Slots, flat, like
+from thalweg.codegen.loops.lanes import Slots, Totals, flat, like
 from thalweg.codegen.loops.plan import Plan
 from thalweg.codegen.loops.scope import Frame, Scope
-from thalweg.codegen.math.reductions import accumulator_of
+from thalweg.codegen.loops.simplify import extent_of, outside_reductions
+from thalweg.codegen.math.elements import accumulator_of
 from thalweg.ir.expr import Load, Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
@@ -66,7 +65,7 @@ class TeamEmitter(GridEmitter):
             with b.loop(first, count, step) as loop:
                 number = self._plus(loop.index, self._wide(beside))
                 inside = b.compare("slt", number, count)
-                last = b.binary("sub", count, constant(I64, 1))
+                last = b.binary("sub", count, 1)
                 self._item(b.select(inside, number, last), inside)
 
     def _evaluation(self) -> Computation:
@@ -90,7 +89,7 @@ class TeamEmitter(GridEmitter):
         whole = [work for work in own if set(m.items) <= set(work.variables)]
         shared = [work for work in self._works if work not in own]
         with b.when(inside) if inside is not None else nullcontext():
-            with b.when(b.compare("eq", self.member, constant(I64, 0))):
+            with b.when(b.compare("eq", self.member, 0)):
                 self._perform(self.item.bind({}), whole)
                 self._partial(self.item, plain, values, [w for w in own if w not in whole])
             if _overwrites(shared, own):
@@ -122,14 +121,14 @@ class TeamEmitter(GridEmitter):
             self._rest_at(plain, values, works, starts)
             return
         if in_lanes and len(m.rest) == 1 and typical(m.rest[0].extent) >= UNROLLED * step:
-            last = b.binary("sub", count, constant(I64, (UNROLLED - 1) * step))
+            last = b.binary("sub", count, (UNROLLED - 1) * step)
             stride = constant(I64, UNROLLED * step)
             with b.loop(first, last, stride, [first]) as loop:
                 starts = [self._plus(loop.index, constant(I64, n * step)) for n in range(UNROLLED)]
                 self._rest_at(plain, values, works, starts)
                 loop.next = [self._plus(loop.index, stride)]
             (first,) = loop.results
-        with b.loop(first, count, constant(I64, step)) as loop:
+        with b.loop(first, count, step) as loop:
             self._rest_at(plain, values, works, [loop.index])
 
     def _rest_at(
@@ -206,22 +205,22 @@ class TeamComputation(GridComputation):
         step = self._map.team * width
 
         def take(index: Value, state: Sequence[Value], vectors: int) -> list[Value]:
-            starts = [b.binary("add", index, constant(I64, n * step)) for n in range(vectors)]
+            starts = [b.binary("add", index, n * step) for n in range(vectors)]
             inner = scope.spread(lane, width, starts)
             rows.keep(inner)
             self.ready(inner, [most.body])
             elements = [copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.copies]
             return online.taken(b, state, elements)
 
-        first = b.binary("mul", self._emitter.member, constant(I64, width))
+        first = b.binary("mul", self._emitter.member, width)
         end, state = self._emitter.count(most.variables), online.start()
-        last = b.binary("sub", end, constant(I64, (UNROLLED - 1) * step))
+        last = b.binary("sub", end, (UNROLLED - 1) * step)
         stride = constant(I64, UNROLLED * step)
         with b.loop(first, last, stride, [first, *state]) as loop:
             after = take(loop.index, loop.carried[1:], UNROLLED)
             loop.next = [b.binary("add", loop.index, stride), *after]
         first, *state = loop.results
-        with b.loop(first, end, constant(I64, step), state) as loop:
+        with b.loop(first, end, step, state) as loop:
             loop.next = take(loop.index, loop.carried, 1)
         (largest,) = self._emitter.combination.row([most], loop.results[:1])
         powers = online.finished(b, loop.results, largest)
@@ -268,18 +267,18 @@ class TeamComputation(GridComputation):
                 outer = scope.bind({v: x for v, x in places.items() if v is not lane})
                 inner = outer.spread(lane, width, [places[lane]])
             else:
-                starts = [b.binary("add", index, constant(I64, n * step)) for n in range(copies)]
+                starts = [b.binary("add", index, n * step) for n in range(copies)]
                 inner = scope.spread(lane, width, starts)
             return self._take(inner, group, carried, [{}])
 
-        first = b.binary("mul", self._first(), constant(I64, width))
+        first = b.binary("mul", self._first(), width)
         start = [start_states(group, width) for _ in range(copies)]
         if iterations == copies:
             return take(first, start)
         count = emitter.count(variables)
         if copies == 1:
             return self._strided(group, (first, count, step), start, take, width)
-        with b.loop(first, count, constant(I64, copies * step), flat(start)) as loop:
+        with b.loop(first, count, copies * step, flat(start)) as loop:
             loop.next = flat(take(loop.index, like(start, loop.carried)))
         return like(start, loop.results)
 
@@ -307,16 +306,16 @@ class TeamComputation(GridComputation):
         with loads of the last ones, `width` of them, in place of what is beyond."""
         b, (first, end, step) = self._b, span
         if not _is_long(group[0], MIN_UNROLLED * step):
-            with b.loop(first, end, constant(I64, step), flat(start)) as loop:
+            with b.loop(first, end, step, flat(start)) as loop:
                 loop.next = flat(take(loop.index, like(start, loop.carried)))
             return like(start, loop.results)
         first, start = self._several(group, (first, end, step), start, take)
-        last = b.binary("sub", end, constant(I64, width))
+        last = b.binary("sub", end, width)
 
         def left() -> list[Value]:
             slots = start
             for number in range(UNROLLED - 1):
-                index = b.binary("add", first, constant(I64, number * step))
+                index = b.binary("add", first, number * step)
                 inside = b.compare("slt", index, end)
                 taken = flat(take(b.select(inside, index, last), slots))
                 pairs = zip(taken, flat(slots), strict=True)
@@ -342,13 +341,13 @@ class TeamComputation(GridComputation):
         chained = not kept and sum(value.type.lanes for value in flat(start)) >= _MIN_CHAINS
         side = [slot for _ in range(UNROLLED) for slot in start]
         carried = totals.start(start) if kept else start if chained else side
-        last = b.binary("sub", end, constant(I64, (UNROLLED - 1) * step))
+        last = b.binary("sub", end, (UNROLLED - 1) * step)
         stride = constant(I64, UNROLLED * step)
         with b.loop(first, last, stride, [first, *flat(carried)]) as loop:
             before, after = like(carried, loop.carried[1:]), Slots()
             slots = side if kept else before
             for number in range(UNROLLED):
-                index = b.binary("add", loop.index, constant(I64, number * step))
+                index = b.binary("add", loop.index, number * step)
                 place = 0 if chained else number * len(start)
                 taken = take(index, slots[place : place + len(start)])
                 after, slots = ([], taken) if chained else (after + taken, slots)
@@ -372,7 +371,7 @@ class TeamComputation(GridComputation):
     def _keep(self, phase: Phase, group: Sequence[Reduce], slots: Slots) -> None:
         """Leave the states of a team in scratch memory."""
         b, emitter = self._b, self._emitter
-        first = b.compare("eq", emitter.member, constant(I64, 0))
+        first = b.compare("eq", emitter.member, 0)
         if emitter.inside is not None:
             first = b.binary("and", first, emitter.inside)
         part = emitter.part()
@@ -389,14 +388,12 @@ class TeamComputation(GridComputation):
         b, m, count = self._b, self._map, phase.split.parts
         start = start_states(group, lanes)
         if count > STRAIGHT * m.team:
-            with b.loop(
-                self._emitter.member, constant(I64, count), constant(I64, m.team), start
-            ) as loop:
+            with b.loop(self._emitter.member, count, m.team, start) as loop:
                 loop.next = self._with_part(phase, group, loop.carried, loop.index)
             return loop.results
         slots = Slots()
         for first in range(0, count, m.team):
-            part = b.binary("add", self._emitter.member, constant(I64, first))
+            part = b.binary("add", self._emitter.member, first)
             slots.append(self._perhaps(phase, group, part, start, first + m.team <= count))
         return self._one_of(group, slots)
 
@@ -449,10 +446,10 @@ class TeamComputation(GridComputation):
     def _cell(self, phase: Phase, expr: Reduce, number: int, part: Value, lane: int) -> Value:
         """The address of a value of an item's state."""
         b, split = self._b, phase.split
-        item = b.binary("mul", self._emitter.number, constant(I64, self._map.item_width))
-        row = b.binary("mul", part, constant(I64, split.elements))
-        place = b.binary("add", b.binary("add", row, item), constant(I64, lane))
-        place = b.binary("add", place, constant(I64, split.row(expr, number)))
+        item = b.binary("mul", self._emitter.number, self._map.item_width)
+        row = b.binary("mul", part, split.elements)
+        place = b.binary("add", b.binary("add", row, item), lane)
+        place = b.binary("add", place, split.row(expr, number))
         return b.element(phase.scratch, "i64", place)
 
 

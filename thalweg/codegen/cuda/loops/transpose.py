@@ -13,7 +13,7 @@ import numpy as np
 
 from thalweg.codegen.cuda.loops.emit import GridEmitter
 from thalweg.codegen.cuda.loops.mapping import SQUARE, SQUARE_ROWS, Mapping, divisor
-from thalweg.codegen.llvm.builder import I32, I64, Value, constant
+from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.codegen.loops.scope import LaneScope, Scope
 from thalweg.codegen.math.conversion import from_memory, storage_type
 from thalweg.ir.expr import Load, Variable
@@ -42,9 +42,9 @@ class TransposeEmitter(GridEmitter):
         b, m, grid = self._b, self.mapping, self._grid
         *others, across, along = m.items
         thread = grid.thread()
-        column = self._wide(b.binary("urem", thread, constant(I32, SQUARE)))
+        column = self._wide(b.binary("urem", thread, SQUARE))
         column = self._times(column, constant(I64, m.width))
-        row = self._wide(b.binary("udiv", thread, constant(I32, SQUARE)))
+        row = self._wide(b.binary("udiv", thread, SQUARE))
         squares = [self._squares(across), self._squares(along)]
         count = self._times(self.count(others), self._times(*squares))
         first, step = self._wide(grid.block()), self._wide(grid.blocks())
@@ -66,7 +66,7 @@ class TransposeEmitter(GridEmitter):
         """How many squares there are along a variable."""
         side = side_of(self.mapping)
         above = self._plus(self._computation.extent(variable), constant(I64, side - 1))
-        return self._b.binary("udiv", above, constant(I64, side))
+        return self._b.binary("udiv", above, side)
 
     def _inside(self, places: dict[Variable, Value]) -> AbstractContextManager[None]:
         """Code for places that may be outside, where not all squares are whole."""
@@ -153,7 +153,7 @@ class TransposeEmitter(GridEmitter):
     def _cell(self, number: int, row: Value, column: Value) -> Value:
         width, loads = self.mapping.width, self.mapping.transposed
         before = sum(_square_bytes(load, width) for load in loads[:number])
-        start = self._b.element(self._grid.shared(), "i8", constant(I64, before))
+        start = self._b.element(self._grid.shared(), "i8", before)
         pitch = constant(I64, side_of(self.mapping) + 1)
         place = self._plus(self._times(row, pitch), column)
         return self._b.element(start, storage_type(loads[number].buffer.dtype).scalar, place)
