@@ -7,20 +7,32 @@ they compute at length and others need again is spilled to memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
 from thalweg.codegen.llvm.builder import I64, Builder, Loop, Value, constant
-from thalweg.codegen.loops.lanes import Body, Cut, Lanes, Slots, Totals, cut_of, flat, like
+from thalweg.codegen.loops.lanes import (
+    Body,
+    Cut,
+    Lanes,
+    Slots,
+    Totals,
+    cut_of,
+    each_state,
+    flat,
+    like,
+    split_states,
+    start_states,
+)
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
 from thalweg.codegen.loops.simplify import extent_of, outside_reductions
 from thalweg.codegen.math.conversion import register_type
-from thalweg.codegen.math.elements import State, accumulator_of
-from thalweg.ir.dynamic import factors_of
+from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
+from thalweg.ir.dynamic import factors_of, is_static
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
@@ -28,10 +40,8 @@ from thalweg.ir.rewrite import free_variables, postorder
 _MAX_SPILLED, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
 _REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
 _REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
-_LANE_BLOCK, _COLUMN_BLOCK = (
-    128,
-    256,
-)  # terms of a block of a sum: fewer cost time in the first cache
+# Terms of a block of a sum: fewer cost time in the first cache.
+_LANE_BLOCK, _COLUMN_BLOCK = 128, 256
 
 #: The first and the last (exclusive) value of a loop.
 Span = tuple[Value, Value]
@@ -39,31 +49,28 @@ Span = tuple[Value, Value]
 
 @dataclass(frozen=True)
 class Nest:
-    """The loops of reductions, outermost first: the innermost in lanes, if it is. `bodies` are what
-    is reduced, `inside` takes the elements of an iteration."""
+    """The loops of reductions, outermost first: the innermost in lanes, if it is. `inside` takes
+    the elements of an iteration."""
 
     variables: tuple[Variable, ...]
-    bodies: Sequence[Expr]
+    group: Sequence[Reduce]
     inside: Body
     lanes: Lanes | None = None
 
     @property
+    def bodies(self) -> list[Expr]:
+        """What is reduced."""
+        return bodies_of(self.group)
+
+    @property
     def iterations(self) -> list[int | None]:
         """How many iterations each loop has, where that is known."""
-        counts = map(extent_of, self.variables)
-        units = [self._unit(place) for place in range(len(self.variables))]
-        return [c if c is None else -(-c // unit) for c, unit in zip(counts, units, strict=True)]
+        counts = enumerate(map(extent_of, self.variables))
+        return [count if count is None else -(-count // self.unit(n)) for n, count in counts]
 
-    def unit_of(self, cut: Cut) -> int:
-        """How many values of the variable that is cut one iteration takes."""
-        return self._unit(cut.position)
-
-    def inside_of(self, cut: Cut) -> Nest:
-        """The loops from that which is cut on."""
-        return replace(self, variables=self.variables[cut.position :])
-
-    def _unit(self, place: int) -> int:
-        is_last = place == len(self.variables) - 1
+    def unit(self, number: int) -> int:
+        """How many values of the variable of that number one iteration takes."""
+        is_last = number == len(self.variables) - 1
         return self.lanes.block if self.lanes is not None and is_last else 1
 
 
@@ -154,13 +161,17 @@ class Computation:
         """Do reductions over the same variables in one loop; the copies then know their values."""
         variables = group[0].variables
         self.ready(scope, bodies_of(group))
-        lane = self._plan.lanes.get(variables)
-        in_lanes = lane is not None and scope.is_scalar and self._worth(lane)
+        lane = self._plan.lanes.get(variables) if scope.is_scalar else None
         spilled = self._to_spill(scope, group)
-        if lane is not None and in_lanes:
-            slots = self._reduce_in_lanes(scope, group, lane, spilled)
+
+        def take(inner: Scope, slots: Slots) -> Slots:
+            return self._take(inner, group, slots, spilled)
+
+        if lane is None or (is_static(lane.extent) and lane.extent < 4):
+            start = [start_states(group, copy.lanes) for copy in scope.copies]
+            slots = self._summed(scope, Nest(variables, group, take), start, _COLUMN_BLOCK)
         else:
-            slots = self._reduce_in_loops(scope, group, spilled)
+            slots = self._reduce_in_lanes(scope, group, lane, take)
         for copy, slot in zip(scope.copies, slots, strict=True):
             for expr, state in split_states(group, slot):
                 copy.remember(expr, accumulator_of(expr).result(self._b, state))
@@ -200,63 +211,44 @@ class Computation:
         padded = -(-count // _PADDED) * _PADDED
         return Spill(self._b.stack(kind, padded), variable, kind)
 
-    def _worth(self, lane: Variable) -> bool:
-        count = extent_of(lane)
-        return count is None or count >= 4
-
-    def _reduce_in_loops(
-        self, scope: Scope, group: Sequence[Reduce], spilled: Sequence[dict[Expr, Spill]]
-    ) -> Slots:
-        """A loop over each variable, with a state for each reduction and copy."""
-
-        def inside(inner: Scope, slots: Slots) -> Slots:
-            return self._take(inner, group, slots, spilled)
-
-        start = [start_states(group, copy.lanes) for copy in scope.copies]
-        nest = Nest(group[0].variables, bodies_of(group), inside)
-        return self._summed(scope, group, nest, start, _COLUMN_BLOCK)
-
-    def _summed(
-        self, scope: Scope, group: Sequence[Reduce], nest: Nest, start: Slots, block: int
-    ) -> Slots:
+    def _summed(self, scope: Scope, nest: Nest, start: Slots, block: int) -> Slots:
         """The states after all loops of a nest, in blocks where sums are long."""
-        totals = Totals(self._b, group)
+        totals = Totals(self._b, nest.group)
         cut = cut_of(nest.iterations, block) if totals.rounds else None
         if cut is None:
-            return self._joined(group, nest, self._nest(scope, nest, start))
+            return self._joined(nest, self._nest(scope, nest, start))
         if not cut.certain:
-            return self._perhaps_in_blocks(scope, group, nest, start, cut)
+            return self._perhaps_in_blocks(scope, nest, start, cut)
+        inside = replace(nest, variables=nest.variables[cut.position :])
 
         def at_cut(inner: Scope, kept: Slots) -> Slots:
-            with self._blocks(inner, nest, cut, flat(kept)) as (loop, span):
-                states = self._nest(inner, nest.inside_of(cut), start, span)
-                taken = totals.take(like(kept, loop.carried), self._joined(group, nest, states))
+            with self._blocks(nest, cut, flat(kept)) as (loop, span):
+                states = self._nest(inner, inside, start, span)
+                taken = totals.take(like(kept, loop.carried), self._joined(nest, states))
                 loop.next = flat(taken)
             return like(kept, loop.results)
 
-        outside = Nest(nest.variables[: cut.position], nest.bodies, at_cut)
+        outside = Nest(nest.variables[: cut.position], nest.group, at_cut)
         kept = totals.start(_joined_like(nest, start))
         return totals.states(self._nest(scope, outside, kept))
 
-    def _perhaps_in_blocks(
-        self, scope: Scope, group: Sequence[Reduce], nest: Nest, start: Slots, cut: Cut
-    ) -> Slots:
+    def _perhaps_in_blocks(self, scope: Scope, nest: Nest, start: Slots, cut: Cut) -> Slots:
         """The same where there may be but one block, which then costs no more than ever."""
-        b, totals = self._b, Totals(self._b, group)
+        b, totals = self._b, Totals(self._b, nest.group)
         none = totals.start(_joined_like(nest, start))
         count = self.extent(nest.variables[0])
-        with self._blocks(scope, nest, cut, [*flat(none), *flat(start)]) as (loop, span):
+        with self._blocks(nest, cut, [*flat(none), *flat(start)]) as (loop, span):
             kept, _ = _apart(loop.carried, none, start)
             after = self._nest(scope, nest, start, span)
             taken = b.choose_all(
                 b.compare("slt", span[1], count),
-                lambda: flat(totals.take(kept, self._joined(group, nest, after))),
+                lambda: flat(totals.take(kept, self._joined(nest, after))),
                 lambda: flat(kept),
             )
             loop.next = [*taken, *flat(after)]
         kept, last = _apart(loop.results, none, start)
-        joined = self._joined(group, nest, last)
-        several = b.compare("sgt", count, cut.size * nest.unit_of(cut))
+        joined = self._joined(nest, last)
+        several = b.compare("sgt", count, cut.size * nest.unit(cut.position))
         values = b.choose_all(
             several,
             lambda: flat(totals.states(totals.take(kept, joined))),
@@ -266,12 +258,12 @@ class Computation:
 
     @contextmanager
     def _blocks(
-        self, scope: Scope, nest: Nest, cut: Cut, carried: Sequence[Value]
+        self, nest: Nest, cut: Cut, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
         """A loop over the blocks of a nest; a block is a range of iterations."""
         b, zero = self._b, constant(I64, 0)
         count = self.extent(nest.variables[cut.position])
-        size = constant(I64, cut.size * nest.unit_of(cut))
+        size = constant(I64, cut.size * nest.unit(cut.position))
         with b.loop(zero, count, size, carried) as loop:
             after = b.binary("add nsw", loop.index, size)
             yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
@@ -305,11 +297,7 @@ class Computation:
             for expr, place in memory.items():
                 copy.spill(expr, place)
         return [
-            [
-                value
-                for expr, state in split_states(group, slot)
-                for value in self._taken(copy, expr, state)
-            ]
+            [v for expr, state in split_states(group, slot) for v in self._taken(copy, expr, state)]
             for copy, slot in zip(scope.copies, slots, strict=True)
         ]
 
@@ -326,31 +314,23 @@ class Computation:
         return [b.select(copy.tail, new, old) for new, old in zip(after, state, strict=True)]
 
     def _reduce_in_lanes(
-        self,
-        scope: Scope,
-        group: Sequence[Reduce],
-        lane: Variable,
-        spilled: Sequence[dict[Expr, Spill]],
+        self, scope: Scope, group: Sequence[Reduce], lane: Variable, take: Body
     ) -> Slots:
         """Partial states in lanes, of several vectors side by side, combined in a fixed order."""
         width, copies = self._lane_width(lane), self._lane_copies(lane, group)
         loop = Lanes(self._b, lane, width, copies, self._plan.masked)
-
-        def take(inner: Scope, slots: Slots) -> Slots:
-            return self._take(inner, group, slots, spilled)
-
         others = [v for v in group[0].variables if v is not lane]
         start = [start_states(group, lanes) for lanes in loop.kept]
-        nest = Nest((*others, lane), bodies_of(group), take, loop)
-        return [self._merged(group, self._summed(scope, group, nest, start, _LANE_BLOCK))]
+        nest = Nest((*others, lane), group, take, loop)
+        return [self._merged(group, self._summed(scope, nest, start, _LANE_BLOCK))]
 
-    def _joined(self, group: Sequence[Reduce], nest: Nest, slots: Slots) -> Slots:
+    def _joined(self, nest: Nest, slots: Slots) -> Slots:
         """The vectors side by side as one, where they have parts of the same reductions."""
         vectors = [slot for slot in slots if slot[0].type.lanes > 1]
         if nest.lanes is None or not vectors:
             return slots
         single = [slot for slot in slots if slot[0].type.lanes == 1]
-        return [self._one_of(group, vectors), *single]
+        return [self._one_of(nest.group, vectors), *single]
 
     def _one_of(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
         """The states of several slots in one."""
@@ -358,24 +338,24 @@ class Computation:
         return [
             value
             for column in columns
-            for value in _pairwise([s for _, s in column], self._merge_of(column[0][0]))
+            for value in self._pairwise(accumulator_of(column[0][0]), [s for _, s in column])
         ]
 
     def _merged(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
         """The states of slots and all their lanes in one."""
-        across = [
-            [
-                value
-                for expr, state in split_states(group, slot)
-                for value in accumulator_of(expr).across(self._b, state)
-            ]
-            for slot in slots
-        ]
-        return self._one_of(group, across)
 
-    def _merge_of(self, expr: Reduce) -> Callable[[State, State], State]:
-        accumulator = accumulator_of(expr)
-        return lambda one, other: accumulator.merge(self._b, one, other)
+        def across(accumulator: Accumulator, state: State) -> State:
+            return accumulator.across(self._b, state)
+
+        return self._one_of(group, [each_state(group, slot, across) for slot in slots])
+
+    def _pairwise(self, accumulator: Accumulator, states: list[State]) -> State:
+        """States merged as a tree."""
+        while len(states) > 1:
+            odd: list[State] = states[-1:] if len(states) % 2 else []
+            pairs = zip(states[::2], states[1::2], strict=False)
+            states = [*(accumulator.merge(self._b, one, other) for one, other in pairs), *odd]
+        return states[0]
 
     def _lane_width(self, lane: Variable) -> int:
         count, lanes = extent_of(lane), self._plan.target.lanes
@@ -425,27 +405,3 @@ def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots,
     """Values of slots like the first ones, and of slots like the second."""
     count = len(flat(first))
     return like(first, values[:count]), like(second, values[count:])
-
-
-def start_states(group: Sequence[Reduce], lanes: int) -> list[Value]:
-    """The states of several reductions before any element."""
-    return [value for expr in group for value in accumulator_of(expr).start(lanes)]
-
-
-def split_states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
-    """The states of several reductions in one copy."""
-    first = 0
-    for expr in group:
-        size = accumulator_of(expr).size
-        yield expr, list(slot[first : first + size])
-        first += size
-
-
-def _pairwise(states: Sequence[State], merge: Callable[[State, State], State]) -> State:
-    """States merged as a tree."""
-    level = list(states)
-    while len(level) > 1:
-        odd: list[State] = level[-1:] if len(level) % 2 else []
-        pairs = zip(level[::2], level[1::2], strict=False)
-        level = [*(merge(one, other) for one, other in pairs), *odd]
-    return level[0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.scope import Scope
@@ -117,6 +118,26 @@ class Lanes:
         return b.compare("slt", b.lanes(kind), b.splat(short, self._lanes))
 
 
+def start_states(group: Sequence[Reduce], lanes: int) -> list[Value]:
+    """The states of several reductions before any element."""
+    return [value for expr in group for value in accumulator_of(expr).start(lanes)]
+
+
+def split_states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
+    """The states of several reductions in one copy."""
+    values = iter(slot)
+    for expr in group:
+        yield expr, list(islice(values, accumulator_of(expr).size))
+
+
+def each_state(
+    group: Sequence[Reduce], slot: Sequence[Value], made: Callable[[Accumulator, State], State]
+) -> list[Value]:
+    """What is made of the state of each of several reductions in one copy."""
+    pairs = split_states(group, slot)
+    return [value for expr, state in pairs for value in made(accumulator_of(expr), state)]
+
+
 def flat(slots: Slots) -> list[Value]:
     """The values of all slots."""
     return [value for slot in slots for value in slot]
@@ -162,58 +183,47 @@ class Totals:
 
     def start(self, slots: Slots) -> Slots:
         """The totals before any block, of slots like these."""
-        return self._each_slot(slots, slots, lambda one, state, _: self._start(one, state))
+
+        def first(accumulator: Accumulator, state: State) -> State:
+            lost = [constant(state[0].type, 0.0)] if accumulator.is_compensated else []
+            return accumulator.start(state[0].type.lanes) + lost
+
+        return [each_state(self.group, slot, first) for slot in slots]
 
     def take(self, totals: Slots, slots: Slots) -> Slots:
         """The totals after one more block."""
-        return self._each_slot(
-            slots, totals, lambda one, state, kept: self._taken(one, kept, state)
-        )
+        return [
+            [
+                value
+                for (accumulator, kept), (_, state) in zip(
+                    self._split(total), split_states(self.group, slot), strict=True
+                )
+                for value in self._taken(accumulator, kept, state)
+            ]
+            for total, slot in zip(totals, slots, strict=True)
+        ]
 
     def states(self, totals: Slots) -> Slots:
         """The totals as the states of reductions that were never cut."""
-        return self._each_slot(totals, totals, lambda one, _, kept: self._state(one, kept), True)
-
-    def _each_slot(
-        self,
-        slots: Slots,
-        totals: Slots,
-        made: Callable[[Accumulator, State, State], State],
-        are_totals: bool = False,
-    ) -> Slots:
-        """What is made of the states of all reductions in each slot, and of the totals for it."""
-        pairs = zip(slots, totals, strict=True)
         return [
-            [value for parts in self._each(slot, total, are_totals) for value in made(*parts)]
-            for slot, total in pairs
+            [
+                value
+                for accumulator, kept in self._split(total)
+                for value in ([restored(self.b, *kept)] if accumulator.is_compensated else kept)
+            ]
+            for total in totals
         ]
 
-    def _each(
-        self, slot: Sequence[Value], total: Sequence[Value], is_total: bool
-    ) -> Iterator[tuple[Accumulator, State, State]]:
-        """Each reduction with its part of a slot, and of the totals for that slot."""
-        first = start = 0
-        for expr in self.group:
-            accumulator = accumulator_of(expr)
-            size, kept = accumulator.size, accumulator.size + accumulator.is_compensated
-            step = kept if is_total else size
-            yield accumulator, list(slot[first : first + size]), list(total[start : start + kept])
-            first, start = first + step, start + kept
-
-    def _start(self, accumulator: Accumulator, state: State) -> State:
-        lost = [constant(state[0].type, 0.0)] if accumulator.is_compensated else []
-        return accumulator.start(state[0].type.lanes) + lost
+    def _split(self, total: Sequence[Value]) -> Iterator[tuple[Accumulator, State]]:
+        """Each reduction, and its state with what was lost."""
+        values = iter(total)
+        for accumulator in map(accumulator_of, self.group):
+            yield accumulator, list(islice(values, accumulator.size + accumulator.is_compensated))
 
     def _taken(self, accumulator: Accumulator, kept: State, state: State) -> State:
         if not accumulator.is_compensated:
             return accumulator.merge(self.b, kept, state)
-        (total, lost), (more,) = kept, state
-        return [*compensated(self.b, total, lost, more)]
-
-    def _state(self, accumulator: Accumulator, kept: State) -> State:
-        if not accumulator.is_compensated:
-            return kept
-        return [restored(self.b, *kept)]
+        return [*compensated(self.b, *kept, *state)]
 
 
 def compensated(b: Builder, total: Value, lost: Value, more: Value) -> tuple[Value, Value]:

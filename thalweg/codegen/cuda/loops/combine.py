@@ -13,7 +13,7 @@ from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.cuda.loops.mapping import Mapping
 from thalweg.codegen.llvm.builder import Type, Value
-from thalweg.codegen.loops.compute import split_states
+from thalweg.codegen.loops.lanes import each_state
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.expr import Reduce
 
@@ -42,19 +42,11 @@ class Combination:
 
     def row(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
         """The states of neighbouring threads."""
-        return [
-            value
-            for expr, state in split_states(group, slot)
-            for value in self._neighbours(accumulator_of(expr), state)
-        ]
+        return each_state(group, slot, self._neighbours)
 
     def columns(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
         """The states of threads that are apart by the number of teams."""
-        return [
-            value
-            for expr, state in split_states(group, slot)
-            for value in self._apart(accumulator_of(expr), state)
-        ]
+        return each_state(group, slot, self._apart)
 
     # Neighbours
 

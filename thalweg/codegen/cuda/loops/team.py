@@ -24,8 +24,8 @@ from thalweg.codegen.cuda.loops.mapping import (
 from thalweg.codegen.cuda.loops.rows import Rows
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
-from thalweg.codegen.loops.compute import Computation, bodies_of, split_states, start_states
-from thalweg.codegen.loops.lanes import Slots, Totals, flat, like
+from thalweg.codegen.loops.compute import Computation, bodies_of
+from thalweg.codegen.loops.lanes import Slots, Totals, flat, like, split_states, start_states
 from thalweg.codegen.loops.plan import Plan
 from thalweg.codegen.loops.scope import Frame, Scope
 from thalweg.codegen.loops.simplify import extent_of, outside_reductions
