@@ -34,9 +34,7 @@ def pinned_in(expression: Expr | None) -> set[Variable]:
 
 
 def map_offsets(
-    expression: Expr,
-    change: Callable[[Affine], Affine],
-    index: Callable[[Variable], Expr] = Index,
+    expression: Expr, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
 ) -> Expr:
     """The expression with every place it loads from changed (and indices)."""
     return _Places(change, index).of(expression)

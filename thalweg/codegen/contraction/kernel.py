@@ -28,7 +28,7 @@ from thalweg.codegen.contraction.microkernel import (
     MicroKernel,
     merged,
 )
-from thalweg.codegen.contraction.packing import Box, Packing, Span
+from thalweg.codegen.contraction.packing import Box, Copy, Packing, Span
 from thalweg.codegen.contraction.plan import best, check
 from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, range_of, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch, pieces
@@ -104,8 +104,7 @@ class GemmEmitter:
     @contextmanager
     def _each_partial(self) -> Generator[Value]:
         """A loop over the vectors of unfinished sums."""
-        count, step = (self.frame.integer(n) for n in (self.scratch.partial, self.lanes))
-        with self.b.loop(0, count, step) as loop:
+        with self.b.loop(0, self.scratch.partial, self.lanes) as loop:
             yield loop.index
 
     def _vector_at(self, base: Value, place: Value) -> Value:
@@ -113,8 +112,8 @@ class GemmEmitter:
 
     def _end_group(self, block: Value) -> None:
         """After a group of blocks, add what they gave to that of all groups before."""
-        b, group = self.b, self.frame.integer(GROUP)
-        ends = b.compare("eq", b.binary("urem", block, group), 0)
+        b = self.b
+        ends = b.compare("eq", b.binary("urem", block, GROUP), 0)
         is_later = b.compare("sgt", block, 0)
         with b.when(b.binary("and", ends, is_later)), self._each_partial() as place:
             partial, total = (self._vector_at(m, place) for m in (self.partial, self.totals))
@@ -125,20 +124,19 @@ class GemmEmitter:
     def _split(self) -> None:
         frame, made, reduced = self.frame, self.made, self.form.reduced
         outer, variable = reduced[: made.split_at], reduced[made.split_at]
-        one = frame.integer(1)
-        chunks = frame.most(frame.chunks(variable.extent, made.split), one)
-        extents = [*(frame.most(v.extent, one) for v in outer), chunks]
+        chunks = frame.most(frame.chunks(variable.extent, made.split), 1)
+        extents = [*(frame.most(v.extent, 1) for v in outer), chunks]
         count = frame.product(extents)
         before = dict(self.at)
         self.some = self._any_of(outer)
-        with self.b.loop(0, count, one) as loop:
+        with self.b.loop(0, count) as loop:
             *places, chunk = frame.parts(loop.index, extents)
             self.at |= dict(zip(outer, places, strict=True))
             start = frame.multiply(chunk, made.split)
             if self.some:
                 start = self.b.select(self.some, start, frame.integer(variable.extent))
             self.start[variable] = start
-            self.last = self.b.compare("eq", frame.add(loop.index, one), count)
+            self.last = self.b.compare("eq", frame.add(loop.index, 1), count)
             if self.scratch.many_blocks:
                 self._end_group(loop.index)
             self._block_of_sum()
@@ -162,7 +160,8 @@ class GemmEmitter:
 
     def _copy(self, packing: Packing, box: Box, destination: Value) -> None:
         with self.b.when(self.some) if self.some else nullcontext():
-            self.scratch.copy(self.frame, packing, box, self.at, destination)
+            dtype = self.scratch.dtype
+            Copy(self.frame, packing, box, self.at, destination, self.lanes, dtype).emit()
 
     def _box_a(self) -> Box:
         zero, spans = self.frame.integer(0), self.scratch.spans_a
@@ -176,8 +175,7 @@ class GemmEmitter:
         scratch, form = self.scratch, self.form
         if scratch.packed_a:
             spans = scratch.spans_a
-            place = self.frame.integer(scratch.packed_a.constant(spans))
-            base = self.b.element(self.copy_a, scratch.scalar, place)
+            base = self.b.element(self.copy_a, scratch.scalar, scratch.packed_a.constant(spans))
             origin = {v: span.start for v, span in self._box_a().items()}
             factors = scratch.packed_a.factors(spans)
             # variables of a single value in the copy do not move it
@@ -394,8 +392,7 @@ class GemmEmitter:
         least, most = (frame.subtract(limit, place) for limit in (low, high))
         if factor > 0:
             return frame.ceiling(least, factor), frame.ceiling(most, factor)
-        one = frame.integer(1)
-        least, most = (frame.subtract(one, limit) for limit in (least, most))
+        least, most = (frame.subtract(1, limit) for limit in (least, most))
         return frame.ceiling(most, -factor), frame.ceiling(least, -factor)
 
     def _with_partials(self, rows: Sequence[Row], sums: Sequence[Value]) -> list[Value]:
@@ -443,8 +440,7 @@ class GemmEmitter:
         if self.last is None or not self.made.split:
             self.epilogue.store(self.at, rows, self.masks, sums)
             return
-        more = self.b.binary("xor", self.last, True)
-        with self.b.when(more):
+        with self.b.when(self.b.negation(self.last)):
             for value, address in zip(sums, self._partials(rows, self.partial), strict=True):
                 self.b.store(value, address)
         with self.b.when(self.last):
@@ -500,7 +496,8 @@ def _pack(scratch: Scratch, frame: Frame) -> None:
         box = {v: Span(frame.integer(0), length) for v, length in spans.items()}
         place = frame.multiply(span.start, packing.factors(spans)[variable])
         base = frame.b.element(scratch.panels_at(frame, at), scratch.scalar, place)
-        scratch.copy(frame, packing, {**box, variable: span}, at, base, spans)
+        lanes, dtype = scratch.setting.lanes, scratch.dtype
+        Copy(frame, packing, {**box, variable: span}, at, base, lanes, dtype, spans).emit()
     frame.b.ret()
 
 

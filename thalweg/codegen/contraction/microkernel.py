@@ -269,12 +269,7 @@ class LongSums:
         return [constant(self.kernel.kind, 0)] * self.count
 
     def _several(
-        self,
-        levels: Sequence[Level],
-        at: Factors,
-        smaller: Sequence[int],
-        cut: Cut,
-        tile: _Tile,
+        self, levels: Sequence[Level], at: Factors, smaller: Sequence[int], cut: Cut, tile: _Tile
     ) -> None:
         """Loops down to that which is cut; what blocks give is added to a tile in memory."""
         frame, (level, *inner) = self.kernel.frame, levels
@@ -288,12 +283,7 @@ class LongSums:
             self._several(inner, here, smaller, replace(cut, position=cut.position - 1), tile)
 
     def _perhaps_several(
-        self,
-        levels: Sequence[Level],
-        at: Factors,
-        smaller: Sequence[int],
-        size: int,
-        tile: _Tile,
+        self, levels: Sequence[Level], at: Factors, smaller: Sequence[int], size: int, tile: _Tile
     ) -> list[Value]:
         """Blocks of which there may be but one: it never leaves the registers."""
         frame, b, (level, *inner) = self.kernel.frame, self.kernel.frame.b, levels

@@ -212,26 +212,27 @@ def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
     return vectors
 
 
+@dataclass(eq=False)
 class Copy:
-    """The loops that fill a packed copy of a box."""
+    """The loops that fill a packed copy of a box.
 
-    def __init__(
-        self,
-        frame: Frame,
-        packing: Packing,
-        box: Box,
-        at: Mapping[Variable, Value],
-        destination: Value,
-        lanes: int,
-        dtype: Any,
-        layout: Mapping[Variable, int] | None = None,
-    ) -> None:
-        """`layout` are the spans of the whole copy, where the box is a part of it."""
-        self.frame, self.packing, self.box = frame, packing, box
-        self.around, self.at = at, dict(at)
-        self.destination, self.lanes, self.dtype = destination, lanes, dtype
+    `layout` are the spans of the whole copy, where the box is a part of it.
+    """
+
+    frame: Frame
+    packing: Packing
+    box: Box
+    around: Mapping[Variable, Value]
+    destination: Value
+    lanes: int
+    dtype: Any
+    layout: Mapping[Variable, int] | None = None
+
+    def __post_init__(self) -> None:
+        packing, box = self.packing, self.box
+        self.at = dict(self.around)
         spans = {v: span.length for v, span in box.items()}
-        lengths, strides = packing.lengths(spans), packing.strides(layout or spans)
+        lengths, strides = packing.lengths(spans), packing.strides(self.layout or spans)
         if packing.tiling:
             self.box = {**box, **self._tiles(packing.tiling, box, lengths[0])}
         order = list(range(len(lengths)))
@@ -239,16 +240,15 @@ class Copy:
             order = [*order[1:-1], 0, order[-1]]
         self.axes = [packing.axes[k] for k in order]
         self.lengths, self.strides = [lengths[k] for k in order], [strides[k] for k in order]
-        self.scalar = storage_type(dtype).scalar
+        self.scalar = storage_type(self.dtype).scalar
 
     def _tiles(self, tiling: Tiling, box: Box, count: int) -> Box:
         """The tiles that a box covers; it starts at one."""
-        span, size = box[tiling.variable], self.frame.integer(tiling.size)
-        start = span.start
+        start = box[tiling.variable].start
         if start.text != "0":
-            start = self.frame.b.binary("sdiv exact", start, size)
-        zero = self.frame.integer(0)
-        return {tiling.high: Span(start, count), tiling.low: Span(zero, tiling.size)}
+            start = self.frame.b.binary("sdiv exact", start, tiling.size)
+        low = Span(self.frame.integer(0), tiling.size)
+        return {tiling.high: Span(start, count), tiling.low: low}
 
     def emit(self) -> None:
         """Write the loops."""
@@ -355,7 +355,7 @@ class Copy:
         b, inside = self.frame.b, self.frame.holds(bounds, self.at)
         with b.when(inside):
             self._axis(depth + 1, place, False)
-        with b.when(b.binary("xor", inside, True)):
+        with b.when(b.negation(inside)):
             self._axis(depth + 1, place, True)
 
     def _start(self, axis: Axis) -> Value:
@@ -432,8 +432,7 @@ class Copy:
         leaves = Leaves(frame, {**self.at, axis.coordinate: start}, axis.coordinate, self.lanes)
         leaves.whole = mask
         inside = self._lanes_inside(leaves)
-        wanted = inside if mask is None or inside is None else frame.b.binary("and", inside, mask)
-        wanted = wanted or mask
+        wanted = frame.b.binary("and", inside, mask) if inside and mask else inside or mask
         value = leaves.bits(self.packing.value, self.dtype, wanted)
         if inside is None:
             return value

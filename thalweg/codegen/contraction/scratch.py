@@ -12,7 +12,6 @@ from functools import cached_property
 from math import ceil, prod
 
 from thalweg.codegen.contraction.form import Form
-from thalweg.codegen.contraction.packing import Box, Copy, Packing
 from thalweg.codegen.contraction.schedule import (
     SLOTS,
     Schedule,
@@ -46,7 +45,7 @@ class Scratch:
     @property
     def size(self) -> int:
         """All of it, in bytes."""
-        return (self._shared + SLOTS * self._private) * self.setting.itemsize
+        return (self._shared + SLOTS * sum(self._parts)) * self.setting.itemsize
 
     @cached_property
     def outer(self) -> list[Variable]:
@@ -92,14 +91,10 @@ class Scratch:
         blocks = ceil(first.extent / self.made.split)
         return blocks * prod(int(v.extent) for v in outer) > 2 * GROUP
 
-    @property
-    def _private(self) -> int:
-        return sum(self._parts)
-
     def parts(self, frame: Frame) -> list[Value]:
         """Where a thread keeps its copy of `a`, its copy of `b`, and unfinished sums: those of the
         last blocks, and those of all groups of blocks before."""
-        place = frame.add(self._shared, frame.multiply(frame.thread, self._private))
+        place = frame.add(self._shared, frame.multiply(frame.thread, sum(self._parts)))
         starts = [sum(self._parts[:number]) for number in range(4)]
         places = [frame.add(place, start) for start in starts]
         return [frame.b.element(frame.scratch, self.scalar, each) for each in places]
@@ -111,19 +106,6 @@ class Scratch:
             number = frame.add(frame.multiply(number, variable.extent), at[variable])
         place = frame.multiply(number, self._panels)
         return frame.b.element(frame.scratch, self.scalar, place)
-
-    def copy(
-        self,
-        frame: Frame,
-        packing: Packing,
-        box: Box,
-        at: Mapping[Variable, Value],
-        destination: Value,
-        layout: Mapping[Variable, int] | None = None,
-    ) -> None:
-        """Write the loops that copy a box of a factor."""
-        lanes = self.setting.lanes
-        Copy(frame, packing, box, at, destination, lanes, self.dtype, layout).emit()
 
 
 @contextmanager

@@ -232,12 +232,7 @@ class Builder:
     """One function being written."""
 
     def __init__(
-        self,
-        module: Module,
-        name: str,
-        parameters: Sequence[Type],
-        result: Type,
-        attributes: str,
+        self, module: Module, name: str, parameters: Sequence[Type], result: Type, attributes: str
     ) -> None:
         self.module = module
         self.name = name

@@ -19,6 +19,7 @@ from thalweg.codegen.loops.lanes import (
     Cut,
     Lanes,
     Slots,
+    Span,
     Totals,
     cut_of,
     each_state,
@@ -42,9 +43,6 @@ _REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
 _REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
 # Terms of a block of a sum: fewer cost time in the first cache.
 _LANE_BLOCK, _COLUMN_BLOCK = 128, 256
-
-#: The first and the last (exclusive) value of a loop.
-Span = tuple[Value, Value]
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ class Computation:
 
     def alone(self, copy: LaneScope, expr: Reduce, mask: Value | None) -> Value:
         """A reduction that is wanted only in some lanes."""
-        inner = LaneScope(copy.frame, copy.lanes, copy, {}, copy.vector, mask)
+        inner = copy.inside({}, mask)
         self._reduce(Scope((inner,)), [expr])
         return inner.narrow(expr, mask)
 
@@ -208,8 +206,7 @@ class Computation:
 
     def _memory(self, expr: Expr, variable: Variable, count: int, copy: LaneScope) -> Spill:
         kind = register_type(expr.dtype, copy.lanes)
-        padded = -(-count // _PADDED) * _PADDED
-        return Spill(self._b.stack(kind, padded), variable, kind)
+        return Spill(self._b.stack(kind, -(-count // _PADDED) * _PADDED), variable, kind)
 
     def _summed(self, scope: Scope, nest: Nest, start: Slots, block: int) -> Slots:
         """The states after all loops of a nest, in blocks where sums are long."""
@@ -273,10 +270,10 @@ class Computation:
         if not nest.variables:
             return nest.inside(scope, slots)
         first = nest.variables[0]
-        start, stop = span or (constant(I64, 0), self.extent(first))
+        span = span or (constant(I64, 0), self.extent(first))
         if nest.lanes is not None and len(nest.variables) == 1:
-            return nest.lanes.run(scope, start, stop, nest.inside, slots)
-        with self._b.loop(start, stop, 1, flat(slots)) as loop:
+            return nest.lanes.run(scope, span, nest.inside, slots)
+        with self._b.loop(*span, 1, flat(slots)) as loop:
             inner = scope.bind({first: loop.index})
             self.ready(inner, nest.bodies)
             carried = like(slots, loop.carried)

@@ -104,10 +104,7 @@ class WorkEmitter:
     # Stores and checks
 
     def _perform(
-        self,
-        scope: Scope,
-        works: Sequence[Check | Store],
-        guard: Callable[[], Value] | None = None,
+        self, scope: Scope, works: Sequence[Check | Store], guard: Callable[[], Value] | None = None
     ) -> None:
         """Check, compute everything that is stored, then store it, where a guard allows it."""
         stored = list[tuple[Store, LaneScope, Address, Value, Value | None]]()
@@ -169,20 +166,9 @@ _MANY = 64  # blocks of a loop that threads may share block by block
 class Emission(WorkEmitter):
     """A kernel being written into a function of (pointers …, fault, words …, thread, threads)."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        builder: Builder,
-        pointers: dict[Argument, Value],
-        words: dict[int, Value],
-        fault: Value,
-        threads: tuple[Value, Value],
-    ) -> None:
-        super().__init__(plan, builder, pointers, words, fault)
-        self._threads = threads
-
-    def write(self) -> None:
-        """The whole kernel."""
+    def write(self, thread: Value, threads: Value) -> None:
+        """The whole kernel, as one of some threads runs it."""
+        self._threads = thread, threads
         scope = Scope((LaneScope(self._frame),))
         with self._b.when(self._is_first()) if self._plan.split is None else nullcontext():
             self._level(scope, 0)
@@ -280,11 +266,11 @@ class Emission(WorkEmitter):
         loop = Lanes(self._b, variable, lanes, self._plan.copies, self._plan.masked)
         count = extent_of(variable)
         unit = loop.block if count is not None and count >= _MANY * loop.block else lanes
-        first, last = self._bounds(depth, self._computation.extent(variable), unit)
+        bounds = self._bounds(depth, self._computation.extent(variable), unit)
 
         def inside(inner: Scope, slots: Slots) -> Slots:
             self._level(inner, depth + 1)
             return slots
 
         whole = unit == loop.block or not self._is_shared(depth)
-        loop.run(scope, first, last, inside, [[] for _ in loop.kept], whole)
+        loop.run(scope, bounds, inside, [[] for _ in loop.kept], whole)

@@ -163,6 +163,6 @@ def _write_body(module: Module, name: str, decided: Plan, words: list[int], inli
     fault, *others = b.parameters
     pointers = dict(zip(arguments, others, strict=False))
     integers = dict(zip(words, others[len(arguments) :], strict=False))
-    Emission(decided, b, pointers, integers, fault, (others[-2], others[-1])).write()
+    Emission(decided, b, pointers, integers, fault).write(*others[-2:])
     b.ret()
     return b.uses(fault)

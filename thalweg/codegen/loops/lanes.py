@@ -22,6 +22,9 @@ from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.expr import Reduce
 from thalweg.ir.loop import Variable
 
+#: The first and the last (exclusive) value of a loop.
+Span = tuple[Value, Value]
+
 #: For each copy of a scope, values that are carried round a loop.
 Slots = list[list[Value]]
 
@@ -52,52 +55,36 @@ class Lanes:
         return self._lanes * self._copies
 
     def run(
-        self,
-        scope: Scope,
-        first: Value,
-        last: Value,
-        inside: Body,
-        slots: Slots,
-        whole: bool = True,
+        self, scope: Scope, span: Span, inside: Body, slots: Slots, whole: bool = True
     ) -> Slots:
-        """Write the loop from a first value to a last (exclusive) one.
+        """Write the loop over a span.
 
-        `whole` says that these bounds are whole blocks if the extent is.
+        `whole` says that its bounds are whole blocks if the extent is.
         """
+        lanes, (at, last) = self._lanes, span
         blocks, rest = slots[: self._copies], slots[self._copies :]
-        at = first
         if self._whole and whole:
-            return self._loop(scope, first, last, inside, blocks)
+            return self._loop(scope, span, inside, blocks, lanes)
         if self._copies > 1 or not self._masked:
-            at = self._end(first, last, self.block)
-            blocks = self._loop(scope, first, at, inside, blocks)
+            end = self._end(at, last, self.block)
+            blocks = self._loop(scope, (at, end), inside, blocks, lanes)
+            at = end
         if self._copies > 1 or self._masked:
-            end = self._end(at, last, self._lanes) if self._single else last
-            blocks[:1] = self._loop(scope, at, end, inside, blocks[:1])
+            end = self._end(at, last, lanes) if self._single else last
+            blocks[:1] = self._loop(scope, (at, end), inside, blocks[:1], lanes)
             at = end
         if self._single:
-            rest = self._loop(scope, at, last, inside, rest, lanes=1)
+            rest = self._loop(scope, (at, last), inside, rest, 1)
         return blocks + rest
 
     def _end(self, first: Value, last: Value, unit: int) -> Value:
         """The end of the whole units between two values."""
-        b = self._b
-        count = b.binary("sub nsw", last, first)
-        rest = b.binary("urem", count, unit)
-        return b.binary("sub nsw", last, rest)
+        count = self._b.binary("sub nsw", last, first)
+        return self._b.binary("sub nsw", last, self._b.binary("urem", count, unit))
 
-    def _loop(
-        self,
-        scope: Scope,
-        first: Value,
-        last: Value,
-        inside: Body,
-        slots: Slots,
-        lanes: int | None = None,
-    ) -> Slots:
-        b, width = self._b, self._lanes if lanes is None else lanes
-        step = constant(I64, width * len(slots))
-        with b.loop(first, last, step, flat(slots)) as loop:
+    def _loop(self, scope: Scope, span: Span, inside: Body, slots: Slots, width: int) -> Slots:
+        b, (first, last) = self._b, span
+        with b.loop(first, last, width * len(slots), flat(slots)) as loop:
             starts = [
                 b.binary("add nsw", loop.index, width * copy) if copy else loop.index
                 for copy in range(len(slots))

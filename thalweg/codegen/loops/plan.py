@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -41,6 +40,10 @@ BLOCK = 16  # values of a variable that runs inside the vector
 _MIN_SHARED = 64  # iterations of an outer loop that is split over threads by itself
 
 
+Variables = tuple[Variable, ...]
+ReducedLanes = dict[Variables, Variable]
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The decisions about a kernel.
@@ -52,13 +55,13 @@ class Plan:
 
     form: Loops
     target: Target
-    variables: tuple[Variable, ...]
+    variables: Variables
     vector: Variable | None
     width: int  # lanes of the vector variable
     copies: int  # vectors side by side
     split: tuple[int, int] | None
     backward: frozenset[Variable]
-    lanes: dict[tuple[Variable, ...], Variable]
+    lanes: ReducedLanes
     blocks: dict[Variable, Variable]
     masked: bool  # the ends of loops are done in vectors with a mask
 
@@ -75,13 +78,8 @@ class Plan:
 
 def _masked(form: Loops, target: CpuTarget) -> bool:
     """Whether the ends of loops are done in vectors with a mask."""
-    return target.has_masks or (
-        target.has("avx2") and all(_maskable(argument.dtype) for argument in form.arguments)
-    )
-
-
-def _maskable(dtype: Any) -> bool:
-    return np.dtype(dtype).itemsize >= 4
+    sizes = [np.dtype(argument.dtype).itemsize for argument in form.arguments]
+    return target.has_masks or (target.has("avx2") and min(sizes, default=4) >= 4)
 
 
 def plan(form: Loops, target: CpuTarget) -> Plan:
@@ -92,7 +90,8 @@ def plan(form: Loops, target: CpuTarget) -> Plan:
     variables = _order(form, vector)
     form, backward = scans_in_order(form, variables, ordered)
     blocks = _blocks(form, variables, vector, ordered)
-    variables = _blocked(variables, blocks)
+    # The blocks of some in their places, and these innermost.
+    variables = tuple(blocks.get(v, v) for v in variables) + tuple(blocks)
     width = _width(vector, target.lanes)
     return Plan(
         form,
@@ -159,37 +158,30 @@ def _extended(reach: int | None, factor: int, count: int | None, trusting: bool)
 # What goes into lanes
 
 
-def _reduced_lanes(form: Loops, lanes: int) -> dict[tuple[Variable, ...], Variable]:
+def _reduced_lanes(form: Loops, lanes: int) -> ReducedLanes:
     """For each group of reduced variables, the one whose loads are best in lanes."""
-    bodies: dict[tuple[Variable, ...], list[Expr]] = {}
+    bodies: dict[Variables, list[Expr]] = {}
     for expr in form.every(Reduce):
         if expr.variables:
             bodies.setdefault(expr.variables, []).append(expr.body)
-    chosen: dict[tuple[Variable, ...], Variable] = {}
+    chosen: ReducedLanes = {}
     for variables, roots in bodies.items():
         costs = {v: _load_cost(roots, v, lanes) for v in variables if int(v.extent) > 2}
         if costs:
             best = min(costs, key=lambda v: (costs[v], -variables.index(v)))
-            if costs[best] <= 2.0 * len(roots) or _is_heavy(roots):
+            if costs[best] <= 2.0 * len(roots) or any(map(is_long, postorder(roots))):
                 chosen[variables] = best
     return chosen
 
 
 def _load_cost(roots: Sequence[Expr], variable: Variable, lanes: int) -> float:
-    total = 0.0
-    for expr in postorder(roots):
-        if isinstance(expr, Load):
-            total += _place_cost(expr.offset, variable, lanes)
-    return total / max(len(roots), 1)
+    loads = [part for part in postorder(roots) if isinstance(part, Load)]
+    return sum([_place_cost(one.offset, variable, lanes) for one in loads]) / max(len(roots), 1)
 
 
 def is_long(expr: Expr) -> bool:
     """Whether an expression by itself takes many instructions."""
     return isinstance(expr, Call) and FUNCTIONS[expr.function].is_long
-
-
-def _is_heavy(roots: Sequence[Expr]) -> bool:
-    return any(map(is_long, postorder(roots)))
 
 
 def _place_cost(offset: Affine, variable: Variable, lanes: int) -> float:
@@ -200,10 +192,7 @@ def _place_cost(offset: Affine, variable: Variable, lanes: int) -> float:
 
 
 def _vector(
-    form: Loops,
-    ordered: frozenset[Variable],
-    lanes: dict[tuple[Variable, ...], Variable],
-    width: int,
+    form: Loops, ordered: frozenset[Variable], lanes: ReducedLanes, width: int
 ) -> Variable | None:
     """The variable of the kernel that goes into lanes, if that pays."""
     costs = _Costs(form, lanes, width)
@@ -219,9 +208,7 @@ def _vector(
 class _Costs:
     """Instructions of a kernel, roughly, for one or the other variable in lanes."""
 
-    def __init__(
-        self, form: Loops, lanes: dict[tuple[Variable, ...], Variable], width: int
-    ) -> None:
+    def __init__(self, form: Loops, lanes: ReducedLanes, width: int) -> None:
         self._form, self._width, self._lanes = form, width, lanes
         self._outer = list(outside_reductions(form.roots))
         self._inner = list(postorder(expr.body for expr in form.every(Reduce)))
@@ -233,7 +220,7 @@ class _Costs:
         total += sum([self._cost(expr, vector, self._reduced) for expr in self._inner])
         return total + sum([self._stored(store, vector) for store in self._form.stores])
 
-    def _cost(self, expr: Expr, vector: Variable | None, reduced: tuple[Variable, ...]) -> float:
+    def _cost(self, expr: Expr, vector: Variable | None, reduced: Variables) -> float:
         free = free_variables(expr)
         lane = vector if vector in free else next((v for v in reduced if v in free), None)
         iterations = _iterations(free, lane, self._width)
@@ -287,7 +274,7 @@ def _copies(form: Loops, vector: Variable | None, width: int, target: CpuTarget)
 # The order of loops
 
 
-def _order(form: Loops, vector: Variable | None) -> tuple[Variable, ...]:
+def _order(form: Loops, vector: Variable | None) -> Variables:
     """The variables with the vector innermost among those it may change places with.
 
     Loops of scans go inside it, so that each lane has a scan of its own. A variable may move as
@@ -296,16 +283,15 @@ def _order(form: Loops, vector: Variable | None) -> tuple[Variable, ...]:
     scanned = {scan.variable for scan in form.every(Scan)}
     borders = {0, len(form.variables)}
     borders |= {len(work.variables) for work in (*form.stores, *form.checks)}
-    cuts = sorted(borders)
     found = list[Variable]()
-    for first, last in pairwise(cuts):
+    for first, last in pairwise(sorted(borders)):
         segment = form.variables[first:last]
         found += sorted(segment, key=lambda v: 2 * (v in scanned) + (v is vector))
     return tuple(found)
 
 
 def scans_in_order(
-    form: Loops, variables: tuple[Variable, ...], ordered: frozenset[Variable]
+    form: Loops, variables: Variables, ordered: frozenset[Variable]
 ) -> tuple[Loops, frozenset[Variable]]:
     """Which serial loops run backward. Scans that no single pass can do become reductions."""
     scans = form.every(Scan)
@@ -322,16 +308,13 @@ def _all_backward(variable: Variable, scans: Sequence[Scan], form: Loops) -> boo
     return directions == {True} and free
 
 
-def _in_relaxed(scan: Scan, variables: tuple[Variable, ...], backward: set[Variable]) -> bool:
+def _in_relaxed(scan: Scan, variables: Variables, backward: set[Variable]) -> bool:
     outer = frozenset(variables[: variables.index(scan.variable) + 1])
     return scan.reverse == (scan.variable in backward) and free_variables(scan) <= outer
 
 
 def _blocks(
-    form: Loops,
-    variables: tuple[Variable, ...],
-    vector: Variable | None,
-    ordered: frozenset[Variable],
+    form: Loops, variables: Variables, vector: Variable | None, ordered: frozenset[Variable]
 ) -> dict[Variable, Variable]:
     """A variable along which loads are contiguous that jump from lane to lane, as in a transpose.
 
@@ -352,21 +335,11 @@ def _blocks(
     return {}
 
 
-def _blocked(
-    variables: tuple[Variable, ...], blocks: dict[Variable, Variable]
-) -> tuple[Variable, ...]:
-    """The variables with the blocks of some in their places, and these innermost."""
-    return tuple(blocks.get(v, v) for v in variables) + tuple(blocks)
-
-
 # Threads
 
 
 def _split(
-    form: Loops,
-    variables: tuple[Variable, ...],
-    ordered: frozenset[Variable],
-    vector: Variable | None,
+    form: Loops, variables: Variables, ordered: frozenset[Variable], vector: Variable | None
 ) -> tuple[int, int] | None:
     """The levels whose iterations threads share: the outermost that are many enough together."""
     best, most = None, 0
@@ -381,10 +354,7 @@ def _split(
 
 
 def _ranges(
-    form: Loops,
-    variables: tuple[Variable, ...],
-    ordered: frozenset[Variable],
-    vector: Variable | None,
+    form: Loops, variables: Variables, ordered: frozenset[Variable], vector: Variable | None
 ) -> Iterator[tuple[int, int]]:
     """The levels that threads may share, outermost first, without computing reductions again."""
     reduced = {

@@ -60,9 +60,8 @@ class Frame:
     reduce: Callable[[LaneScope, Reduce, Value | None], Value]
     is_aligned: bool = False  # buffers begin at multiples of any vector
     is_threaded: bool = False  # lanes are of one thread, whose masks are branches
-    hidden: Mapping[Expr, Dtype] = field(
-        default_factory=dict[Expr, Dtype]
-    )  # calls, rounded to these
+    #: calls, rounded to these
+    hidden: Mapping[Expr, Dtype] = field(default_factory=dict[Expr, Dtype])
 
     @cached_property
     def sensitive(self) -> Fold[bool]:
@@ -135,6 +134,12 @@ class LaneScope(Evaluator):
         rounded = self.frame.hidden.get(expr)
         return dtypes if rounded is None else (rounded,) * len(dtypes)
 
+    def inside(self, bound: dict[Variable, Value], tail: Value | None) -> LaneScope:
+        """A scope further in, in the same lanes, unless a reduction there binds the vector's
+        variable again."""
+        vector = None if self.vector in bound else self.vector
+        return LaneScope(self.frame, self.lanes, self, bound, vector, tail)
+
     # What is known
 
     def _found(self, expr: Expr, mask: Value | None) -> Value | None:
@@ -196,8 +201,7 @@ class LaneScope(Evaluator):
             return super()._selected(expr, mask)
 
         def side(part: Expr) -> Value:
-            tail = self.tail if mask is None else mask
-            inner = LaneScope(self.frame, self.lanes, self, {}, self.vector, tail)
+            inner = self.inside({}, self.tail if mask is None else mask)
             inner._forked = self._forked + 1
             return inner.value_as(part, expr.dtype, mask)
 
@@ -219,11 +223,7 @@ class LaneScope(Evaluator):
         """Whether a selection is a load of neighbours where one condition for all lanes holds, and
         a number elsewhere."""
         load, number = expr.chosen, expr.otherwise
-        if (
-            not self.frame.is_threaded
-            or not isinstance(load, Load)
-            or not isinstance(number, Const)
-        ):
+        if not (isinstance(load, Load) and isinstance(number, Const) and self.frame.is_threaded):
             return False
         if mask is not None and self.builder.one_lane(mask) is None:
             return False
@@ -374,15 +374,11 @@ class LaneScope(Evaluator):
         return self.builder.convert("trunc", value, kind.scalar)
 
     def _times(self, value: Value, factor: int) -> Value:
-        if not isinstance(factor, Dynamic) and factor == 1:
-            return value
         b = self.builder
-        by = self.frame.integer(factor)
-        if isinstance(factor, Dynamic):
-            by = b.splat(self._resized(by, value.type), value.type.lanes)
-        else:
-            by = constant(value.type, factor)
-        return b.binary("mul", value, by)
+        if not isinstance(factor, Dynamic):
+            return value if factor == 1 else b.binary("mul", value, factor)
+        by = self._resized(self.frame.integer(factor), value.type)
+        return b.binary("mul", value, b.splat(by, value.type.lanes))
 
     def _plus(self, one: Value, other: Value) -> Value:
         return other if one.text == "0" else self.builder.binary("add", one, other)
@@ -399,8 +395,7 @@ class LaneScope(Evaluator):
         elif place.contiguous or mask is None:
             raw = b.load(kind, pointer, mask, place.aligned)
         else:
-            nothing = constant(kind, 0)
-            raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: nothing)
+            raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: constant(kind, 0))
         return from_memory(b, raw, argument.dtype)
 
     def write(self, argument: Argument, place: Address, value: Value, mask: Value | None) -> None:
@@ -496,11 +491,6 @@ def _is_narrow(expr: Expr) -> bool:
             return expr.dtype == _INT32
 
 
-def _unless(variable: Variable | None, bound: dict[Variable, Value]) -> Variable | None:
-    """A vector variable, unless a reduction inside binds it again."""
-    return None if variable in bound else variable
-
-
 def _same(one: Value | None, other: Value | None) -> bool:
     return (one and one.text) == (other and other.text)
 
@@ -528,14 +518,7 @@ class Scope:
 
     def bind(self, values: dict[Variable, Value]) -> Scope:
         """This scope one loop further in."""
-        return Scope(
-            tuple(
-                LaneScope(
-                    copy.frame, copy.lanes, copy, values, _unless(copy.vector, values), copy.tail
-                )
-                for copy in self.copies
-            )
-        )
+        return Scope(tuple([copy.inside(values, copy.tail) for copy in self.copies]))
 
     def spread(
         self, variable: Variable, lanes: int, starts: Sequence[Value], tail: Value | None = None

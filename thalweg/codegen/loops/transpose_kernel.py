@@ -131,7 +131,7 @@ class _Writing:
 
     def _block(self, at: At, *blocks: Value) -> None:
         """A block of tiles."""
-        b, frame, step = self.b, self.frame, self.frame.integer(self.transpose.side)
+        b, frame, step = self.b, self.frame, self.transpose.side
         along, across = self.transpose.along, self.transpose.across
         starts = [frame.multiply(number, self.length) for number in blocks]
         ends = [
@@ -154,7 +154,7 @@ class _Writing:
         self._prefetch(at)
         with b.when(is_whole):
             self._whole(source, sink)
-        with b.when(b.binary("xor", is_whole, True)):
+        with b.when(b.negation(is_whole)):
             self._ragged(source, sink, *left)
 
     def _prefetch(self, at: At) -> None:
@@ -183,14 +183,13 @@ class _Writing:
     def _ragged(self, source: Value, sink: Value, across: Value, along: Value) -> None:
         """The rest of a tile that is cut off, element by element."""
         b, frame, transpose = self.b, self.frame, self.transpose
-        side, zero, one = (frame.integer(number) for number in (transpose.side, 0, 1))
-        rows, columns = (frame.least(left, side) for left in (across, along))
+        rows, columns = (frame.least(left, transpose.side) for left in (across, along))
         kind = storage_type(transpose.sink[0].dtype)
-        with b.loop(zero, rows, one) as row:
+        with b.loop(0, rows) as row:
             here = b.element(source, kind.scalar, row.index)
             distance = frame.multiply(row.index, transpose.step_across)
             there = b.element(sink, kind.scalar, distance)
-            with b.loop(zero, columns, one) as column:
+            with b.loop(0, columns) as column:
                 distance = frame.multiply(column.index, transpose.step_along)
                 value = b.load(kind, b.element(here, kind.scalar, distance))
                 b.store(value, b.element(there, kind.scalar, column.index))

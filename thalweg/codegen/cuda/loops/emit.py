@@ -19,9 +19,9 @@ from thalweg.codegen.cuda.loops.hidden import hidden_calls
 from thalweg.codegen.cuda.loops.mapping import Mapping, divisor
 from thalweg.codegen.cuda.loops.online import sums_of_powers
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
-from thalweg.codegen.loops.compute import Computation, Nest, Span
+from thalweg.codegen.loops.compute import Computation, Nest
 from thalweg.codegen.loops.emit import WorkEmitter
-from thalweg.codegen.loops.lanes import Slots
+from thalweg.codegen.loops.lanes import Slots, Span
 from thalweg.codegen.loops.plan import Plan, is_long
 from thalweg.codegen.loops.scope import Address, LaneScope, Scope, Spill
 from thalweg.codegen.loops.simplify import extent_of
