@@ -17,7 +17,7 @@ from thalweg.cli.problem import Problem
 from thalweg.cli.report import Report, Size
 from thalweg.cli.tensors import NamedArray, stored_array
 from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.graphdef.attributes import shape_from_proto
+from thalweg.graph.shapes import TensorShape
 from thalweg.platform.files.checkpoint_files import exists
 from thalweg.saved.meta_graph import read_proto
 from thalweg.saved.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME, saved_model_file
@@ -141,7 +141,7 @@ def _placeholder(node: Any) -> dict[str, Any]:
     return {
         "name": node.name,
         "dtype": _dtype_name(node.attr["dtype"].type),
-        "shape": "unknown" if shape is None else str(shape_from_proto(shape)),
+        "shape": "unknown" if shape is None else str(TensorShape(shape)),
     }
 
 
@@ -200,7 +200,7 @@ def _ends(signature: Any) -> Iterator[dict[str, Any]]:
                 "": way,
                 "name": name,
                 "dtype": _dtype_name(info.dtype),
-                "shape": str(shape_from_proto(info.tensor_shape)),
+                "shape": str(TensorShape(info.tensor_shape)),
                 "tensor": info.name or f"sparse {info.coo_sparse.values_tensor_name}",
             }
 

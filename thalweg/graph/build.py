@@ -100,21 +100,14 @@ def results(node: Node, tensors: Sequence[Tensor] | None = None) -> Any:
     if len(arguments) == 1:
         return list(outputs) if arguments[0].is_list else outputs[0]
     values: list[Any] = []
+    attributes = node.attributes()
     start = 0
     for argument in arguments:
-        count = _output_count(node.op, argument, node.attributes())
+        count = argument.size(attributes)
         part = outputs[start : start + count]
         values.append(list(part) if argument.is_list else part[0])
         start += count
     return node.op.result(*values)
-
-
-def _output_count(op: Op, argument: Argument, bound: dict[str, Any]) -> int:
-    name = argument.count or argument.type
-    if not argument.is_list:
-        return 1
-    given: Any = op.__dict__.get(name, bound.get(name))
-    return given if argument.count else len(given)
 
 
 def graph_of(arguments: Sequence[Any]) -> Graph:
@@ -419,8 +412,7 @@ def _outputs(
     dtypes: list[DType] = []
     for argument in declared:
         kind = _output_type(op, argument, bound)
-        count = _output_count(op, argument, bound)
-        dtypes += kind if argument.is_mixed else [kind] * count
+        dtypes += kind if argument.is_mixed else [kind] * argument.size(bound | op.__dict__)
     shapes = _flat_shapes(inferred, len(dtypes))
     if len(shapes) != len(dtypes):
         raise AssertionError(f"{op.type_name}: {len(dtypes)} outputs, {len(shapes)} shapes")

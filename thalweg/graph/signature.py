@@ -8,7 +8,7 @@ that is a dtype (`int32`) is fixed; a name that is a field of the op takes the f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,6 +42,12 @@ class Argument:
     def fixed(self) -> DType | None:
         """The dtype, where the signature names one."""
         return _FIXED.get(self.type)
+
+    def size(self, values: Mapping[str, Any]) -> int:
+        """How many tensors this argument stands for, given the attributes of a node."""
+        if self.is_mixed:
+            return len(values[self.type])
+        return values[self.count] if self.count else 1
 
 
 @dataclass(frozen=True)

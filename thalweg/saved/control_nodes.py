@@ -52,7 +52,7 @@ def _description(node: Node, part: Iterable[Node]) -> Any:
     for inner in part:
         if inner.name != node.name:
             proto.node.add(name=inner.name)
-    proto.library.function.extend(function_library([node]).values())
+    proto.library.function.extend(function_library([node], inner_def).values())
     return proto
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,31 +31,6 @@ class FunctionName(str):
     """The name of a function in the library of a GraphDef."""
 
 
-_FIELDS = {
-    "bool": "b",
-    "int": "i",
-    "float": "f",
-    "str": "s",
-    "bytes": "s",
-    "DType": "type",
-    "TensorShape": "shape",
-    "Array": "tensor",
-    "FunctionName": "func",
-}
-_TYPES: tuple[tuple[Any, str], ...] = (
-    (FunctionName, "func"),
-    ((bool, np.bool_), "b"),
-    ((int, np.integer), "i"),
-    ((float, np.floating), "f"),
-    ((str, bytes), "s"),
-    (DType, "type"),
-    (TensorShape, "shape"),
-    (np.ndarray, "tensor"),
-    (Op, "func"),
-)
-_OP_DEF_TYPES = {"b": "bool", "i": "int", "f": "float", "s": "string"}
-
-
 @dataclass(frozen=True)
 class AttributeKind:
     """What an attribute holds: the field of AttrValue, and whether it is a list of them."""
@@ -67,7 +42,7 @@ class AttributeKind:
     @property
     def op_def_type(self) -> str:
         """The name of this kind in an OpDef."""
-        inner = _OP_DEF_TYPES.get(self.field, self.field)
+        inner = {"b": "bool", "i": "int", "f": "float", "s": "string"}.get(self.field, self.field)
         return f"list({inner})" if self.is_list else inner
 
 
@@ -89,9 +64,9 @@ def _annotated(annotation: str, names: Mapping[str, Any]) -> AttributeKind | Non
     named = names.get(word)
     if isinstance(named, type) and issubclass(named, Op):
         return AttributeKind("func", inner is not None)
-    if word not in _FIELDS:
+    if word not in _BY_WORD:
         return None
-    return AttributeKind(_FIELDS[word], inner is not None, word != "bytes")
+    return AttributeKind(_BY_WORD[word], inner is not None, word != "bytes")
 
 
 def kind_of(value: Any) -> AttributeKind:
@@ -99,7 +74,7 @@ def kind_of(value: Any) -> AttributeKind:
     if isinstance(value, list | tuple):
         items = cast("Sequence[Any]", value)
         return AttributeKind(kind_of(items[0]).field if items else "s", is_list=True)
-    field = next((field for types, field in _TYPES if isinstance(value, types)), None)
+    field = next((name for name, field in _FIELDS.items() if isinstance(value, field.types)), None)
     if field is None:
         raise TypeError(f"A {type(value).__name__} cannot be written to a GraphDef: {value!r}")
     return AttributeKind(field)
@@ -110,36 +85,11 @@ def encode(value: Any, kind: AttributeKind | None = None) -> Any:
     kind = kind or kind_of(value)
     if isinstance(value, FunctionName):
         kind = AttributeKind("func")
-    proto = protos.AttrValue()
+    convert = _FIELDS[kind.field].encode
     if not kind.is_list:
-        _set(proto, kind.field, _encode_item(value, kind.field))
-        return proto
-    proto.list.SetInParent()
-    getattr(proto.list, kind.field).extend(_encode_item(item, kind.field) for item in value)
-    return proto
-
-
-def _set(proto: Any, field: str, value: Any) -> None:
-    if field in ("shape", "tensor", "func"):
-        getattr(proto, field).CopyFrom(value)
-    else:
-        setattr(proto, field, value)
-
-
-def _encode_item(value: Any, field: str) -> Any:
-    match field:
-        case "s":
-            return as_bytes(value)
-        case "type":
-            return as_dtype(value).as_datatype_enum
-        case "shape":
-            return value.as_proto()
-        case "tensor":
-            return make_tensor_proto(value)
-        case "func":
-            return _op_proto(value)
-        case _:
-            return {"b": bool, "i": int, "f": float}[field](value)
+        return protos.AttrValue(**{kind.field: convert(value)})
+    items = protos.AttrValue.ListValue(**{kind.field: [convert(item) for item in value]})
+    return protos.AttrValue(list=items)
 
 
 def _op_proto(op: Op | FunctionName) -> Any:
@@ -159,34 +109,24 @@ def decode(proto: Any, kind: AttributeKind | None = None) -> Any:
         return None
     is_text = kind is None or kind.is_text
     if field != "list":
-        return _decode_item(getattr(proto, field), field, is_text)
+        return _decoded(getattr(proto, field), field, is_text)
     for inner, values in proto.list.ListFields():
-        return tuple(_decode_item(item, inner.name, is_text) for item in values)
+        return tuple(_decoded(item, inner.name, is_text) for item in values)
     return ()
 
 
-def _decode_item(value: Any, field: str, is_text: bool) -> Any:
-    match field:
-        case "s":
-            return _text(value) if is_text else value
-        case "f":
-            return float(str(np.float32(value)))  # the number that was meant, not its rounding
-        case "type":
-            return as_dtype(value)
-        case "shape":
-            return shape_from_proto(value)
-        case "tensor":
-            return _read_only(make_ndarray(value))
-        case "func":
-            if value.name not in REGISTRY:
-                return FunctionName(value.name)
-            attributes = {name: decode(value.attr[name]) for name in value.attr}
-            return REGISTRY[value.name](**attributes)
-        case _:
-            return value
+def _decoded(value: Any, field: str, is_text: bool) -> Any:
+    return _FIELDS[field].decode(value) if is_text or field != "s" else value
 
 
-def _read_only(array: Array) -> Array:
+def _function(value: Any) -> Op | FunctionName:
+    if value.name not in REGISTRY:
+        return FunctionName(value.name)
+    return REGISTRY[value.name](**{name: decode(value.attr[name]) for name in value.attr})
+
+
+def _read_only_array(value: Any) -> Array:
+    array = make_ndarray(value)
     array.flags.writeable = False  # what outlives a step is read-only
     return array
 
@@ -198,8 +138,33 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
-def shape_from_proto(proto: Any) -> TensorShape:
-    """The shape of a TensorShapeProto."""
-    if proto.unknown_rank:
-        return TensorShape.of(None)
-    return TensorShape.of(tuple(None if dim.size < 0 else int(dim.size) for dim in proto.dim))
+def _number(value: float) -> float:
+    return float(str(np.float32(value)))  # the number that was meant, not its rounding
+
+
+def _type_enum(value: Any) -> int:
+    return as_dtype(value).as_datatype_enum
+
+
+class _Field(NamedTuple):
+    """A field of AttrValue: the types of its values, and both conversions."""
+
+    types: tuple[type, ...]
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+#: The first one whose types a value has is its field: a FunctionName is text, a bool an int.
+_FIELDS: dict[str, _Field] = {
+    "func": _Field((FunctionName, Op), _op_proto, _function),
+    "b": _Field((bool, np.bool_), bool, bool),
+    "i": _Field((int, np.integer), int, int),
+    "f": _Field((float, np.floating), float, _number),
+    "s": _Field((str, bytes), as_bytes, _text),
+    "type": _Field((DType,), _type_enum, as_dtype),
+    "shape": _Field((TensorShape,), TensorShape.as_proto, TensorShape),
+    "tensor": _Field((np.ndarray,), make_tensor_proto, _read_only_array),
+    "placeholder": _Field((), str, str),
+}
+_BY_WORD = {each.__name__: name for name, field in _FIELDS.items() for each in field.types}
+_BY_WORD["Array"] = "tensor"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from thalweg.graph import dtypes
-from thalweg.graph.graphdef import attributes
+from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
@@ -20,8 +20,9 @@ from thalweg.graph.subgraph import Body
 #: The attribute that only TensorFlow's node of a kind has.
 _MARKS = {"If": "else_branch", "Case": "output_shapes", "While": "cond"}
 
-#: (the name of a function, its inputs, their shapes inside) -> the body
-MakeBody = Callable[[str, Sequence[Tensor], Sequence[TensorShape]], Body]
+ArgumentType = tuple[DType, TensorShape]
+#: (the name of a function, what its arguments are inside) -> the body
+MakeBody = Callable[[str, Sequence[ArgumentType]], Body]
 
 
 class ControlNode(NamedTuple):
@@ -55,8 +56,8 @@ def branching(node: Any, inputs: Sequence[Tensor], make: MakeBody) -> ControlNod
     kind = node.op.removeprefix("Stateless")
     if kind == "If" and choice.dtype.base_dtype is not dtypes.bool:
         choice = REGISTRY["NotEqual"]()(choice, 0)
-    shapes = [tensor.shape for tensor in others]
-    bodies = tuple(make(name, others, shapes) for name in callees(node))
+    types = [(tensor.dtype, tensor.shape) for tensor in others]
+    bodies = tuple(make(name, types) for name in callees(node))
     ends = bodies[0].outputs
     _check_alike(node, bodies)
     kept = tuple(tensor.dtype.base_dtype for tensor in ends)
@@ -83,16 +84,16 @@ def loop(node: Any, function: Any, inputs: Sequence[Tensor], make: MakeBody) -> 
             raise ValueError(f"the loop {node.name!r} changes the handle {inputs[place].name}")
     order = [*varying, *sorted(fixed)]
     known = _stated_shapes(node, function)
-    shapes = [
-        tensor.shape if place in fixed else _inner_shape(tensor, known, place)
+    types = [
+        (tensor.dtype, tensor.shape if place in fixed else _inner_shape(tensor, known, place))
         for place, tensor in enumerate(inputs)
     ]
-    condition, body = (make(node.attr[name].func.name, inputs, shapes) for name in ("cond", "body"))
+    condition, body = (make(node.attr[name].func.name, types) for name in ("cond", "body"))
     op = REGISTRY["While"](
         condition=_ordered(condition, order, condition.outputs),
         body=_ordered(body, order, [body.outputs[place] for place in varying]),
         Tout=tuple(inputs[place].dtype.base_dtype for place in varying),
-        shapes=tuple(shapes[place] for place in varying),
+        shapes=tuple(types[place][1] for place in varying),
         parallel_iterations=int(node.attr["parallel_iterations"].i) or 10,
     )
     variables = [inputs[place] for place in varying]
@@ -127,12 +128,14 @@ def _stated_shapes(node: Any, function: Any) -> list[TensorShape]:
     """The shapes that a loop's variables keep, as far as the GraphDef tells."""
     stated = node.attr["output_shapes"].list.shape or node.attr["_output_shapes"].list.shape
     if stated:
-        return [attributes.shape_from_proto(shape) for shape in stated]
-    found: list[TensorShape] = []
-    for place in range(len(function.signature.input_arg)):
-        shapes = function.arg_attr[place].attr["_output_shapes"].list.shape
-        found.append(attributes.shape_from_proto(shapes[0]) if shapes else unknown_shape())
-    return found
+        return [TensorShape(shape) for shape in stated]
+    return [stated_shape(function, place) for place in range(len(function.signature.input_arg))]
+
+
+def stated_shape(function: Any, place: int) -> TensorShape:
+    """The shape of an argument, as far as a FunctionDef tells."""
+    shapes = function.arg_attr[place].attr["_output_shapes"].list.shape
+    return TensorShape(shapes[0]) if shapes else unknown_shape()
 
 
 def _inner_shape(tensor: Tensor, known: Sequence[TensorShape], place: int) -> TensorShape:

@@ -1,7 +1,7 @@
 """Functions that ops hold by name, and how a GraphDef's library holds them.
 
-A `Lambda` is a body with a name. `function_def` writes a body as a FunctionDef; `body_of` makes it
-again in another graph. Both leave single nodes to those who write and read NodeDefs.
+A `Lambda` is a body with a name. `function_def` writes a body as a FunctionDef; the importer makes
+it again in another graph. Single nodes are left to those who write and read NodeDefs.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from thalweg import protos
-from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
+from thalweg.graph.subgraph import Argument, Body, needed
 from thalweg.platform.caches import memoized
 
-_SPARSE = "_sparse_outputs"
+SPARSE = "_sparse_outputs"
 
 
 class Lambda(FunctionName):
@@ -42,15 +39,16 @@ class Lambda(FunctionName):
 _numbers = count()
 
 
-def held_by(node: Node) -> Iterator[tuple[str, Any]]:
-    """The functions that a node holds, by the names that a GraphDef has for them."""
+def held_by(node: Node) -> Iterator[tuple[str, Body, tuple[bool, ...]]]:
+    """The functions that a node holds: the name that a GraphDef has, the body, and which of its
+    outputs are sparse."""
     for field, value in node.op.attributes.items():
         many = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
         for place, each in enumerate(many):
             if isinstance(each, Lambda):
-                yield str(each), each
+                yield str(each), each.body, each.sparse
             elif isinstance(each, Body):
-                yield body_name(node, field, place), each
+                yield body_name(node, field, place), each, ()
 
 
 def body_name(node: Node, field: str, place: int = 0) -> FunctionName:
@@ -58,23 +56,24 @@ def body_name(node: Node, field: str, place: int = 0) -> FunctionName:
     return FunctionName(f"{node.name.replace('/', '_')}_{field}_{place}")
 
 
-@memoized(5_000)
 def body_fields(op: type[Op]) -> frozenset[str]:
     """The fields of an op that hold bodies without names."""
+    return _annotated(op, r"\bBody\b")
+
+
+@memoized(5_000)
+def _annotated(op: type[Op], pattern: str) -> frozenset[str]:
+    """The fields of an op in whose annotation a pattern is found."""
     found = (inspect.get_annotations(base).items() for base in op.__mro__)
-    return frozenset(
-        name for each in found for name, kind in each if re.search(r"\bBody\b", str(kind))
-    )
+    return frozenset(name for each in found for name, kind in each if re.search(pattern, str(kind)))
 
 
 # Tensors of bodies that an op beside the control node names: what a trace reads
 
 
-@memoized(5_000)
 def traced_fields(op: type[Op]) -> frozenset[str]:
     """The fields of an op that are tensors inside the node its first input comes from."""
-    found = (inspect.get_annotations(base).items() for base in op.__mro__)
-    return frozenset(name for each in found for name, kind in each if str(kind) == "Tensor")
+    return _annotated(op, "^Tensor$")
 
 
 def traced_by(node: Node) -> Iterator[tuple[str, Tensor]]:
@@ -100,18 +99,21 @@ def traced_tensor(holder: Node, name: str) -> Tensor:
     body = holder.op.bodies[int(number)]
     if tensor.isdecimal():
         return body.arguments[int(tensor)]
-    return _tensor({node.name: node for node in body.graph.nodes}, tensor)
+    return tensor_named({node.name: node.outputs for node in body.graph.nodes}, tensor)
 
 
 # Writing
 
 
 def function_def(
-    name: str, function: Lambda | Body, write: Callable[[Node], Any], traced: Sequence[Node] = ()
+    name: str,
+    body: Body,
+    sparse: Sequence[bool],
+    write: Callable[[Node], Any],
+    traced: Sequence[Node],
 ) -> Any:
     """A function as a FunctionDef; `write` gives the NodeDef of a node. It has what its outputs
     need, and what is traced."""
-    body = function if isinstance(function, Body) else function.body
     proto = protos.FunctionDef()
     proto.signature.name = name
     names = _write_arguments(proto, body)
@@ -128,8 +130,8 @@ def function_def(
     for place, node in enumerate(body.targets):
         proto.signature.control_output.append(f"control_{place}")
         proto.control_ret[f"control_{place}"] = node.name
-    if isinstance(function, Lambda) and any(function.sparse):
-        proto.attr[_SPARSE].CopyFrom(attributes.encode(list(function.sparse)))
+    if any(sparse):
+        proto.attr[SPARSE].CopyFrom(attributes.encode(sparse))
     return proto
 
 
@@ -162,11 +164,7 @@ def _output_name(tensor: Tensor) -> str:
     node, place = tensor.op, tensor.value_index
     values = node.attributes()
     for argument in node.op.parsed.outputs:
-        size = 1
-        if argument.is_mixed:
-            size = len(values[argument.type])
-        elif argument.count:
-            size = values[argument.count]
+        size = argument.size(values)
         if place < size:
             return f"{node.name}:{argument.name}:{place}"
         place -= size
@@ -176,86 +174,13 @@ def _output_name(tensor: Tensor) -> str:
 # Reading
 
 
-class Made(NamedTuple):
-    """What NodeDefs became, by their names: nodes, and the tensors that stand for outputs."""
-
-    nodes: Mapping[str, Node]
-    outputs: Mapping[str, Sequence[Tensor]]
-
-    def tensor(self, name: str) -> Tensor:
-        """The tensor `node:index`."""
-        node, _, index = name.partition(":")
-        outputs = self.outputs.get(node, ())
-        if int(index) >= len(outputs):
-            raise _lacking(name)
-        return outputs[int(index)]
-
-    def node(self, name: str) -> Node:
-        """The node of a name."""
-        if name not in self.nodes:
-            raise _lacking(name)
-        return self.nodes[name]
-
-
-#: (a graph, NodeDefs, tensors by the names of inputs) -> what was made of them
-Maker = Callable[[Graph, Sequence[Any], Mapping[str, Tensor]], Made]
-#: a NodeDef -> where each of its outputs begins among its tensors
-Starts = Callable[[Any], Mapping[str, int]]
-
-
-def function_of(
-    proto: Any,
-    make: Maker,
-    starts_of: Starts,
-    inputs: Sequence[Tensor] | None = None,
-    shapes: Sequence[TensorShape] = (),
-) -> Lambda:
-    """The function of a FunctionDef, its body inside the default graph. Its arguments have the
-    dtypes of `inputs` and these shapes, or those that the FunctionDef says."""
-    graph = SubGraph(get_default_graph(), f"the function {proto.signature.name}")
-    with graph.as_default():
-        if inputs is None:
-            arguments = _read_arguments(graph, proto)
-        else:
-            arguments = tuple(
-                graph.argument(tensor.dtype, shape, argument.name)
-                for argument, tensor, shape in zip(
-                    proto.signature.input_arg, inputs, shapes, strict=True
-                )
-            )
-        outputs, targets = called(proto, graph, arguments, make, starts_of)
-        body = Body(graph, arguments, tuple(outputs), tuple(targets))
-    sparse = attributes.decode(proto.attr[_SPARSE]) or ()
-    return Lambda(body, tuple(map(bool, sparse)))
-
-
-def called(
-    proto: Any, graph: Graph, inputs: Sequence[Tensor], make: Maker, starts_of: Starts
-) -> tuple[list[Tensor], list[Node]]:
-    """The nodes of a FunctionDef made in a graph: its outputs there, and what runs besides."""
-    names = [argument.name for argument in proto.signature.input_arg]
-    if len(names) != len(inputs):
-        raise ValueError(
-            f"the function {proto.signature.name!r} takes {len(names)} inputs, not {len(inputs)}."
-        )
-    starts = {node.name: starts_of(node) for node in proto.node_def}
-    given = {f"{name}:0": tensor for name, tensor in zip(names, inputs, strict=True)}
-    made = make(graph, [_plain(node, starts) for node in proto.node_def], given)
-    ends = [_flat(proto.ret[out.name], starts) for out in proto.signature.output_arg]
-    outputs = [given[end] if end in given else made.tensor(end) for end in ends]
-    targets = [proto.control_ret[name] for name in proto.signature.control_output]
-    return outputs, [made.node(name) for name in targets]
-
-
-def _read_arguments(graph: SubGraph, proto: Any) -> tuple[Tensor, ...]:
-    found: list[Tensor] = []
-    for place, argument in enumerate(proto.signature.input_arg):
-        dtype = as_dtype(argument.type)
-        shapes = proto.arg_attr[place].attr["_output_shapes"].list.shape
-        shape = attributes.shape_from_proto(shapes[0]) if shapes else unknown_shape()
-        dtype = dtype.as_ref if argument.is_ref else dtype
-        found.append(graph.argument(dtype, shape, argument.name))
-    return tuple(found)
+def tensor_named(outputs: Mapping[str, Sequence[Tensor]], name: str) -> Tensor:
+    """The tensor `node:index`, of the outputs of a function's nodes by their names."""
+    node, _, index = name.partition(":")
+    found = outputs.get(node, ())
+    if int(index) >= len(found):
+        raise lacking(name)
+    return found[int(index)]
 
 
 def output_starts(proto: Any, block: type[Op]) -> dict[str, int]:
@@ -272,15 +197,7 @@ def output_starts(proto: Any, block: type[Op]) -> dict[str, int]:
     return found
 
 
-def _plain(proto: Any, starts: Mapping[str, Mapping[str, int]]) -> Any:
-    """A NodeDef with inputs as graphs name them."""
-    copied = type(proto)()
-    copied.CopyFrom(proto)
-    copied.input[:] = [_flat(source, starts) for source in proto.input]
-    return copied
-
-
-def _flat(source: str, starts: Mapping[str, Mapping[str, int]]) -> str:
+def flat_name(source: str, starts: Mapping[str, Mapping[str, int]]) -> str:
     """`node:output:place` as `node:index`; the name of an argument as its first output. Where a
     node has one output, whatever it is called is that one."""
     node, *rest = source.split(":")
@@ -292,13 +209,10 @@ def _flat(source: str, starts: Mapping[str, Mapping[str, int]]) -> str:
     known = starts.get(node, {})
     start = known.get(output, 0 if len(known) == 1 else None)
     if start is None or not place.isdecimal():
-        raise _lacking(source)
+        raise lacking(source)
     return f"{node}:{start + int(place)}"
 
 
-def _tensor(made: Mapping[str, Node], name: str) -> Tensor:
-    return Made(made, {node: made[node].outputs for node in made}).tensor(name)
-
-
-def _lacking(name: str) -> ValueError:
+def lacking(name: str) -> ValueError:
+    """The error for a name that a function has nothing of."""
     return ValueError(f"graph_def is invalid: a function uses {name!r}, which it lacks.")

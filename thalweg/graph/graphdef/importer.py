@@ -7,38 +7,24 @@ inferred again. Nodes may come in any order; a cycle is an error, but for the wa
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from thalweg import protos
-from thalweg.graph import dtypes
 from thalweg.graph.build import add_node
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef import attributes, functional, functions, node_defs
 from thalweg.graph.graphdef.attributes import FunctionName
-from thalweg.graph.graphdef.functional import branching, functional_kind, loop
-from thalweg.graph.graphdef.functions import (
-    Lambda,
-    Made,
-    body_fields,
-    called,
-    function_of,
-    output_starts,
-    traced_fields,
-    traced_tensor,
-)
-from thalweg.graph.graphdef.input_types import check_inputs, invalid
 from thalweg.graph.graphdef.library import MAX_DEPTH, called_function, check_expansion
 from thalweg.graph.graphdef.resource_forms import current_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape
-from thalweg.graph.subgraph import Body
+from thalweg.graph.subgraph import Body, SubGraph
 from thalweg.platform.compat import as_str
 from thalweg.public import public
 
@@ -99,9 +85,9 @@ def import_graph_def(
             list(proto.versions.bad_consumers),
         )
         given = _converted(replaced, scope)
-        library = _Library(proto, op_dict, producer_op_list)
-        importer = _Importer(graph, proto, given, op_dict, producer_op_list, library)
-        importer.run()
+        importer = _Importer(graph, proto.node, given, _Library(proto, op_dict, producer_op_list))
+        importer.make_all()
+        importer.check_input_map()
         return None if wanted is None else [importer.element(element) for element in wanted]
 
 
@@ -161,31 +147,33 @@ class _Importer:
     def __init__(
         self,
         graph: Graph,
-        proto: Any,
+        nodes: Iterable[Any],
         input_map: dict[str, Tensor],
-        op_dict: Mapping[str, Any] | None,
-        producer_op_list: Any,
         library: _Library,
+        is_body: bool = False,
     ) -> None:
         self.graph = graph
-        self.is_body = False  # whether the nodes are those of a function
+        self.is_body = is_body  # whether the nodes are those of a function
         self.protos: dict[str, Any] = {
-            form.name: form for node in proto.node for form in current_forms(node)
+            form.name: form for node in nodes for form in current_forms(node)
         }
         self.input_map = input_map
         self.used: set[str] = set()
-        self.op_dict = op_dict
-        self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
         # All names are taken first: nodes name each other before they exist.
         self.names = graph.imported_names(self.protos)
         self.made: dict[str, Node] = {}
-        #: what stands for the outputs of a node, where it is not the node's own
+        #: what stands for the outputs of a node; mostly its own
         self.outputs: dict[str, Sequence[Tensor]] = {}
         self.library = library
 
-    def run(self) -> None:
-        """Make all nodes; an error if something was to be replaced that is not there."""
-        self.make_all()
+    def make_all(self) -> None:
+        """Make all nodes."""
+        for name in self.protos:
+            self._make_with_inputs(name)
+        self._close_loops()
+
+    def check_input_map(self) -> None:
+        """Raise an error if something was to be replaced that is not there."""
         unused = sorted(self.input_map.keys() - self.used)
         unused = [key for key in unused if not self._has_output(key)]
         if unused:
@@ -193,30 +181,18 @@ class _Importer:
                 f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
             )
 
-    def make_all(self) -> Made:
-        """Make all nodes."""
-        for name in self.protos:
-            self._make_with_inputs(name)
-        self._close_loops()
-        own = {name: node.outputs for name, node in self.made.items()}
-        return Made(self.made, own | self.outputs)
-
-    def _outputs(self, name: str) -> Sequence[Tensor]:
-        return self.outputs[name] if name in self.outputs else self.made[name].outputs
-
     def _has_output(self, name: str) -> bool:
         node, index = _parsed(name)
-        return node in self.made and index < len(self._outputs(node))
+        return index < len(self.outputs.get(node, ()))
 
     def element(self, name: str) -> Any:
         """The node or tensor of a name in the GraphDef."""
         node, colon, index = name.partition(":")
         found = self.made.get(node)
-        outputs = () if found is None else found.outputs
-        if not colon and found is not None:
+        if found is not None and not colon:
             return found
-        if colon and index.isdigit() and int(index) < len(outputs):
-            return outputs[int(index)]
+        if found is not None and index.isdigit() and int(index) < len(found.outputs):
+            return found.outputs[int(index)]
         raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
 
     # In order
@@ -238,7 +214,8 @@ class _Importer:
                 pending += missing
                 continue
             if current not in self.made:
-                self.made[current] = self._made(self.protos[current])
+                node = self.made[current] = self._made(self.protos[current])
+                self.outputs.setdefault(current, node.outputs)
             pending.pop()
 
     def _missing(self, name: str) -> list[str]:
@@ -264,7 +241,7 @@ class _Importer:
         """The inputs of a node; for those that are not made yet, another one for the time being."""
         ready = [s for s in sources if not self._goes_back(proto, s)]
         if len(ready) < len(sources) and not ready:
-            raise invalid(proto, "A Merge needs an input that is not a NextIteration.")
+            raise node_defs.invalid(proto, "A Merge needs an input that is not a NextIteration.")
         return [ready[0] if self._goes_back(proto, source) else source for source in sources]
 
     def _close_loops(self) -> None:
@@ -272,7 +249,7 @@ class _Importer:
         for name, proto in self.protos.items():
             for place, source in enumerate(proto.input):
                 if self._goes_back(proto, source):
-                    _, tensor = self._tensor(proto, _canonical(source))
+                    tensor = self._tensor(proto, _canonical(source))
                     operators["update_input"](self.made[name], place, tensor)
 
     # One node
@@ -287,66 +264,62 @@ class _Importer:
             raise kind(f"{error} (in node {proto.name!r})") from error
         except (LookupError, AttributeError, ArithmeticError, MemoryError) as error:
             # What no producer writes: an attribute of another kind, or missing.
-            raise invalid(proto, f"{type(error).__name__}: {error}") from error
+            raise node_defs.invalid(proto, f"{type(error).__name__}: {error}") from error
 
     def _make(self, proto: Any) -> Node:
         sources = [_canonical(source) for source in proto.input]
-        forward = self._forward_sources(proto, _current_order(proto, sources))
+        forward = self._forward_sources(proto, node_defs.current_order(proto, sources))
         inputs = [self._tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
-        if self.library.callee(proto) is not None or functional_kind(proto) is not None:
-            return self._make_composite(proto, [tensor for _, tensor in inputs], controls)
-        takes_reference = any(tensor.dtype.is_ref_dtype for _, tensor in inputs)
+        if self.library.callee(proto) is not None or functional.functional_kind(proto) is not None:
+            return self._make_composite(proto, inputs, controls)
+        takes_reference = any(tensor.dtype.is_ref_dtype for tensor in inputs)
         named = reference_op(proto, takes_reference)
-        block = _block(proto, self.op_dict, named)
+        block = node_defs.block_of(proto, self.library.op_dict, named)
         values = dict(proto.attr)
         passes_handle = named != proto.op
         if passes_handle:
             values.pop("T", None)
         self._drop_newer_defaults(proto, block, values)
-        op = self._op(proto, block, values, [tensor for _, tensor in inputs])
-        counts = check_inputs(proto, block, values, inputs)
-        with ExitStack() as scopes:
-            scopes.enter_context(self.graph.control_dependencies(controls))
-            scopes.enter_context(self.graph.attr_scope(self._annotations(proto, block, values)))
-            if proto.device:
-                scopes.enter_context(self.graph.device(proto.device))
-            grouped = op.parsed.group([tensor for _, tensor in inputs], counts)
-            name = f"{self.names[proto.name]}/"
-            node = add_node(self.graph, op, tuple(grouped), name, is_imported=True)
+        op = self._op(proto, block, values, inputs)
+        counts = node_defs.check_inputs(proto, block, values, forward, inputs)
+        annotations = self._annotations(proto, block, values)
+        with self._scopes(proto, controls), self.graph.attr_scope(annotations):
+            node = self._add(op, op.parsed.group(inputs, counts), f"{self.names[proto.name]}/")
         if not passes_handle:
-            _narrow_shapes(proto, node)
+            node_defs.narrow_shapes(proto, node)
         return node
+
+    @contextmanager
+    def _scopes(self, proto: Any, controls: list[Node]) -> Generator[None]:
+        with self.graph.control_dependencies(controls), self.graph.device(proto.device):
+            yield
+
+    def _add(self, op: Op, inputs: Sequence[Any], name: str) -> Node:
+        return add_node(self.graph, op, tuple(inputs), name, is_imported=True)
 
     # What stands for several nodes, or has tensors of others among its outputs
 
     def _make_composite(self, proto: Any, inputs: list[Tensor], controls: list[Node]) -> Node:
         """A call, whose function is made in its place; or a conditional or loop."""
         name = f"{self.names[proto.name]}/"
-        with ExitStack() as scopes:
-            scopes.enter_context(self.graph.control_dependencies(controls))
-            scopes.enter_context(self.graph.name_scope(name))
-            if proto.device:
-                scopes.enter_context(self.graph.device(proto.device))
-            return self._composite(proto, name, inputs)
-
-    def _composite(self, proto: Any, name: str, inputs: list[Tensor]) -> Node:
-        callee = self.library.callee(proto)
-        if callee is not None:
-            outputs, ends = self.library.call(callee, self.graph, inputs)
-            return self._gathered(proto, name, outputs, ends)
-        if functional_kind(proto) == "While":
-            function = self.library.proto(proto.attr["body"].func.name)
-            control = loop(proto, function, inputs, self.library.body)
-        else:
-            control = branching(proto, inputs, self.library.body)
-        if not control.passed:
-            return add_node(self.graph, control.op, control.inputs, name, is_imported=True)
-        node = add_node(self.graph, control.op, control.inputs, "loop", is_imported=True)
-        rest = iter(node.outputs)
-        places = range(len(node.outputs) + len(control.passed))
-        outputs = [control.passed[p] if p in control.passed else next(rest) for p in places]
-        return self._gathered(proto, name, outputs, [node])
+        with self._scopes(proto, controls), self.graph.name_scope(name):
+            callee = self.library.callee(proto)
+            if callee is not None:
+                outputs, ends = self.library.call(callee, self.graph, inputs)
+                return self._gathered(proto, name, outputs, ends)
+            if functional.functional_kind(proto) == "While":
+                function = self.library.proto(proto.attr["body"].func.name)
+                control = functional.loop(proto, function, inputs, self.library.body)
+            else:
+                control = functional.branching(proto, inputs, self.library.body)
+            if not control.passed:
+                return self._add(control.op, control.inputs, name)
+            node = self._add(control.op, control.inputs, "loop")
+            rest = iter(node.outputs)
+            places = range(len(node.outputs) + len(control.passed))
+            outputs = [control.passed[p] if p in control.passed else next(rest) for p in places]
+            return self._gathered(proto, name, outputs, [node])
 
     def _gathered(
         self, proto: Any, name: str, outputs: Sequence[Tensor], ends: Sequence[Node]
@@ -356,26 +329,24 @@ class _Importer:
         is_reference = [tensor.dtype.is_ref_dtype for tensor in outputs]
         with self.graph.control_dependencies(ends):
             if not outputs:
-                return add_node(self.graph, REGISTRY["NoOp"](), (), name, is_imported=True)
+                return self._add(REGISTRY["NoOp"](), (), name)
             values = [
                 convert_to_tensor(0, name="handle") if is_handle else tensor
                 for tensor, is_handle in zip(outputs, is_reference, strict=True)
             ]
-            op = REGISTRY["IdentityN"]()
-            node = add_node(self.graph, op, (values,), name, is_imported=True)
+            node = self._add(REGISTRY["IdentityN"](), (values,), name)
         self.outputs[proto.name] = [
             tensor if is_handle else value
             for tensor, value, is_handle in zip(outputs, node.outputs, is_reference, strict=True)
         ]
-        _narrow_shapes(proto, node)
+        node_defs.narrow_shapes(proto, node)
         return node
 
     def _drop_newer_defaults(self, proto: Any, block: type[Op], values: dict[str, Any]) -> None:
         """Attributes that only the producer knows may go where they say what is usual there."""
-        if proto.op not in self.producer:
-            return
-        known = _attribute_names(block)
-        for attribute in self.producer[proto.op].attr:
+        producer = self.library.producer.get(proto.op)
+        known = node_defs.attribute_names(block)
+        for attribute in () if producer is None else producer.attr:
             given = values.get(attribute.name)
             is_default = attribute.HasField("default_value") and given == attribute.default_value
             if is_default and attribute.name not in known:
@@ -389,16 +360,16 @@ class _Importer:
             for field in block.fields
             if (name := block.graphdef_names.get(field, field)) in values
         }
-        for field in traced_fields(block):
-            fields[field] = traced_tensor(inputs[0].op, as_str(fields[field]))
+        for field in functions.traced_fields(block):
+            fields[field] = functions.traced_tensor(inputs[0].op, as_str(fields[field]))
         try:
             return block(**fields)
         except TypeError as error:
-            raise invalid(proto, str(error)) from None
+            raise node_defs.invalid(proto, str(error)) from None
 
     def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
         found = attributes.decode(value, attributes.kinds(block).get(field))
-        is_held = field in body_fields(block)
+        is_held = field in functions.body_fields(block)
         return self._bodies(proto, found) if is_held else self.library.resolved(found)
 
     def _bodies(self, proto: Any, names: Any) -> Any:
@@ -406,13 +377,13 @@ class _Importer:
         if isinstance(names, tuple):
             return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
         if not isinstance(names, FunctionName):
-            raise invalid(proto, f"Expected the name of a function, not {names!r}.")
+            raise node_defs.invalid(proto, f"Expected the name of a function, not {names!r}.")
         return self.library.function(names).body
 
     def _annotations(
         self, proto: Any, block: type[Op], values: Mapping[str, Any]
     ) -> dict[str, Any]:
-        known = _attribute_names(block) | {"_output_shapes"}
+        known = node_defs.attribute_names(block) | {"_output_shapes"}
         found = {name: attributes.decode(values[name]) for name in values if name not in known}
         if "_class" in values:
             found["_class"] = self._groups(proto, values["_class"].list.s)
@@ -436,19 +407,19 @@ class _Importer:
             renamed.append(_COLOCATION + self.names[peer].encode())
         return renamed
 
-    def _tensor(self, proto: Any, source: str) -> tuple[str, Tensor]:
+    def _tensor(self, proto: Any, source: str) -> Tensor:
         if source in self.input_map:
             self.used.add(source)
-            return source, self.input_map[source]
+            return self.input_map[source]
         name, index = _parsed(source)
         if not self._has_output(source):
-            raise invalid(proto, f"Input tensor {source!r} not found in graph_def.")
-        return source, self._outputs(name)[index]
+            raise node_defs.invalid(proto, f"Input tensor {source!r} not found in graph_def.")
+        return self.outputs[name][index]
 
     def _control(self, proto: Any, source: str) -> Node:
         node = self.made.get(source[1:])
         if node is None:
-            raise invalid(proto, f"Control input {source!r} not found in graph_def.")
+            raise node_defs.invalid(proto, f"Control input {source!r} not found in graph_def.")
         return node
 
 
@@ -457,9 +428,10 @@ class _Library:
 
     def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
         self._protos = {function.signature.name: function for function in proto.library.function}
-        self._made: dict[str, Lambda] = {}
+        self._made: dict[str, functions.Lambda] = {}
         self._open: set[str] = set()  # functions in the making
-        self._op_dict, self._producer = op_dict, producer_op_list
+        self.op_dict: Mapping[str, Any] | None = op_dict
+        self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
         if self._protos:
             check_expansion(proto.node, self._protos)
 
@@ -481,25 +453,59 @@ class _Library:
         """The function that a node calls, None where it is no call."""
         return called_function(node, self._protos)
 
-    def function(self, name: str) -> Lambda:
+    def function(self, name: str) -> functions.Lambda:
         """The function of a name, as an op holds it."""
         if name not in self._made:
-            with self._opened(name):
-                self._made[name] = function_of(self.proto(name), self._make, self._starts)
+            proto = self.proto(name)
+            types = [
+                (_argument_dtype(argument), functional.stated_shape(proto, place))
+                for place, argument in enumerate(proto.signature.input_arg)
+            ]
+            sparse = attributes.decode(proto.attr[functions.SPARSE]) or ()
+            self._made[name] = functions.Lambda(self.body(name, types), tuple(map(bool, sparse)))
         return self._made[name]
 
-    def body(self, name: str, inputs: Sequence[Tensor], shapes: Sequence[TensorShape]) -> Body:
-        """A function as the body of a control node, for inputs of such dtypes."""
-        with self._opened(name):
-            made = function_of(self.proto(name), self._make, self._starts, inputs, shapes)
-        return made.body
+    def body(self, name: str, types: Iterable[functional.ArgumentType]) -> Body:
+        """A function as a sub-graph of the default graph, for arguments of such types."""
+        proto = self.proto(name)
+        graph = SubGraph(get_default_graph(), f"the function {proto.signature.name}")
+        with graph.as_default():
+            arguments = tuple(
+                graph.argument(dtype, shape, argument.name)
+                for argument, (dtype, shape) in zip(proto.signature.input_arg, types, strict=True)
+            )
+            outputs, targets = self.call(name, graph, arguments)
+        return Body(graph, arguments, tuple(outputs), tuple(targets))
 
     def call(
         self, name: str, graph: Graph, inputs: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
         """The nodes of a function, made in a graph: its outputs, and what runs besides."""
+        proto = self.proto(name)
+        signature = proto.signature
+        if len(signature.input_arg) != len(inputs):
+            raise ValueError(
+                f"the function {name!r} takes {len(signature.input_arg)} inputs, not {len(inputs)}."
+            )
+        starts = {node.name: self._starts(node) for node in proto.node_def}
+        pairs = zip(signature.input_arg, inputs, strict=True)
+        given = {f"{argument.name}:0": tensor for argument, tensor in pairs}
+        nodes = [
+            node_defs.rewired(n, [functions.flat_name(source, starts) for source in n.input])
+            for n in proto.node_def
+        ]
+        importer = _Importer(graph, nodes, given, self, is_body=True)
         with self._opened(name):
-            return called(self.proto(name), graph, inputs, self._make, self._starts)
+            importer.make_all()
+        ends = [functions.flat_name(proto.ret[out.name], starts) for out in signature.output_arg]
+        outputs = [
+            given[e] if e in given else functions.tensor_named(importer.outputs, e) for e in ends
+        ]
+        targets = [proto.control_ret[each] for each in signature.control_output]
+        missing = [each for each in targets if each not in importer.made]
+        if missing:
+            raise functions.lacking(missing[0])
+        return outputs, [importer.made[each] for each in targets]
 
     @contextmanager
     def _opened(self, name: str) -> Generator[None]:
@@ -514,67 +520,13 @@ class _Library:
             self._open.discard(name)
 
     def _starts(self, node: Any) -> dict[str, int]:
-        if self.callee(node) is not None or functional_kind(node) is not None:
+        if self.callee(node) is not None or functional.functional_kind(node) is not None:
             return {"output": 0}
         (*_, form) = current_forms(node)
-        return output_starts(form, _block(form, self._op_dict))
-
-    def _make(self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]) -> Made:
-        part = protos.GraphDef(node=nodes)
-        importer = _Importer(graph, part, dict(given), self._op_dict, self._producer, self)
-        importer.is_body = True
-        return importer.make_all()
+        return functions.output_starts(form, node_defs.block_of(form, self.op_dict))
 
 
-def _block(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None) -> type[Op]:
-    name = _current_name(op or proto.op)
-    if name is None or not (op_dict is None or proto.op in op_dict):
-        raise ValueError(
-            f"No op named {proto.op} in defined operations, which node {proto.name!r} is of."
-        )
-    return REGISTRY[name]
-
-
-def _attribute_names(block: type[Op]) -> set[str]:
-    """The names a GraphDef has for what the block defines."""
-    arguments = block.parsed.inputs + block.parsed.outputs
-    own = {*block.fields, *block.parsed.type_names, *(a.count for a in arguments if a.count)}
-    return {block.graphdef_names.get(name, name) for name in own}
-
-
-# Ops of other versions
-
-
-def _current_name(name: str) -> str | None:
-    """The op here: `Variable` is VariableV2, `AddV2` is Add, `BatchMatrixInverse` MatrixInverse."""
-    if name in REGISTRY:
-        return name
-    unversioned = re.sub(r"V\d$", "", name)
-    unbatched = unversioned.removeprefix("Batch")
-    bases = (unversioned, unbatched, unbatched.removeprefix("Matrix"))
-    candidates = (f"{base}{version}" for base in bases for version in ("V2", "V3", ""))
-    return next((other for other in candidates if other in REGISTRY), None)
-
-
-def _current_order(proto: Any, sources: list[str]) -> list[str]:
-    """The data inputs as the current op takes them: the axis of `Concat` now comes last."""
-    data = [source for source in sources if not source.startswith("^")]
-    if proto.op == "Concat" and "Concat" not in REGISTRY:
-        return data[1:] + data[:1]
-    return data
-
-
-def _narrow_shapes(proto: Any, node: Node) -> None:
-    """Add what the producer knew of the outputs' shapes."""
-    if "_output_shapes" not in proto.attr:
-        return
-    shapes = proto.attr["_output_shapes"].list.shape
-    for tensor, shape in zip(node.outputs, shapes, strict=False):
-        # What older libraries wrote as the shape of a handle says nothing of a value.
-        if not _is_handle(tensor):
-            tensor.set_shape(attributes.shape_from_proto(shape))
-
-
-def _is_handle(tensor: Tensor) -> bool:
-    is_text_reference = tensor.dtype.is_ref_dtype and tensor.dtype.base_dtype is dtypes.string
-    return tensor.dtype is dtypes.resource or is_text_reference
+def _argument_dtype(argument: Any) -> DType:
+    """The dtype that a FunctionDef says of an argument."""
+    dtype = as_dtype(argument.type)
+    return dtype.as_ref if argument.is_ref else dtype

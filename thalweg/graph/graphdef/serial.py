@@ -11,16 +11,8 @@ from typing import Any, cast
 from thalweg import protos
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
-from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef import attributes, functions
 from thalweg.graph.graphdef.attributes import AttributeKind
-from thalweg.graph.graphdef.functions import (
-    body_name,
-    function_def,
-    held_by,
-    traced_by,
-    traced_fields,
-    traced_name,
-)
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.signature import Argument
@@ -49,28 +41,25 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
         if size >= _LARGEST:
             raise ValueError("GraphDef cannot be larger than 2GB.")
         proto.node.append(written)
-    functions = function_library(nodes)
-    if functions:  # an empty library is one more field
-        proto.library.function.extend(functions.values())
+    library = function_library(nodes, inner_def)
+    if library:  # an empty library is one more field
+        proto.library.function.extend(library.values())
     return proto
 
 
-def function_library(
-    nodes: Iterable[Node], write: Callable[[Node], Any] | None = None
-) -> dict[str, Any]:
-    """The functions that nodes hold, and those that these hold, by name."""
-    write = write or inner_def
+def function_library(nodes: Iterable[Node], write: Callable[[Node], Any]) -> dict[str, Any]:
+    """The functions that nodes hold, and those that these hold, by name; `write` gives the NodeDef
+    of a node."""
     found: dict[str, Any] = {}
     pending = list(nodes)
-    traced = [tensor for node in pending for _, tensor in traced_by(node)]
+    traced = [tensor for node in pending for _, tensor in functions.traced_by(node)]
     for node in pending:  # grows on the way
-        for name, function in held_by(node):
+        for name, body, sparse in functions.held_by(node):
             if name not in found:
-                body = function if isinstance(function, Body) else function.body
                 inside = [tensor.op for tensor in traced if tensor.graph is body.graph]
-                found[name] = function_def(name, function, write, inside)
+                found[name] = functions.function_def(name, body, sparse, write, inside)
                 pending += body.graph.nodes
-                traced += [t for node in body.graph.nodes for _, t in traced_by(node)]
+                traced += [t for node in body.graph.nodes for _, t in functions.traced_by(node)]
     return found
 
 
@@ -93,7 +82,7 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
     proto.input.extend(input_name(tensor) for tensor in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
     known, names = attributes.kinds(type(node.op)), node.op.graphdef_names
-    held = _BODIES if node.op.bodies else traced_fields(type(node.op))
+    held = _BODIES if node.op.bodies else functions.traced_fields(type(node.op))
     for name, value in node.attributes().items():
         if value is not None and name not in _PRIVATE and name not in held:
             written = attributes.encode(value, known.get(name))
@@ -109,12 +98,14 @@ def inner_def(node: Node) -> Any:
     proto = node_def(node)
     for field, value in node.op.attributes.items():
         if isinstance(value, Body):
-            proto.attr[field].CopyFrom(attributes.encode(body_name(node, field)))
+            proto.attr[field].CopyFrom(attributes.encode(functions.body_name(node, field)))
         elif isinstance(value, tuple) and field in _BODIES:
-            names = [body_name(node, field, place) for place in range(len(cast("Any", value)))]
+            names = [
+                functions.body_name(node, field, place) for place in range(len(cast("Any", value)))
+            ]
             proto.attr[field].CopyFrom(attributes.encode(names))
-    for field, tensor in traced_by(node):
-        proto.attr[field].CopyFrom(attributes.encode(traced_name(node, tensor)))
+    for field, tensor in functions.traced_by(node):
+        proto.attr[field].CopyFrom(attributes.encode(functions.traced_name(node, tensor)))
     return proto
 
 

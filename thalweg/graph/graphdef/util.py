@@ -13,6 +13,7 @@ from thalweg.graph.context import Runner
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef.node_defs import rewired
 from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform import tf_logging
@@ -125,13 +126,13 @@ def remove_training_nodes(
         if node.op == "CheckNumerics" and node.name not in protected
     }
     nodes = [
-        _rewired(node, [s for s in node.input if _node_name(s) not in checks])
+        rewired(node, [s for s in node.input if _node_name(s) not in checks])
         for node in input_graph.node
         if node.name not in checks
     ]
     spliced = _splices(nodes, protected)
     kept = [
-        _rewired(node, [_follow(source, spliced) for source in node.input])
+        rewired(node, [_follow(source, spliced) for source in node.input])
         for node in nodes
         if node.name not in spliced
     ]
@@ -156,13 +157,6 @@ def _follow(source: str, spliced: Mapping[str, str]) -> str:
     while not source.startswith("^") and _node_name(source) in spliced:
         source = spliced[_node_name(source)]
     return source
-
-
-def _rewired(node: Any, inputs: Sequence[str]) -> Any:
-    copy = type(node)()
-    copy.CopyFrom(node)
-    copy.input[:] = inputs
-    return copy
 
 
 @public("graph_util.tensor_shape_from_node_def_name")

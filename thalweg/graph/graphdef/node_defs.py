@@ -1,0 +1,132 @@
+"""NodeDefs held against the op blocks here: which block a node is of, be it of another version,
+what its attributes and inputs are, and whether they fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thalweg.graph import dtypes
+from thalweg.graph.dtypes import DType
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.signature import Argument
+
+
+def invalid(proto: Any, message: str) -> ValueError:
+    """The error for a node."""
+    return ValueError(f"graph_def is invalid at node {proto.name!r}: {message}")
+
+
+def check_inputs(
+    proto: Any,
+    block: type[Op],
+    values: Mapping[str, Any],
+    sources: Sequence[str],
+    inputs: Sequence[Tensor],
+) -> tuple[int, ...]:
+    """How many tensors each input takes; a ValueError where they do not fit the op."""
+    names = block.graphdef_names
+    expected = [
+        _argument_types(argument, values, names, len(inputs)) for argument in block.parsed.inputs
+    ]
+    flat = [dtype for types in expected for dtype in types]
+    for source, tensor, dtype in zip(sources, inputs, flat, strict=False):
+        if dtype is not None and not dtype.is_compatible_with(tensor.dtype):
+            raise invalid(
+                proto,
+                f"Input tensor {source!r} Cannot convert a tensor of type {tensor.dtype.name} to "
+                f"an input of type {dtype.name}.",
+            )
+    if len(flat) < len(inputs):
+        extra = sources[len(flat)]
+        raise invalid(proto, f"More inputs specified ({extra!r}) than the op expects.")
+    if len(flat) > len(inputs):
+        wanted = ", ".join("any" if dtype is None else dtype.name for dtype in flat)
+        got = ", ".join(tensor.dtype.name for tensor in inputs)
+        raise invalid(proto, f"Input types mismatch (expected {wanted!r} but got {got!r})")
+    return tuple(len(types) for types in expected)
+
+
+def _argument_types(
+    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], given: int
+) -> list[DType | None]:
+    """The dtypes an input takes, None where the NodeDef leaves one to the tensor."""
+    if argument.is_mixed:
+        listed = values.get(names.get(argument.type, argument.type))
+        return [None] * given if listed is None else [dtypes.as_dtype(t) for t in listed.list.type]
+    dtype = argument.fixed
+    stated = values.get(names.get(argument.type, argument.type))
+    if dtype is None and stated is not None:
+        dtype = dtypes.as_dtype(stated.type)
+    if dtype is not None and argument.is_ref:
+        dtype = dtype.as_ref
+    if not argument.count:
+        return [dtype]
+    stated = values.get(argument.count)
+    # More than there are inputs is an error already: no need to list all of what a file claims.
+    return [dtype] * min(given if stated is None else max(0, int(stated.i)), given + 1)
+
+
+def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None) -> type[Op]:
+    """The block of a node, or of an op that stands for its own."""
+    name = _current_name(op or proto.op)
+    if name is None or not (op_dict is None or proto.op in op_dict):
+        raise ValueError(
+            f"No op named {proto.op} in defined operations, which node {proto.name!r} is of."
+        )
+    return REGISTRY[name]
+
+
+def attribute_names(block: type[Op]) -> set[str]:
+    """The names a GraphDef has for what the block defines."""
+    arguments = block.parsed.inputs + block.parsed.outputs
+    own = {*block.fields, *block.parsed.type_names, *(a.count for a in arguments if a.count)}
+    return {block.graphdef_names.get(name, name) for name in own}
+
+
+def rewired(node: Any, inputs: Sequence[str]) -> Any:
+    """A copy of a NodeDef with other inputs."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    copy.input[:] = inputs
+    return copy
+
+
+# Ops of other versions
+
+
+def _current_name(name: str) -> str | None:
+    """The op here: `Variable` is VariableV2, `AddV2` is Add, `BatchMatrixInverse` MatrixInverse."""
+    if name in REGISTRY:
+        return name
+    unversioned = re.sub(r"V\d$", "", name)
+    unbatched = unversioned.removeprefix("Batch")
+    bases = (unversioned, unbatched, unbatched.removeprefix("Matrix"))
+    candidates = (f"{base}{version}" for base in bases for version in ("V2", "V3", ""))
+    return next((other for other in candidates if other in REGISTRY), None)
+
+
+def current_order(proto: Any, sources: list[str]) -> list[str]:
+    """The data inputs as the current op takes them: the axis of `Concat` now comes last."""
+    data = [source for source in sources if not source.startswith("^")]
+    if proto.op == "Concat" and "Concat" not in REGISTRY:
+        return data[1:] + data[:1]
+    return data
+
+
+def narrow_shapes(proto: Any, node: Node) -> None:
+    """Add what the producer knew of the outputs' shapes."""
+    if "_output_shapes" not in proto.attr:
+        return
+    shapes = proto.attr["_output_shapes"].list.shape
+    for tensor, shape in zip(node.outputs, shapes, strict=False):
+        # What older libraries wrote as the shape of a handle says nothing of a value.
+        if not _is_handle(tensor):
+            tensor.set_shape(shape)
+
+
+def _is_handle(tensor: Tensor) -> bool:
+    is_text_reference = tensor.dtype.is_ref_dtype and tensor.dtype.base_dtype is dtypes.string
+    return tensor.dtype is dtypes.resource or is_text_reference
