@@ -27,12 +27,13 @@ from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.optimize.evaluate import flat_arrays
 from thalweg.partition.transfers import (
+    Receiving,
     Recv,
     RecvToken,
     Send,
+    Sending,
     SendReference,
     SendToken,
-    Transfer,
 )
 from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_replicated, with_inner
@@ -74,11 +75,9 @@ class Partition:
 
 def _route(op: Op) -> str:
     """Where a transfer comes from or goes to, for the text of a partition."""
-    if not isinstance(op, Transfer):
-        return ""
-    if isinstance(op, Recv | RecvToken):
+    if isinstance(op, Receiving):
         return f" <- {op.tensor_name} from {op.send_device}"
-    return f" -> {op.tensor_name} to {op.recv_device}"
+    return f" -> {op.tensor_name} to {op.recv_device}" if isinstance(op, Sending) else ""
 
 
 def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
@@ -101,7 +100,9 @@ def partition(
     needs = Needs(dict.fromkeys(feeds))
     needs.run(fetches, targets)
     cut = _Cut(nodes, feeds, placement, order, needs.wanted)
-    cut.run(nodes)
+    for node in nodes:
+        if not is_replicated(node):
+            cut.copy(node)
     return cut.partitions(fetches, targets)
 
 
@@ -187,27 +188,23 @@ class _Cut:
         #: by a node and another device: what is done there when the node is
         self._received: dict[tuple[Node, str], Node] = {}
 
-    def run(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            if not is_replicated(node):
-                self._copy(node)
-
     def part(self, device: str) -> _Part:
         """The partition of a device."""
         return self._parts.setdefault(device, _Part(device))
 
-    def _copy(self, node: Node) -> None:
+    def copy(self, node: Node) -> None:
+        """Have a node in its partition, and what it takes from others there."""
         part = self.part(self._placement[node])
         pruned = self._pruned(node)
         known = [tensor for tensor in pruned.inputs if self._know(tensor, part)]
         for tensor in pruned.inputs:
-            self._take(tensor, node, part)
+            self._taken(tensor, node, part)
         borrowed = self._borrowed(pruned, part)
         taken = {tensor.op for tensor in pruned.inputs if tensor not in self._fed}
         taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
         taken -= {tensor.op for tensor in known}
         after = self._after(set(self._order[node]) - taken, part)
-        arrivals = [each for each in after if isinstance(each.op, Recv | RecvToken)]
+        arrivals = [each for each in after if isinstance(each.op, Receiving)]
         made = part.rewriter.copy(pruned, f"{self._name(node)}/", arrivals)
         if pruned is not node:
             part.stand_for(node, pruned, made)
@@ -245,11 +242,12 @@ class _Cut:
 
     # Values
 
-    def _take(self, tensor: Tensor, reader: Node, part: _Part) -> None:
-        """Have what stands for an input in a partition."""
-        if tensor in part.rewriter.tensors:
-            return
-        part.rewriter.tensors[tensor] = self._taken(tensor, reader, part)
+    def _taken(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
+        """What stands for an input in a partition, from now on if not yet."""
+        tensors = part.rewriter.tensors
+        if tensor not in tensors:
+            tensors[tensor] = self._brought(tensor, reader, part)
+        return tensors[tensor]
 
     def _know(self, tensor: Tensor, part: _Part) -> bool:
         """Have a constant in a partition for what static shapes tell, as a shape: what takes it
@@ -264,7 +262,7 @@ class _Cut:
         part.known.add(tensor)
         return True
 
-    def _taken(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
+    def _brought(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
         node = tensor.op
         if tensor in self._fed:
             found = part.feeds[self._fed[tensor]] = part.argument(tensor)
@@ -272,13 +270,10 @@ class _Cut:
         if node not in self._nodes:  # an input of a control node that nothing needs
             return part.argument(tensor)
         if is_replicated(node):
-            return self._replicate(node, part)
+            made = part.rewriter.copy(node)
+            part.order[made] = set()
+            return made.outputs[0]
         return self._transfer(tensor, reader, part)
-
-    def _replicate(self, node: Node, part: _Part) -> Tensor:
-        made = part.rewriter.copy(node)
-        part.order[made] = set()
-        return made.outputs[0]
 
     def _transfer(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
         """Send a tensor to a partition; what stands for it there."""
@@ -293,7 +288,7 @@ class _Cut:
         elif tensor.dtype.is_ref_dtype:  # read for this node: after all that it comes after
             name = f"{name}>{self._name(reader)}"
             before = set(self._order[reader]) - {t.op for t in reader.inputs}
-        ends = {"tensor_name": name, "send_device": source.device, "recv_device": part.device}
+        ends = _ends(name, source, part)
         local = source.rewriter.tensors[tensor]
         if _is_large_read(tensor) and source.is_first(local.op):
             source.send_read(op(**ends), tensor.op, local.op)
@@ -329,11 +324,7 @@ class _Cut:
         found = self._received.get((node, part.device))
         if found is None:
             source = self.part(self._placement[node])
-            ends = {
-                "tensor_name": f"^{self._name(node)}",
-                "send_device": source.device,
-                "recv_device": part.device,
-            }
+            ends = _ends(f"^{self._name(node)}", source, part)
             source.add(SendToken(**ends), node, [source.rewriter.nodes[node]])
             found = self._received[node, part.device] = part.add(RecvToken(**ends), node, ())
         return found
@@ -345,8 +336,8 @@ class _Cut:
         fetched: dict[str, list[Slot]] = {}
         for place, tensor in enumerate(fetches):
             part = self.part(self._fetch_device(tensor))
-            self._take(tensor, tensor.op, part)
-            fetched.setdefault(part.device, []).append(Slot(place, part.rewriter.tensors[tensor]))
+            slot = Slot(place, self._taken(tensor, tensor.op, part))
+            fetched.setdefault(part.device, []).append(slot)
         wanted = [node for node in targets if not is_replicated(node)]
         return [
             self._finished(part, fetched.get(part.device, ()), wanted)
@@ -400,6 +391,15 @@ def _is_large_read(tensor: Tensor) -> bool:
     node, elements = tensor.op, tensor.shape.num_elements() or 0
     is_read = isinstance(node.op, Identity) and node.inputs[0].dtype.is_ref_dtype
     return is_read and elements * tensor.dtype.size >= _MIN_UNCOPIED
+
+
+def _ends(name: str, source: _Part, destination: _Part) -> dict[str, str]:
+    """What both ends of a transfer have as attributes."""
+    return {
+        "tensor_name": name,
+        "send_device": source.device,
+        "recv_device": destination.device,
+    }
 
 
 def _are_apart(one: _Part, other: _Part) -> bool:

@@ -8,55 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from thalweg.graph.device import DeviceSpec
 from thalweg.platform.caches import memoized
 
 
 class Devices:
-    """Devices in the order in which they are preferred."""
+    """Devices in the order in which they are preferred: the GPUs of each task before its CPUs."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        self._specs = [DeviceSpec.from_string(name) for name in names]
+        specs = {name: DeviceSpec.from_string(name) for name in names}
+        of_task = {name: str(without_device(spec)) for name, spec in specs.items()}
+        tasks = list(dict.fromkeys(of_task.values()))
 
-    @cached_property
-    def have_tasks(self) -> bool:
-        """Whether they belong to several tasks."""
-        return len({str(without_device(spec)) for spec in self._specs}) > 1
+        def rank(name: str) -> tuple[int, bool]:
+            return tasks.index(of_task[name]), specs[name].device_type != "GPU"
 
-    def kind(self, name: str) -> str:
-        """Of which kind a device is."""
-        return self._specs[self.names.index(name)].device_type or ""
+        self._specs = {name: specs[name] for name in sorted(names, key=rank)}
+        self.names = tuple(self._specs)
+        self.kinds = {name: spec.device_type or "" for name, spec in specs.items()}
+        self.have_tasks = len(tasks) > 1  # whether they belong to several
 
     def feasible(self, request: DeviceSpec, kinds: frozenset[str]) -> list[str]:
         """The devices of some kinds that satisfy a request."""
         return [
             name
-            for name, spec in zip(self.names, self._specs, strict=True)
+            for name, spec in self._specs.items()
             if spec.device_type in kinds and matches(request, spec)
         ]
 
     def lacks_kind(self, request: DeviceSpec) -> bool:
         """Whether a task is here that has no device of the kind that is asked for."""
         task = without_device(request)
-        is_here = any(matches(task, spec) for spec in self._specs)
-        return is_here and request.device_type not in {spec.device_type for spec in self._specs}
+        is_here = any(matches(task, spec) for spec in self._specs.values())
+        return is_here and request.device_type not in self.kinds.values()
 
 
 @memoized(64)
 def accelerated_first(names: tuple[str, ...]) -> Devices:
     """Devices, with the GPUs of each task before its CPUs."""
-    specs = [DeviceSpec.from_string(name) for name in names]
-    tasks = list(dict.fromkeys(str(without_device(spec)) for spec in specs))
-    places = {task: place for place, task in enumerate(tasks)}
-
-    def rank(item: tuple[str, DeviceSpec]) -> tuple[int, bool]:
-        return places[str(without_device(item[1]))], item[1].device_type != "GPU"
-
-    pairs = sorted(zip(names, specs, strict=True), key=rank)
-    return Devices([name for name, _ in pairs])
+    return Devices(names)
 
 
 def matches(request: DeviceSpec, device: DeviceSpec) -> bool:

@@ -14,6 +14,7 @@ from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.place.devices import merged, without_device
+from thalweg.place.kinds import ANY
 
 
 class Group:
@@ -22,7 +23,7 @@ class Group:
     def __init__(self) -> None:
         self.request = DeviceSpec()
         self.asking: list[Node] = []  # the members that ask for something
-        self.kinds: frozenset[str] | None = None  # of devices that have all the kernels
+        self.kinds = ANY  # of devices that have all the kernels
         self.first: Node | None = None
         self.size = 0
         self.device = ""  # the one that was chosen
@@ -32,7 +33,7 @@ class Group:
         """Take a node in, which such kinds of devices may run."""
         self.first = self.first or node
         self.size += 1
-        self.kinds = kinds if self.kinds is None else self.kinds & kinds
+        self.kinds &= kinds
         if node.device:
             self._ask(DeviceSpec.from_string(node.device), [node], soft)
 
@@ -40,7 +41,7 @@ class Group:
         """Take another group in; this one may override what the other asks for in conflict."""
         self.first = self.first or other.first
         self.size += other.size
-        self.kinds = _both(self.kinds, other.kinds)
+        self.kinds &= other.kinds
         self.error = self.error or other.error
         if other.asking and not (overrides and merged(self.request, other.request) is None):
             self._ask(other.request, other.asking, soft)
@@ -103,10 +104,6 @@ def bound_inputs(node: Node, objects: Container[DType]) -> list[Tensor]:
     whose values are objects that stay where they are."""
     written = [node.inputs[place] for place in node.op.parsed.references]
     return written + [tensor for tensor in node.inputs if tensor.dtype in objects]
-
-
-def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    return one if other is None else other if one is None else one & other
 
 
 def _conflict(one: list[Node], other: list[Node]) -> errors.InvalidArgumentError:

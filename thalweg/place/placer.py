@@ -36,9 +36,9 @@ class Placer:
     """Places the nodes of one session. A node once placed stays: its state is there."""
 
     def __init__(self, devices: Sequence[str], soft: bool = False) -> None:
-        self._names = tuple(devices)
-        self._devices = accelerated_first(self._names)
-        self._kinds = {name: self._devices.kind(name) for name in devices}
+        self.devices = tuple(devices)  # their names
+        self._devices = accelerated_first(self.devices)
+        self._kinds = self._devices.kinds
         self._kinds_of = kinds_of if "GPU" in self._kinds.values() else cpu_only
         self._soft = soft
         self._groups = Groups(soft, self._kinds_of)
@@ -49,11 +49,6 @@ class Placer:
         self._outer: dict[Tensor, Tensor] = {}  # what an argument of a body stands for
         self._single: dict[str, str] = {"": devices[0]}  # by what is asked for
         self._lock = threading.Lock()
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The names of the devices."""
-        return self._names
 
     def place(self, nodes: Sequence[Node]) -> Placement:
         """The devices of a step's nodes and, where there are several devices, of those inside
@@ -130,9 +125,7 @@ class Placer:
     def _decide(self, node: Node, default: str) -> str:
         """Place a node, and those inside it."""
         inner = [each for body in node.op.bodies for each in _placed_nodes(body.graph.nodes)]
-        group = self._groups.of(node)
-        if not group.device and group.asking:
-            group.device = self._satisfied(group)
+        group = self._requested(node)
         if not group.device:
             near = self._followed(node) or self._asked_inside(inner) or default
             group.device = self._nearest(group, near)
@@ -143,10 +136,8 @@ class Placer:
 
     def _nearest(self, group: Group, wanted: str) -> str:
         """The device that is wanted, or the first one that has all kernels of a group."""
-        kinds = group.kinds or frozenset()
-        if self._kinds[wanted] in kinds:
-            return wanted
-        return next((name for name in self._devices.names if self._kinds[name] in kinds), wanted)
+        near = (wanted, *self._devices.names)
+        return next((name for name in near if self._kinds[name] in group.kinds), wanted)
 
     def _asked_inside(self, nodes: Iterable[Node]) -> str:
         """The device that the nodes inside a control node ask for, if it is one."""
@@ -156,10 +147,7 @@ class Placer:
 
     def _bound(self, node: Node) -> str:
         """The device that a node is bound to by requests and variables, or none."""
-        group = self._groups.of(node)
-        if not group.device and group.asking:
-            group.device = self._satisfied(group)
-        return group.device or (self._followed(node) if _is_read(node) else "")
+        return self._requested(node).device or (self._followed(node) if _is_read(node) else "")
 
     def _followed(self, node: Node) -> str:
         """The device of the input that a node without a request follows, or none."""
@@ -179,21 +167,24 @@ class Placer:
 
     # Requests
 
-    def _satisfied(self, group: Group) -> str:
-        """The device of a group that asks for one; what cannot be is an error of its steps."""
-        try:
-            return self._satisfy(group)
-        except errors.InvalidArgumentError as error:
-            group.error = group.error or error
-            return self._devices.names[0]
+    def _requested(self, node: Node) -> Group:
+        """The group of a node, which has its device if it asks for one; what cannot be is an error
+        of its steps."""
+        group = self._groups.of(node)
+        if not group.device and group.asking:
+            try:
+                group.device = self._satisfy(group)
+            except errors.InvalidArgumentError as error:
+                group.error = group.error or error
+                group.device = self._devices.names[0]
+        return group
 
     def _satisfy(self, group: Group) -> str:
-        kinds = group.kinds or frozenset()
-        found = self._devices.feasible(group.request, kinds)
+        found = self._devices.feasible(group.request, group.kinds)
         if not found and (self._soft or self._devices.lacks_kind(group.request)):
             if not self._soft:
                 _warn_absent(group.asking[0])
-            found = self._devices.feasible(without_device(group.request), kinds)
+            found = self._devices.feasible(without_device(group.request), group.kinds)
             found = found or [*self._devices.names]
         if not found:
             raise self._unsatisfied(group.asking[0])
