@@ -17,7 +17,7 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.signature import Argument
+from thalweg.graph.signature import Argument, gathered
 from thalweg.graph.subgraph import SubGraph, check_open, root
 from thalweg.platform.caches import memoized
 
@@ -99,15 +99,9 @@ def results(node: Node, tensors: Sequence[Tensor] | None = None) -> Any:
         return node
     if len(arguments) == 1:
         return list(outputs) if arguments[0].is_list else outputs[0]
-    values: list[Any] = []
     attributes = node.attributes()
-    start = 0
-    for argument in arguments:
-        count = argument.size(attributes)
-        part = outputs[start : start + count]
-        values.append(list(part) if argument.is_list else part[0])
-        start += count
-    return node.op.result(*values)
+    counts = [argument.size(attributes) for argument in arguments]
+    return node.op.result(*gathered(arguments, outputs, counts))
 
 
 def graph_of(arguments: Sequence[Any]) -> Graph:
@@ -200,6 +194,13 @@ def _counts(op: Op, grouped: Sequence[Any]) -> tuple[int, ...]:
     return tuple(len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True))
 
 
+def _flat(grouped: Sequence[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for value in grouped:
+        flat += value if isinstance(value, list) else [value]
+    return flat
+
+
 # Inputs
 
 
@@ -224,12 +225,8 @@ def convert_inputs(
     _check_types(op, declared, grouped, bound, name)
     if not op.parsed.has_lists:
         return tuple(grouped), grouped, bound, None
-    flat: list[Tensor] = []
-    for argument, value in zip(declared, grouped, strict=True):
-        flat += value if argument.is_list else [value]
-    lengths = [len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True)]
     ambiguous = sum(a.is_list for a in declared) > 1
-    return tuple(flat), grouped, bound, tuple(lengths) if ambiguous else None
+    return tuple(_flat(grouped)), grouped, bound, _counts(op, grouped) if ambiguous else None
 
 
 def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:
@@ -427,18 +424,12 @@ def _output_type(op: Op, argument: Argument, bound: dict[str, Any]) -> Any:
 def _flat_shapes(inferred: Any, count: int) -> list[TensorShape]:
     if inferred is None:
         return [_UNKNOWN] * count
-    flat: list[TensorShape] = []
     parts = cast("Sequence[Any]", inferred if isinstance(inferred, list | tuple) else [inferred])
-    for part in parts:
-        flat += part if isinstance(part, list) else [_UNKNOWN if part is None else part]
-    return flat
+    return _flat([_UNKNOWN if part is None else part for part in parts])
 
 
 def _shape_error(op: Op, grouped: list[Any], name: str, error: Exception) -> str:
-    flat: list[Tensor] = []
-    for value in grouped:
-        flat += value if isinstance(value, list) else [value]
-    shapes = ", ".join(str(tensor.shape) for tensor in flat)
+    shapes = ", ".join(str(tensor.shape) for tensor in _flat(grouped))
     return (
         f"{error} for '{name.rstrip('/')}' (op: '{op.type_name}') with input shapes: {shapes}. "
         f"(at {user_line()})"

@@ -9,16 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict
-from collections.abc import (
-    Callable,
-    Collection,
-    Generator,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -169,18 +160,8 @@ class Graph:
         dtypes = [tensor.dtype for tensor in node.outputs]
         shapes = [tensor.shape for tensor in node.outputs]
         found = {**dict.fromkeys(self._control_inputs(inputs)), **dict.fromkeys(controls)}
-        made_at = node.made_at
-        return self._add(
-            node.op,
-            inputs,
-            tuple(found),
-            dtypes,
-            shapes,
-            name,
-            node.annotations,
-            made_at,
-            node.device,
-        )
+        kept = node.annotations, node.made_at, node.device
+        return self._add(node.op, inputs, tuple(found), dtypes, shapes, name, *kept)
 
     def original(self, node: Node) -> Node:
         """The node of the user's graph that a node stands for: itself, unless rewritten."""
@@ -619,7 +600,7 @@ class Graph:
         graphs.items.pop()
 
 
-def flatten_control_inputs(values: Iterable[Any]) -> Iterator[Any]:
+def flatten_control_inputs(values: Iterable[Any]) -> Iterable[Any]:
     """Control inputs, with the parts of IndexedSlices and SparseTensors in their place."""
     for value in values:
         parts: Callable[[], list[Tensor]] | None = getattr(value, "components", None)

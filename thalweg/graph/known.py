@@ -10,8 +10,7 @@ visits a bounded number of nodes, and at none of them twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -42,12 +41,17 @@ class _Inquiry(threading.local):
         self.values: dict[Tensor, Array | None] = {}
         self.elements: dict[Tensor, Elements | None] = {}
 
-    @contextmanager
-    def deeper(self) -> Generator[bool]:
-        """Whether to go on; answers are forgotten with the outermost question."""
+    def answer(
+        self, answers: dict[Tensor, Any], find: Callable[[Tensor], Any], tensor: Tensor
+    ) -> Any:
+        """What there is to find of a tensor; it is forgotten with the outermost question."""
+        if tensor in answers:
+            return answers[tensor]
         self.depth += 1
         try:
-            yield self.depth <= _MAX_DEPTH and self.visited <= _MAX_NODES
+            proceed = self.depth <= _MAX_DEPTH and self.visited <= _MAX_NODES
+            found = answers[tensor] = find(tensor) if proceed else None
+            return found
         finally:
             self.depth -= 1
             if self.depth == 0:
@@ -78,12 +82,7 @@ def constant_value(tensor: TensorLike, partial: bool = False) -> Array | None:
 
 
 def _value(tensor: Tensor) -> Array | None:
-    if tensor in _inquiry.values:
-        return _inquiry.values[tensor]
-    with _inquiry.deeper() as proceed:
-        found = _evaluated(tensor) if proceed else None
-        _inquiry.values[tensor] = found
-        return found
+    return _inquiry.answer(_inquiry.values, _evaluated, tensor)
 
 
 def _evaluated(tensor: Tensor) -> Array | None:
@@ -154,12 +153,7 @@ def _grouped(node: Node) -> list[Any]:
 
 def constant_elements(tensor: Tensor) -> Elements | None:
     """The elements of an integer scalar or vector, None where unknown; None if the length is."""
-    if tensor in _inquiry.elements:
-        return _inquiry.elements[tensor]
-    with _inquiry.deeper() as proceed:
-        found = _elements(tensor) if proceed else None
-        _inquiry.elements[tensor] = found
-        return found
+    return _inquiry.answer(_inquiry.elements, _elements, tensor)
 
 
 def _elements(tensor: Tensor) -> Elements | None:

@@ -39,6 +39,21 @@ def _operator(operation: Callable[[int, int], int]) -> tuple[Binary, Binary]:
     return operate, operate_reflected
 
 
+def _comparison(
+    operation: Callable[[int, int], bool],
+) -> Callable[[Dimension, Dimension | SupportsIndex | None], bool | None]:
+    """What Python does to compare a size with another: None where one is unknown."""
+
+    def compare(self: Dimension, other: Any) -> bool | None:
+        x, y = self.value, as_dimension(other).value
+        return None if x is None or y is None else operation(x, y)
+
+    return compare
+
+
+_equals, _differs = _comparison(int.__eq__), _comparison(int.__ne__)
+
+
 @public("Dimension")
 class Dimension:
     """The size of one axis, or `Dimension(None)` where it is unknown.
@@ -85,28 +100,19 @@ class Dimension:
     __floordiv__, __rfloordiv__ = _operator(int.__floordiv__)
     __mod__, __rmod__ = _operator(int.__mod__)
 
-    def __lt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
-        return _comparison(int.__lt__, self, other)
-
-    def __le__(self, other: Dimension | SupportsIndex | None) -> bool | None:
-        return _comparison(int.__le__, self, other)
-
-    def __gt__(self, other: Dimension | SupportsIndex | None) -> bool | None:
-        return _comparison(int.__gt__, self, other)
-
-    def __ge__(self, other: Dimension | SupportsIndex | None) -> bool | None:
-        return _comparison(int.__ge__, self, other)
+    __lt__, __le__ = _comparison(int.__lt__), _comparison(int.__le__)
+    __gt__, __ge__ = _comparison(int.__gt__), _comparison(int.__ge__)
 
     # Any, since an unknown size makes both answers None where object promises a bool.
     def __eq__(self, other: object) -> Any:
         try:
-            return _comparison(int.__eq__, self, other)
+            return _equals(self, cast("Any", other))
         except (TypeError, ValueError):
             return NotImplemented
 
     def __ne__(self, other: object) -> Any:
         try:
-            return _comparison(int.__ne__, self, other)
+            return _differs(self, cast("Any", other))
         except (TypeError, ValueError):
             return NotImplemented
 
@@ -134,13 +140,6 @@ def _arithmetic(operation: Callable[[int, int], int], left: Any, right: Any) -> 
     except (TypeError, ValueError):
         return NotImplemented  # lets a tensor operand do the arithmetic
     return Dimension(None if x is None or y is None else operation(x, y))
-
-
-def _comparison(
-    operation: Callable[[int, int], bool], left: Dimension, right: object
-) -> bool | None:
-    x, y = left.value, as_dimension(right).value
-    return None if x is None or y is None else operation(x, y)
 
 
 def _checked_size(value: Any) -> Size:

@@ -76,12 +76,19 @@ class Signature:
 
     def group(self, flat: Sequence[Any], counts: tuple[int, ...]) -> list[Any]:
         """Gather a flat sequence into one value per input, lists where the input is a list."""
-        grouped: list[Any] = []
-        start = 0
-        for argument, count in zip(self.inputs, counts, strict=True):
-            grouped.append(list(flat[start : start + count]) if argument.is_list else flat[start])
-            start += count
-        return grouped
+        return gathered(self.inputs, flat, counts)
+
+
+def gathered(
+    arguments: Sequence[Argument], flat: Sequence[Any], counts: Sequence[int]
+) -> list[Any]:
+    """One value per argument of a flat sequence, lists where the argument is a list."""
+    grouped: list[Any] = []
+    start = 0
+    for argument, count in zip(arguments, counts, strict=True):
+        grouped.append(list(flat[start : start + count]) if argument.is_list else flat[start])
+        start += count
+    return grouped
 
 
 @memoized(1_000)  # families of ops have one signature

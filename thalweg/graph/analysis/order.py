@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from thalweg.graph.analysis.effects import NO_FOOTPRINT, Resource
-from thalweg.graph.analysis.node_effects import State, accesses, reference_roots
+from thalweg.graph.analysis.node_effects import Access, State, accesses, reference_roots
 from thalweg.graph.node import Node, Tensor
 
 Order = Mapping[Node, AbstractSet[Node]]
@@ -51,12 +50,7 @@ def _flow(nodes: Sequence[Node], fed: Collection[Tensor]) -> dict[Node, set[Node
     return order
 
 
-class _Event(NamedTuple):
-    """A node touches a piece of state."""
-
-    node: Node
-    state: State
-    writes: bool
+_Event = tuple[Node, Access]  # a node touches a piece of state
 
 
 def _events(nodes: Iterable[Node], fed: Collection[Tensor]) -> tuple[list[_Event], list[_Event]]:
@@ -67,7 +61,7 @@ def _events(nodes: Iterable[Node], fed: Collection[Tensor]) -> tuple[list[_Event
     variables, others = list[_Event](), list[_Event]()
     for node in touching:
         for access in accesses(node):
-            event = _Event(node, access.of(roots).state, access.writes)
+            event = node, access.of(roots)
             if access.resource is Resource.VARIABLE:
                 if access.state not in fed:
                     variables.append(event)
@@ -92,14 +86,14 @@ class _Uses:
         self.writes: list[Node] = []
         self.reads: list[Node] = []
 
-    def touched(self, event: _Event, blocked: Mapping[Node, int]) -> list[Node]:
+    def touched(self, node: Node, writes: bool, blocked: Mapping[Node, int]) -> list[Node]:
         """Note an event; the nodes that it comes after, which come after no blocking nodes that it
         does not."""
-        node, bits = event.node, blocked.get(event.node, 0)
-        before = [*self.writes, *self.reads] if event.writes else [*self.writes]
+        bits = blocked.get(node, 0)
+        before = [*self.writes, *self.reads] if writes else [*self.writes]
         if blocked:
             before = [n for n in before if not blocked.get(n, 0) & ~bits]
-        if event.writes:  # what comes after the nodes of this set comes after this one
+        if writes:  # what comes after the nodes of this set comes after this one
             passed = {n for n in before if blocked.get(n, 0) == bits}
             self.writes = [*(n for n in self.writes if n not in passed), node]
             self.reads = [n for n in self.reads if n not in passed]
@@ -112,9 +106,9 @@ def _add_edges(
     order: dict[Node, set[Node]], events: Iterable[_Event], blocked: Mapping[Node, int]
 ) -> None:
     uses: dict[State, _Uses] = defaultdict(_Uses)
-    for event in events:
-        before = uses[event.state].touched(event, blocked)
-        order[event.node].update(node for node in before if node is not event.node)
+    for node, access in events:
+        before = uses[access.state].touched(node, access.writes, blocked)
+        order[node].update(each for each in before if each is not node)
 
 
 def blockers(nodes: Sequence[Node], order: Order) -> dict[Node, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,7 +70,7 @@ def _written(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
     elif is_packed:
         setattr(proto, field, array.tobytes())
     else:
-        getattr(proto, field).extend(_elements(array.ravel(), dtype))
+        getattr(proto, field).extend(array.ravel().view(_stored(dtype)).tolist())
     return proto
 
 
@@ -86,26 +86,14 @@ def _is_uniform(array: Array) -> bool:
     )
 
 
-def _elements(flat: Array, dtype: DType) -> list[Any]:
-    """The elements as the field holds them: narrow floats by their bits, complex ones in two."""
+def _stored(dtype: DType) -> Any:
+    """The dtype of elements as the field holds them: narrow floats by their bits, complex numbers
+    in two, quantized ones as integers."""
     if dtype.is_narrow_float:
-        return flat.view(_bits(dtype)).tolist()
-    if dtype.is_complex:
-        return flat.view(dtype.real_dtype.as_numpy_dtype).tolist()
+        return np.dtype(f"u{dtype.size}")
     if dtype.is_quantized:
-        return flat.view(_storage(dtype)).tolist()
-    return flat.tolist()
-
-
-def _bits(dtype: DType) -> Any:
-    """The unsigned integers as wide as elements."""
-    return np.dtype(f"u{dtype.size}")
-
-
-def _storage(dtype: DType) -> Any:
-    """The integers that quantized elements are kept as."""
-    kind: Any = np.dtype(dtype.as_numpy_dtype)[0].base
-    return kind
+        return cast("Any", np.dtype(dtype.as_numpy_dtype)[0].base)
+    return np.dtype(dtype.real_dtype.as_numpy_dtype)
 
 
 @public("make_ndarray", "contrib.util.make_ndarray")
@@ -130,7 +118,8 @@ def make_ndarray(tensor: protos.TensorProto) -> Array:
         return _reshaped(np.frombuffer(_whole_items(tensor, kind), kind).copy(), sizes)
     if not dtype.traits.proto_field:
         raise TypeError(f"Unsupported tensor type: {dtype.name}")
-    flat = _flat(getattr(tensor, dtype.traits.proto_field), dtype)
+    values = list(getattr(tensor, dtype.traits.proto_field))
+    flat = np.array(values, _stored(dtype)).view(kind)
     missing = math.prod(sizes) - flat.size
     if missing > 0:
         last = flat[-1:] if flat.size else _default(dtype, kind)
@@ -164,14 +153,3 @@ def _reshaped(flat: Array, sizes: list[int]) -> Array:
 def _default(dtype: DType, kind: np.dtype[Any]) -> Array:
     """What fills a TensorProto without a value."""
     return np.array([b""], kind) if dtype.name == "string" else np.zeros(1, kind)
-
-
-def _flat(values: Any, dtype: DType) -> Array:
-    kind = np.dtype(dtype.as_numpy_dtype)
-    if dtype.is_narrow_float:
-        return np.array(list(values), _bits(dtype)).view(kind)
-    if dtype.is_complex:
-        return np.array(values, dtype.real_dtype.as_numpy_dtype).view(kind)
-    if dtype.is_quantized:
-        return np.array(values, _storage(dtype)).view(kind)
-    return np.array(list(values), kind)
