@@ -112,9 +112,7 @@ def graph_of(arguments: Sequence[Any]) -> Graph:
 
 def _graph_of(arguments: Sequence[Any], current: Graph) -> Graph:
     found = _first_graph(arguments)
-    if found is None or found is current or found.is_eager:
-        return current
-    if isinstance(current, SubGraph) and current.sees(found):
+    if found is None or found is current or found.is_eager or current.sees(found):
         return current
     return found
 
@@ -128,11 +126,7 @@ def _where_known(graph: SubGraph, arguments: Sequence[Any]) -> Graph:
     if found not in graph.sources or not isinstance(arguments[0], Tensor):
         return graph
     others = [argument.graph for argument in arguments if isinstance(argument, Tensor)]
-    return found if all(_sees(found, other) for other in others) else graph
-
-
-def _sees(graph: Graph, other: Graph) -> bool:
-    return other is graph or (isinstance(graph, SubGraph) and graph.sees(other))
+    return found if all(found.sees(other) for other in others) else graph
 
 
 def _first_graph(arguments: Sequence[Any]) -> Graph | None:
@@ -153,10 +147,8 @@ def _first_graph(arguments: Sequence[Any]) -> Graph | None:
 
 def _open_graph(tensor: Tensor) -> Graph:
     graph: Graph = tensor.graph
-    if isinstance(graph, SubGraph):
-        current = get_default_graph()
-        if graph is not current and not (isinstance(current, SubGraph) and current.sees(graph)):
-            check_open(graph, tensor)
+    if isinstance(graph, SubGraph) and not get_default_graph().sees(graph):
+        check_open(graph, tensor)
     return graph
 
 

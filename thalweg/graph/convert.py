@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.dtypes import DType, as_dtype
@@ -103,17 +104,10 @@ def convert_to_tensor(
         raise ValueError(f"None values not supported{whose}")
     wanted = None if dtype is None else as_dtype(dtype)
     if wanted is None and preferred_dtype is not None:
-        preferred = _attempt(value, as_dtype(preferred_dtype), name, as_ref)
-        if preferred is not None:
-            return preferred
+        preferred = as_dtype(preferred_dtype)
+        with suppress(TypeError, ValueError):
+            return _convert(value, preferred, name, as_ref)
     return _convert(value, wanted, name, as_ref)
-
-
-def _attempt(value: Any, dtype: DType, name: str | None, as_ref: bool) -> Tensor | None:
-    try:
-        return _convert(value, dtype, name, as_ref)
-    except (TypeError, ValueError):
-        return None
 
 
 def _convert(value: Any, dtype: DType | None, name: str | None, as_ref: bool) -> Tensor:

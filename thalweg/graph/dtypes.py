@@ -70,25 +70,6 @@ class DType:
         except (KeyError, TypeError, ValueError):
             raise TypeError(f"{type_enum!r} is not a valid data type enum.") from None
 
-    @staticmethod
-    def make_pair(traits: Traits) -> "tuple[DType, DType]":
-        """Makes a base type and its reference type; only this module defines types."""
-        base, reference = object.__new__(DType), object.__new__(DType)
-        for made in (base, reference):
-            made.traits, made.as_numpy_dtype = traits, traits.numpy
-            made.base_dtype, made.as_ref = base, reference
-            for kind in ("bool", "complex", "quantized", "unsigned"):
-                setattr(made, f"is_{kind}", traits.dtype_class == kind)
-            made.is_floating = traits.dtype_class == "float"
-            made.is_narrow_float = traits.is_narrow_float
-            made.is_integer = traits.dtype_class in ("signed", "unsigned")
-            made.is_numpy_compatible = traits.dtype_class != "opaque"
-        base.name, reference.name = traits.name, f"{traits.name}_ref"
-        base.as_datatype_enum, base.is_ref_dtype = traits.enum, False
-        reference.as_datatype_enum = traits.enum + _REFERENCE_OFFSET
-        reference.is_ref_dtype = True
-        return base, reference
-
     def __reduce__(self) -> tuple[Any, ...]:
         return DType, (self.as_datatype_enum,)
 
@@ -215,14 +196,23 @@ def _from_scalar_type(scalar_type: "type[np.generic[Any]]") -> DType | None:
 
 def _define(traits: Traits) -> None:
     """Makes a type and its reference type, and registers their names."""
-    for dtype, suffix in zip(DType.make_pair(traits), ("", "_ref"), strict=True):
-        number = dtype.as_datatype_enum
-        _by_enum[number] = _by_value[number] = dtype
-        public_names = (traits.name, *traits.aliases)
-        _by_value.update((name + suffix, dtype) for name in (*public_names, traits.short_name))
-        publish_value(dtype.name, dtype)
-        publish_value(f"dtypes.{dtype.name}", dtype)
-    base = _by_enum[traits.enum]
+    base, reference = object.__new__(DType), object.__new__(DType)
+    for made, suffix, offset in ((base, "", 0), (reference, "_ref", _REFERENCE_OFFSET)):
+        made.traits, made.as_numpy_dtype = traits, traits.numpy
+        made.base_dtype, made.as_ref = base, reference
+        made.name, made.is_ref_dtype = traits.name + suffix, made is reference
+        made.as_datatype_enum = number = traits.enum + offset
+        for kind in ("bool", "complex", "quantized", "unsigned"):
+            setattr(made, f"is_{kind}", traits.dtype_class == kind)
+        made.is_floating = traits.dtype_class == "float"
+        made.is_narrow_float = traits.is_narrow_float
+        made.is_integer = traits.dtype_class in ("signed", "unsigned")
+        made.is_numpy_compatible = traits.dtype_class != "opaque"
+        _by_enum[number] = _by_value[number] = made
+        names = (traits.name, *traits.aliases, traits.short_name)
+        _by_value.update((name + suffix, made) for name in names)
+        publish_value(made.name, made)
+        publish_value(f"dtypes.{made.name}", made)
     for alias in traits.aliases:
         publish_value(alias, base)
     if traits.storage != np.dtype(object):  # which stands for three types; see _PYTHON_TYPES

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         UserObject,
     )
 
-#: Where the user's line is not: in this package, nor in what enters its generators.
 _SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
 _NO_ANNOTATIONS: Mapping[str, Any] = {}
 
@@ -511,6 +510,10 @@ class Graph:
         return self.as_graph_element(name, allow_operation=False)
 
     # Graphs around this one
+
+    def sees(self, graph: Graph) -> bool:
+        """Whether tensors of a graph can be used in this one."""
+        return graph is self
 
     @property
     def around_control_flow(self) -> Graph:

@@ -17,10 +17,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
 from thalweg.platform.caches import memoized
 
-_FIXED: dict[str, DType] = {
-    dtype.name: dtype for dtype in dtypes.groups["any"] | {dtypes.resource, dtypes.variant}
-}
-_ANY = dtypes.groups["any"] | {dtypes.resource, dtypes.variant}
+_FIXED: dict[str, DType] = {dtype.name: dtype for dtype in dtypes.ANY}
 
 
 @dataclass(frozen=True)

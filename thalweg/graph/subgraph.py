@@ -97,9 +97,7 @@ class SubGraph(Graph):
 
     def sees(self, graph: Graph) -> bool:
         """Whether tensors of a graph can be used in this one."""
-        if graph is self or graph is self.outer or graph in self.sources:
-            return True
-        return isinstance(self.outer, SubGraph) and self.outer.sees(graph)
+        return graph is self or graph in self.sources or self.outer.sees(graph)
 
     def capture(self, tensor: Tensor) -> Tensor:
         """What stands for a tensor of another graph in this one."""
@@ -270,9 +268,9 @@ def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
     return bool(node.outputs) and all(tensor in known for tensor in node.outputs)
 
 
-def check_open(graph: Graph, tensor: Tensor) -> None:
+def check_open(graph: SubGraph, tensor: Tensor) -> None:
     """Raise where a tensor from inside a finished sub-graph is used outside of it."""
-    if isinstance(graph, SubGraph) and graph not in graphs.items:
+    if graph not in graphs.items:
         raise ValueError(
             f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
             "outside of it: return it from there to use it here"
