@@ -7,7 +7,7 @@ step runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
@@ -17,6 +17,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import line_of
 from thalweg.graph.shapes import Size, TensorShape, as_shape
+from thalweg.graph.signature import Argument
 from thalweg.platform.notebook import location
 from thalweg.public import public
 
@@ -93,10 +94,7 @@ class Node(_UserAttributes):
 
     def takes_references(self) -> list[bool]:
         """For each input, whether the op takes the variable itself, to write it."""
-        found: list[bool] = []
-        for argument, count in zip(self.op.parsed.inputs, self.input_counts(), strict=True):
-            found += [argument.is_ref] * count
-        return found
+        return [argument.is_ref for argument, tensors in self.arguments() for _ in tensors]
 
     @property
     def _input_types(self) -> list[DType]:
@@ -174,18 +172,21 @@ class Node(_UserAttributes):
     def attributes(self) -> dict[str, Any]:
         """All GraphDef attributes: fields, bound dtypes, list lengths, annotations."""
         found = self.op.attributes
-        arguments = [*zip(self.op.parsed.inputs, self.input_counts(), strict=True)]
-        start = 0
-        for argument, count in arguments:
-            tensors = self.inputs[start : start + count]
-            start += count
+        for argument, tensors in self.arguments():
             if argument.count:
-                found[argument.count] = count
+                found[argument.count] = len(tensors)
             if argument.is_mixed:
                 found[argument.type] = [t.dtype.base_dtype for t in tensors]
             elif argument.fixed is None and tensors:
                 found[argument.type] = tensors[0].dtype.base_dtype
         return found | dict(self.annotations)
+
+    def arguments(self) -> Iterator[tuple[Argument, tuple[Tensor, ...]]]:
+        """Each input of the signature, and the tensors that stand for it."""
+        start = 0
+        for argument, count in zip(self.op.parsed.inputs, self.input_counts(), strict=True):
+            yield argument, self.inputs[start : start + count]
+            start += count
 
     def input_counts(self) -> tuple[int, ...]:
         """How many tensors stand for each input of the signature."""

@@ -282,14 +282,11 @@ def lifted(tensor: Tensor) -> Tensor:
     graph = tensor.graph
     if not isinstance(graph, SubGraph):
         return tensor
-    again = {inner: source for source, inner in graph.captures.items()}
-    again = {
-        inner: lifted(source)
-        for inner, source in again.items()
-        if inner.op in _ancestors(tensor, again)
-    }
+    nodes = needed([tensor], (), dict.fromkeys(graph.captures.values()))
+    reached = {tensor, *(source for node in nodes for source in node.inputs)}
+    again = {inner: lifted(source) for source, inner in graph.captures.items() if inner in reached}
     with root(graph).as_default():
-        for node in needed([tensor], (), again):
+        for node in nodes:
             if isinstance(node.op, Argument):
                 raise ValueError(
                     f"{tensor!r} (made at {tensor.op.origin}) depends on an argument of "
@@ -300,9 +297,3 @@ def lifted(tensor: Tensor) -> Tensor:
             made = nest.flatten(node.op(*inputs, name=node.name.rpartition("/")[2]))
             again.update(zip(node.outputs, made, strict=True))
     return again[tensor]
-
-
-def _ancestors(tensor: Tensor, known: Mapping[Tensor, Any]) -> set[Node]:
-    """The nodes a tensor needs, up to known tensors, and those of the known ones it reaches."""
-    nodes = needed([tensor], (), known) if tensor not in known else [tensor.op]
-    return {*nodes, *(source.op for node in nodes for source in node.inputs)}

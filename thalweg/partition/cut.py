@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from thalweg.control.liveness import Needs, is_control, prune_loop_vars
 from thalweg.graph.analysis.order import Order
+from thalweg.graph.build import add_node
 from thalweg.graph.device import DeviceSpec
-from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
-from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.optimize.evaluate import flat_arrays
@@ -125,9 +124,9 @@ class _Part:
         self, op: Op, like: Node, after: Collection[Node], inputs: Sequence[Tensor] = ()
     ) -> Node:
         """A node at the border, made at the line of the node it serves."""
-        dtypes, shapes = _outputs(op)
-        name = f"{like.name}/{op.type_name}"
-        made = self.graph.add(op, tuple(inputs), dtypes, shapes, name, None, like.made_at)
+        with self.graph.as_default():
+            name = f"{like.name}/{op.type_name}"
+            made = add_node(self.graph, op, tuple(inputs), name, like, is_imported=True)
         made.controls, made.device = tuple(after), self.device
         self.graph.attribute(made, like)
         self.order[made] = {*after, *(tensor.op for tensor in inputs)}
@@ -406,12 +405,3 @@ def _are_apart(one: _Part, other: _Part) -> bool:
     """Whether two partitions are of different tasks, which share no memory."""
     first, second = (DeviceSpec.from_string(part.device) for part in (one, other))
     return without_device(first) != without_device(second)
-
-
-def _outputs(op: Op) -> tuple[list[DType], list[TensorShape]]:
-    """The dtypes and shapes of a node at a border."""
-    if isinstance(op, Recv):
-        return [op.tensor_type], [op.given_shape]
-    if isinstance(op, Const):
-        return [op.dtype], [op.shape()]
-    return ([op.dtype], [op.given_shape]) if isinstance(op, Argument) else ([], [])

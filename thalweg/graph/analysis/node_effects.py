@@ -51,13 +51,11 @@ def accesses(node: Node) -> Iterator[Access]:
 def _named(node: Node) -> Iterator[Access]:
     """The uses of what inputs name. Lists alias each other through gradients and control nodes: all
     of them are one state."""
-    first = 0
-    for place, count in enumerate(node.input_counts()):
+    for place, (_, tensors) in enumerate(node.arguments()):
         use = node.op.footprint.inputs.get(place)
         if use is not None:
-            for tensor in node.inputs[first : first + count]:
+            for tensor in tensors:
                 yield Access(use.resource, LIST if use.resource is LIST else tensor, use.writes)
-        first += count
 
 
 def _mapped(node: Node, body: Body) -> Iterator[Access]:

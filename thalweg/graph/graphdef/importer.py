@@ -18,7 +18,6 @@ from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes, functional, functions, node_defs
 from thalweg.graph.graphdef.attributes import FunctionName
-from thalweg.graph.graphdef.library import MAX_DEPTH, called_function, check_expansion
 from thalweg.graph.graphdef.resource_forms import current_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.node import Node, Tensor, operators
@@ -433,7 +432,7 @@ class _Library:
         self.op_dict: Mapping[str, Any] | None = op_dict
         self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
         if self._protos:
-            check_expansion(proto.node, self._protos)
+            functional.check_expansion(proto.node, self._protos)
 
     def resolved(self, value: Any) -> Any:
         """An attribute, functions in the place of their names."""
@@ -451,7 +450,7 @@ class _Library:
 
     def callee(self, node: Any) -> str | None:
         """The function that a node calls, None where it is no call."""
-        return called_function(node, self._protos)
+        return functional.called_function(node, self._protos)
 
     def function(self, name: str) -> functions.Lambda:
         """The function of a name, as an op holds it."""
@@ -511,8 +510,10 @@ class _Library:
     def _opened(self, name: str) -> Generator[None]:
         if name in self._open:
             raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
-        if len(self._open) >= MAX_DEPTH:
-            raise ValueError(f"graph_def has functions nested more than {MAX_DEPTH} deep: {name!r}")
+        if len(self._open) >= functional.MAX_DEPTH:
+            raise ValueError(
+                f"graph_def has functions nested more than {functional.MAX_DEPTH} deep: {name!r}"
+            )
         self._open.add(name)
         try:
             yield
