@@ -436,13 +436,15 @@ class Graph:
             obj = obj.decode()
         if isinstance(obj, str):
             return self._by_name(obj, allow_tensor, allow_operation)
-        if (isinstance(obj, Tensor) and allow_tensor) or (
-            isinstance(obj, Node) and allow_operation
-        ):
-            if obj.graph is not self:
-                raise ValueError(f"{kinds} {obj!r} is not an element of this graph.")
-            return obj
-        raise TypeError(f"Can not convert a {type(obj).__name__} into a {kinds}.")
+        if isinstance(obj, Tensor) and allow_tensor:
+            is_element = self.sees(obj.graph)
+        elif isinstance(obj, Node) and allow_operation:
+            is_element = obj.graph is self
+        else:
+            raise TypeError(f"Can not convert a {type(obj).__name__} into a {kinds}.")
+        if not is_element:
+            raise ValueError(f"{kinds} {obj!r} is not an element of this graph.")
+        return obj
 
     def _by_name(self, name: str, allow_tensor: bool, allow_operation: bool) -> Any:
         if ":" in name:

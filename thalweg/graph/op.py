@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from thalweg.graph import signature as signatures
-from thalweg.graph.analysis.effects import (
-    NO_FOOTPRINT,
-    Effect,
-    Footprint,
-    declared_footprint,
-    derived_footprint,
-)
+from thalweg.graph.analysis.effects import NO_FOOTPRINT, Effect, Footprint, footprint_of
 from thalweg.graph.signature import Signature
 
 if TYPE_CHECKING:
@@ -125,7 +119,8 @@ class Op:
         cls.type_name = name or cls.__name__
         cls.parsed = signatures.parse(cls.signature)
         cls.result = _result_type(cls)
-        cls.footprint = _footprint(cls)
+        declared = cls.effects if cls.effects is not None or cls.stateful else ()
+        cls.footprint = footprint_of(declared, cls.parsed, cls.has("stream"))
         _check(cls)
         REGISTRY[cls.type_name] = cls
 
@@ -187,14 +182,6 @@ def _result_type(cls: type[Op]) -> Callable[..., Any]:
     if len(names) < 2:
         return tuple
     return namedtuple(cls.__name__, names)  # pyright: ignore[reportUntypedNamedTuple] - names come from the signature
-
-
-def _footprint(cls: type[Op]) -> Footprint:
-    if cls.effects:
-        return declared_footprint(cls.effects, cls.parsed)
-    if cls.effects is None and cls.stateful:
-        return derived_footprint(cls.parsed, cls.has("stream")) or NO_FOOTPRINT
-    return NO_FOOTPRINT
 
 
 def _check(cls: type[Op]) -> None:

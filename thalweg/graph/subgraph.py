@@ -168,18 +168,12 @@ class SubGraph(Graph):
         elif node.graph is self.outer:
             self.outer_controls[node] = None
 
-    def as_graph_element(
-        self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
-    ) -> Any:
+    def _by_name(self, name: str, allow_tensor: bool, allow_operation: bool) -> Any:
         """An element of this graph, or of one around it."""
-        convert: Callable[[], Any] | None = getattr(obj, "_as_graph_element", None)
-        element = obj if convert is None else convert()
-        if isinstance(element, Tensor) and allow_tensor and self.sees(element.graph):
-            return element
         try:
-            return super().as_graph_element(element, allow_tensor, allow_operation)
+            return super()._by_name(name, allow_tensor, allow_operation)
         except KeyError:
-            return self.outer.as_graph_element(element, allow_tensor, allow_operation)
+            return self.outer.as_graph_element(name, allow_tensor, allow_operation)
 
 
 def around(graph: Graph) -> Iterator[Graph]:

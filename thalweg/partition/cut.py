@@ -23,19 +23,11 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
 from thalweg.graph.subgraph import Argument
-from thalweg.ops.core.basic import Const, Identity
+from thalweg.ops.core.basic import Const
 from thalweg.optimize.evaluate import flat_arrays
-from thalweg.partition.transfers import (
-    Receiving,
-    Recv,
-    RecvToken,
-    Send,
-    Sending,
-    SendReference,
-    SendToken,
-)
+from thalweg.partition import transfers
 from thalweg.place.devices import without_device
-from thalweg.place.placer import Placement, is_replicated, with_inner
+from thalweg.place.placer import Placement, is_read, is_replicated, with_inner
 
 Array = NDArray[Any]
 
@@ -74,9 +66,9 @@ class Partition:
 
 def _route(op: Op) -> str:
     """Where a transfer comes from or goes to, for the text of a partition."""
-    if isinstance(op, Receiving):
+    if isinstance(op, transfers.Receiving):
         return f" <- {op.tensor_name} from {op.send_device}"
-    return f" -> {op.tensor_name} to {op.recv_device}" if isinstance(op, Sending) else ""
+    return f" -> {op.tensor_name} to {op.recv_device}" if isinstance(op, transfers.Sending) else ""
 
 
 def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
@@ -203,7 +195,7 @@ class _Cut:
         taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
         taken -= {tensor.op for tensor in known}
         after = self._after(set(self._order[node]) - taken, part)
-        arrivals = [each for each in after if isinstance(each.op, Receiving)]
+        arrivals = [each for each in after if isinstance(each.op, transfers.Receiving)]
         made = part.rewriter.copy(pruned, f"{self._name(node)}/", arrivals)
         if pruned is not node:
             part.stand_for(node, pruned, made)
@@ -278,12 +270,12 @@ class _Cut:
         """Send a tensor to a partition; what stands for it there."""
         source = self.part(self._placement[tensor.op])
         name = f"{self._name(tensor.op)}:{tensor.value_index}"
-        op, dtype = Send, tensor.dtype.base_dtype
+        op, dtype = transfers.Send, tensor.dtype.base_dtype
         before: set[Node] = set()
         if tensor.dtype.is_ref_dtype and reader.op.bodies and _are_apart(source, part):
             return self._borrow(tensor, part)
         if tensor.dtype.is_ref_dtype and reader.op.bodies:
-            op, dtype = SendReference, tensor.dtype
+            op, dtype = transfers.SendReference, tensor.dtype
         elif tensor.dtype.is_ref_dtype:  # read for this node: after all that it comes after
             name = f"{name}>{self._name(reader)}"
             before = set(self._order[reader]) - {t.op for t in reader.inputs}
@@ -293,7 +285,8 @@ class _Cut:
             source.send_read(op(**ends), tensor.op, local.op)
         else:
             source.add(op(**ends), tensor.op, self._after(before, source), [local])
-        made = part.add(Recv(**ends, tensor_type=dtype, given_shape=tensor.shape), tensor.op, ())
+        end = transfers.Recv(**ends, tensor_type=dtype, given_shape=tensor.shape)
+        made = part.add(end, tensor.op, ())
         if not tensor.dtype.is_ref_dtype:
             self._received[tensor.op, part.device] = made
         return made.outputs[0]
@@ -324,8 +317,9 @@ class _Cut:
         if found is None:
             source = self.part(self._placement[node])
             ends = _ends(f"^{self._name(node)}", source, part)
-            source.add(SendToken(**ends), node, [source.rewriter.nodes[node]])
-            found = self._received[node, part.device] = part.add(RecvToken(**ends), node, ())
+            source.add(transfers.SendToken(**ends), node, [source.rewriter.nodes[node]])
+            found = part.add(transfers.RecvToken(**ends), node, ())
+            self._received[node, part.device] = found
         return found
 
     # What goes out
@@ -387,9 +381,8 @@ def _static_value(tensor: Tensor) -> Array | None:
 
 def _is_large_read(tensor: Tensor) -> bool:
     """Whether a tensor is the value of a variable, and large."""
-    node, elements = tensor.op, tensor.shape.num_elements() or 0
-    is_read = isinstance(node.op, Identity) and node.inputs[0].dtype.is_ref_dtype
-    return is_read and elements * tensor.dtype.size >= _MIN_UNCOPIED
+    elements = tensor.shape.num_elements() or 0
+    return is_read(tensor.op) and elements * tensor.dtype.size >= _MIN_UNCOPIED
 
 
 def _ends(name: str, source: _Part, destination: _Part) -> dict[str, str]:

@@ -104,8 +104,8 @@ class Placer:
         for body in node.op.bodies:
             first = len(node.inputs) - len(body.arguments)
             self._outer.update(zip(body.arguments, node.inputs[first:], strict=True))
-            for inner in _placed_nodes(body.graph.nodes):
-                self._join(inner)
+        for inner in _inside(node):
+            self._join(inner)
 
     def _join_one(self, node: Node) -> None:
         self._groups.add(node)
@@ -124,7 +124,7 @@ class Placer:
 
     def _decide(self, node: Node, default: str) -> str:
         """Place a node, and those inside it."""
-        inner = [each for body in node.op.bodies for each in _placed_nodes(body.graph.nodes)]
+        inner = list(_inside(node))
         group = self._requested(node)
         if not group.device:
             near = self._followed(node) or self._asked_inside(inner) or default
@@ -147,11 +147,11 @@ class Placer:
 
     def _bound(self, node: Node) -> str:
         """The device that a node is bound to by requests and variables, or none."""
-        return self._requested(node).device or (self._followed(node) if _is_read(node) else "")
+        return self._requested(node).device or (self._followed(node) if is_read(node) else "")
 
     def _followed(self, node: Node) -> str:
         """The device of the input that a node without a request follows, or none."""
-        if not (_is_read(node) or (node.op.of_shapes and node.inputs)):
+        if not (is_read(node) or (node.op.of_shapes and node.inputs)):
             return ""
         return self._placed.get(self._source(node.inputs[0]).op, "")
 
@@ -202,17 +202,17 @@ class Placer:
         )
 
 
-def _placed_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Nodes that run: an argument has the value of another one."""
-    return (node for node in nodes if not isinstance(node.op, Argument))
+def _inside(node: Node) -> Iterator[Node]:
+    """The nodes that run in the bodies of one: an argument has the value of another node."""
+    nodes = (inner for body in node.op.bodies for inner in body.graph.nodes)
+    return (inner for inner in nodes if not isinstance(inner.op, Argument))
 
 
 def with_inner(node: Node) -> Iterator[Node]:
     """A node and all nodes inside it."""
     yield node
-    for body in node.op.bodies:
-        for inner in _placed_nodes(body.graph.nodes):
-            yield from with_inner(inner)
+    for inner in _inside(node):
+        yield from with_inner(inner)
 
 
 def is_replicated(node: Node) -> bool:
@@ -220,7 +220,7 @@ def is_replicated(node: Node) -> bool:
     return isinstance(node.op, Const) and not node.controls
 
 
-def _is_read(node: Node) -> bool:
+def is_read(node: Node) -> bool:
     """Whether a node gives the value of a variable."""
     return isinstance(node.op, Identity) and node.inputs[0].dtype.is_ref_dtype
 

@@ -74,8 +74,15 @@ def writes(target: str | Resource) -> Effect:
     return Effect(target, True)
 
 
-def declared_footprint(effects: Iterable[Effect], signature: Signature) -> Footprint:
-    """The footprint that a block declares."""
+def footprint_of(
+    effects: Iterable[Effect] | None, signature: Signature, has_stream: bool
+) -> Footprint:
+    """The footprint that a block declares; where it declares None, the one that follows."""
+    found = _derived(signature, has_stream) if effects is None else _declared(effects, signature)
+    return found or NO_FOOTPRINT
+
+
+def _declared(effects: Iterable[Effect], signature: Signature) -> Footprint:
     places = {argument.name: place for place, argument in enumerate(signature.inputs)}
     inputs: dict[int, Use] = {}
     others: list[Use] = []
@@ -89,7 +96,7 @@ def declared_footprint(effects: Iterable[Effect], signature: Signature) -> Footp
     return Footprint(inputs, tuple(others))
 
 
-def derived_footprint(signature: Signature, has_stream: bool) -> Footprint:
+def _derived(signature: Signature, has_stream: bool) -> Footprint:
     """The footprint of a stateful op that declares none: it writes all that its inputs name."""
     named = {place: _named_by(argument) for place, argument in enumerate(signature.inputs)}
     inputs = {place: Use(resource, True) for place, resource in named.items() if resource}

@@ -17,7 +17,6 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes, functional, functions, node_defs
-from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.graph.graphdef.resource_forms import current_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.node import Node, Tensor, operators
@@ -375,7 +374,7 @@ class _Importer:
         """The body of a function, or those of several."""
         if isinstance(names, tuple):
             return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
-        if not isinstance(names, FunctionName):
+        if not isinstance(names, attributes.FunctionName):
             raise node_defs.invalid(proto, f"Expected the name of a function, not {names!r}.")
         return self.library.function(names).body
 
@@ -436,7 +435,7 @@ class _Library:
 
     def resolved(self, value: Any) -> Any:
         """An attribute, functions in the place of their names."""
-        if isinstance(value, FunctionName):
+        if isinstance(value, attributes.FunctionName):
             return self.function(value)
         if not isinstance(value, tuple):
             return value
