@@ -127,19 +127,20 @@ def assert_same_structure(
     """Raise unless both structures nest the same way (with `check_types`, in the same types)."""
     counts = [len(flatten(nest, expand_composites)) for nest in (nest1, nest2)]
     if counts[0] != counts[1] or is_sequence(nest1) != is_sequence(nest2):
-        raise ValueError(
-            "The two structures don't have the same number of elements. First structure: "
-            f"{nest1!r}, second structure: {nest2!r}."
-        )
+        raise _unlike("number of elements", nest1, nest2)
     _assert_same(nest1, nest2, check_types)
+
+
+def _unlike(what: str, nest1: Any, nest2: Any) -> ValueError:
+    return ValueError(
+        f"The two structures don't have the same {what}. First structure: {nest1!r}, second "
+        f"structure: {nest2!r}."
+    )
 
 
 def _assert_same(nest1: Any, nest2: Any, check_types: bool) -> None:
     if is_sequence(nest1) != is_sequence(nest2):
-        raise ValueError(
-            "The two structures don't have the same nested structure. First structure: "
-            f"{nest1!r}, second structure: {nest2!r}."
-        )
+        raise _unlike("nested structure", nest1, nest2)
     if not is_sequence(nest1):
         return
     if check_types:
@@ -172,10 +173,7 @@ def _assert_same_keys(nest1: Any, nest2: Any) -> None:
         return
     if is_mapping(nest1):
         raise ValueError(f"The two dictionaries don't have the same set of keys: {keys}")
-    raise ValueError(
-        "The two structures don't have the same nested structure. First structure: "
-        f"{nest1!r}, second structure: {nest2!r}."
-    )
+    raise _unlike("nested structure", nest1, nest2)
 
 
 @public(*_names("map_structure"))

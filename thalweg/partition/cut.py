@@ -107,9 +107,7 @@ class _Part:
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
         self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and the nodes for them
-        self.elsewhere: dict[Node, str] = {}  # the devices of these variables
         self.sent: dict[Node, set[Node]] = {}  # reads of variables, and the Sends that read instead
-        self.dropped: set[Node] = set()
         self.known: set[Tensor] = set()  # what static shapes tell
 
     def add(
@@ -133,15 +131,14 @@ class _Part:
         send = self.add(op, like, (), read.inputs)
         self.sent.setdefault(read, set()).add(send)
 
-    def drop_reads(self, needed: Collection[Node]) -> None:
-        """Have what came after reads come after their Sends; reads that nobody needs go."""
+    def replaced_reads(self, needed: Collection[Node]) -> set[Node]:
+        """Have what came after reads come after their Sends; the reads that nobody needs."""
         used = {tensor.op for node in self.graph.nodes for tensor in node.inputs} | {*needed}
         for read, sends in self.sent.items():
             for before in self.order.values():
                 if read in before:
                     before |= sends
-            if read not in used:
-                self.dropped.add(read)
+        return self.sent.keys() - used
 
     def stand_for(self, node: Node, pruned: Node, made: Node) -> None:
         """Let the copy of a pruned control node stand for the node. A trace may hold on to any of
@@ -301,7 +298,6 @@ class _Cut:
         if made is None:
             made = part.borrowed[root] = part.graph.copied(root, (), (), f"{root.name}/")
             part.order[made] = set()
-            part.elsewhere[made] = self._placement[root]
         return made.outputs[0]
 
     # Order
@@ -346,14 +342,15 @@ class _Cut:
 
     def _finished(self, part: _Part, fetches: Sequence[Slot], targets: Sequence[Node]) -> Partition:
         mapped = part.rewriter.mapped(targets)
-        part.drop_reads({*mapped, *(slot.tensor.op for slot in fetches)})
+        dropped = part.replaced_reads({*mapped, *(slot.tensor.op for slot in fetches)})
         nodes = [
             node
             for node in part.graph.nodes
-            if not isinstance(node.op, Argument) and node not in part.dropped
+            if not isinstance(node.op, Argument) and node not in dropped
         ]
         inside = set(nodes)
-        placement = dict.fromkeys(nodes, part.device) | part.elsewhere
+        placement = dict.fromkeys(nodes, part.device)
+        placement.update((made, self._placement[root]) for root, made in part.borrowed.items())
         for node in part.rewriter.nodes:
             inner = (each for each in with_inner(node) if each is not node)
             placement.update((each, self._placement[each]) for each in inner)

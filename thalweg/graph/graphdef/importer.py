@@ -155,6 +155,10 @@ class _Importer:
         self.protos: dict[str, Any] = {
             form.name: form for node in nodes for form in current_forms(node)
         }
+        self.sources = {
+            name: [_canonical(source) for source in proto.input]
+            for name, proto in self.protos.items()
+        }
         self.input_map = input_map
         self.used: set[str] = set()
         # All names are taken first: nodes name each other before they exist.
@@ -219,9 +223,9 @@ class _Importer:
     def _missing(self, name: str) -> list[str]:
         proto = self.protos[name]
         needed = [
-            _canonical(source).lstrip("^").partition(":")[0]
-            for source in proto.input
-            if _canonical(source) not in self.input_map and not self._goes_back(proto, source)
+            source.lstrip("^").partition(":")[0]
+            for source in self.sources[name]
+            if source not in self.input_map and not self._goes_back(proto, source)
         ]
         return [node for node in needed if node in self.protos and node not in self.made]
 
@@ -229,11 +233,10 @@ class _Importer:
 
     def _goes_back(self, proto: Any, source: str) -> bool:
         """Whether an input of a node closes a loop."""
-        if proto.op not in _LOOP_STARTS or source[0] == "^":
+        if proto.op not in _LOOP_STARTS or source in self.input_map:
             return False
-        found = self.protos.get(_parsed(source)[0])
-        is_end = found is not None and found.op in _LOOP_ENDS
-        return is_end and _canonical(source) not in self.input_map
+        found = self.protos.get(source.partition(":")[0])
+        return found is not None and found.op in _LOOP_ENDS
 
     def _forward_sources(self, proto: Any, sources: list[str]) -> list[str]:
         """The inputs of a node; for those that are not made yet, another one for the time being."""
@@ -245,9 +248,9 @@ class _Importer:
     def _close_loops(self) -> None:
         """Give merges the inputs that were made after them."""
         for name, proto in self.protos.items():
-            for place, source in enumerate(proto.input):
+            for place, source in enumerate(self.sources[name]):
                 if self._goes_back(proto, source):
-                    tensor = self._tensor(proto, _canonical(source))
+                    tensor = self._tensor(proto, source)
                     operators["update_input"](self.made[name], place, tensor)
 
     # One node
@@ -265,7 +268,7 @@ class _Importer:
             raise node_defs.invalid(proto, f"{type(error).__name__}: {error}") from error
 
     def _make(self, proto: Any) -> Node:
-        sources = [_canonical(source) for source in proto.input]
+        sources = self.sources[proto.name]
         forward = self._forward_sources(proto, node_defs.current_order(proto, sources))
         inputs = [self._tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
