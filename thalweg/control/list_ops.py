@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg import errors
-from thalweg.control.lists import ListValue
+from thalweg.control.lists import ListValue, invalid
 from thalweg.graph.composite import ListEntry
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
@@ -42,10 +41,11 @@ class TypedListOp(ListOp, abstract=True):
     """Acts on a list of elements of one dtype."""
 
     dtype: DType
+    use = "requested"  # what an error says that the op does to the dtype
 
-    def checked(self, entries: ListValue, use: str) -> ListValue:
+    def checked(self, entries: ListValue) -> ListValue:
         """The list, if its entries are of the dtype that this op works with."""
-        entries.check_dtype(self.dtype, use)
+        entries.check_dtype(self.dtype, self.use)
         return entries
 
 
@@ -54,20 +54,15 @@ class ListReader(TypedListOp, abstract=True):
 
     element_shape: TensorShape = unknown_shape()
 
-    def readable(self, entries: ListValue) -> ListValue:
-        return self.checked(entries, "requested")
-
     def of_known_shape(self, value: Any, rows: int) -> Any:
         """A value whose shape after `rows` axes is the one that the graph has."""
         shape = np.shape(value)[rows:]
         if shape == self.element_shape.sizes:
             return value
         if not self.element_shape.is_compatible_with(TensorShape.of(shape)):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise invalid(
                 f"TensorArray has an element of shape {shape} where the shape "
-                f"{self.element_shape} was inferred (perhaps try setting infer_shape = false?).",
+                f"{self.element_shape} was inferred (perhaps try setting infer_shape = false?)."
             )
         return value
 
@@ -75,8 +70,7 @@ class ListReader(TypedListOp, abstract=True):
 class ListWriter(TypedListOp, abstract=True):
     """Changes entries."""
 
-    def writable(self, entries: ListValue) -> ListValue:
-        return self.checked(entries, "is trying to write")
+    use = "is trying to write"
 
 
 class TensorArrayNew(TypedListOp):
@@ -129,7 +123,7 @@ class TensorArrayWrite(ListWriter):
         return scalar()
 
     def numpy(self, list: ListValue, index: Array, value: Array) -> ListValue:
-        return self.writable(list).write(index, value)
+        return self.checked(list).write(index, value)
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:
         _, index, value = node.inputs
@@ -146,7 +140,7 @@ class TensorArrayAdd(TensorArrayWrite):
     def numpy(self, list: ListValue, index: Array, value: Array | None) -> ListValue:
         if value is None:  # the list of a branch that was not taken
             return list
-        return self.writable(list).add(index, value)
+        return self.checked(list).add(index, value)
 
 
 class TensorArrayRead(ListReader):
@@ -160,7 +154,7 @@ class TensorArrayRead(ListReader):
         return self.element_shape
 
     def numpy(self, list: ListValue, index: Array) -> Any:
-        value = self.readable(list).read(index, self.element_shape)
+        value = self.checked(list).read(index, self.element_shape)
         return self.of_known_shape(value, 0) if self.dtype.is_numpy_compatible else value
 
     def gradient(self, node: Node, dy: Tensor) -> Any:
@@ -178,7 +172,7 @@ class TensorArrayGather(ListReader):
         return indices.shape.with_rank(1).concatenate(self.element_shape)
 
     def numpy(self, list: ListValue, indices: Array) -> Array:
-        value = self.readable(list).gather(indices, self.element_shape)
+        value = self.checked(list).gather(indices, self.element_shape)
         return self.of_known_shape(value, 1)
 
     def gradient(self, node: Node, dy: Tensor) -> Any:
@@ -193,7 +187,7 @@ class TensorArrayScatter(ListWriter):
     signature = "list: variant, indices: int32, value: dtype -> output: variant"
 
     def numpy(self, list: ListValue, indices: Array, value: Array) -> ListValue:
-        return self.writable(list).scatter(indices, value)
+        return self.checked(list).scatter(indices, value)
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:
         _, indices, value = node.inputs
@@ -214,7 +208,7 @@ class TensorArrayStack(ListReader):
         return TensorShape.of(elements or (None,)).concatenate(self.element_shape)
 
     def numpy(self, list: ListValue, count: Array) -> Array | Buffer:
-        value = self.readable(list).stack(int(count), self.element_shape, self.fills)
+        value = self.checked(list).stack(int(count), self.element_shape, self.fills)
         return self.of_known_shape(value, 1)
 
     def gradient(self, node: Node, dy: Tensor) -> Any:
@@ -229,7 +223,7 @@ class TensorArrayUnstack(ListWriter):
     signature = "list: variant, value: dtype -> output: variant"
 
     def numpy(self, list: ListValue, value: Array | Buffer) -> ListValue:
-        return self.writable(list).unstack(value)
+        return self.checked(list).unstack(value)
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:
         value = node.inputs[1]
@@ -247,7 +241,7 @@ class TensorArrayConcat(ListReader):
         return [_any_length(self.element_shape), unknown_shape(1)]
 
     def numpy(self, list: ListValue) -> tuple[Array, Array]:
-        return self.readable(list).concat(shape=self.element_shape)
+        return self.checked(list).concat(shape=self.element_shape)
 
     def gradient(self, node: Node, dy: Tensor, _: Any) -> Any:
         split = TensorArraySplit(dtype=self.dtype)
@@ -261,7 +255,7 @@ class TensorArraySplit(ListWriter):
     signature = "list: variant, value: dtype, lengths: int64 -> output: variant"
 
     def numpy(self, list: ListValue, value: Array, lengths: Array) -> ListValue:
-        return self.writable(list).split(value, lengths)
+        return self.checked(list).split(value, lengths)
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:
         _, value, lengths = node.inputs
@@ -280,7 +274,7 @@ class TensorArrayJoin(TypedListOp):
         return self.given_shape
 
     def numpy(self, list: ListValue, lengths: Array) -> Array:
-        return self.checked(list, "requested").concat(len(lengths), self.given_shape)[0]
+        return self.checked(list).concat(len(lengths), self.given_shape)[0]
 
     def gradient(self, node: Node, dy: Tensor) -> Any:
         entries, lengths = node.inputs

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.ops.core.buffer import Buffer
-
 if TYPE_CHECKING:
     from thalweg.control.lists import ListValue
 
@@ -42,9 +40,10 @@ class Shapes:
 
 @dataclass(slots=True, eq=False)
 class Stacked:
-    """Entries of one shape in one array, which may be longer than the list."""
+    """Entries of one shape in one array, which may be longer than the list; or as the rows of a
+    buffer of a device. A list that is read or changed on the host has them there first."""
 
-    array: Array
+    array: Any
     is_shared: bool = False  # others see this array: it must not change
 
     def get(self, index: int) -> Array:
@@ -59,9 +58,6 @@ class Stacked:
         entry = self.array[index, ...]
         entry += value
 
-    def drop(self, index: int) -> None:
-        """The memory of an entry goes with the array."""
-
     def grow(self, size: int) -> None:
         held = len(self.array)
         if size <= held:
@@ -73,18 +69,6 @@ class Stacked:
     def _copy_on_write(self) -> None:
         if self.is_shared:
             self.array, self.is_shared = self.array.copy(), False
-
-
-@dataclass(slots=True, eq=False)
-class OnDevice:
-    """Entries of one shape as the rows of a buffer of a device, which nobody writes to. A list that
-    is read or changed on the host has them there first."""
-
-    buffer: Buffer
-
-    def copied(self) -> Stacked:
-        """The same entries on the host."""
-        return Stacked(self.buffer.snapshot())
 
 
 @dataclass(slots=True, eq=False)
@@ -101,9 +85,6 @@ class Single:
 
     def add(self, index: int, value: Any) -> None:
         self.entries[index] = self.entries[index] + value  # who has read the old sum keeps it
-
-    def drop(self, index: int) -> None:
-        self.entries[index] = None
 
     def grow(self, size: int) -> None:
         self.entries += [None] * (size - len(self.entries))
@@ -132,9 +113,6 @@ class Nested:
             self._places = np.unique(self.starts)
         after = int(np.searchsorted(self._places, start, "right"))
         return int(self._places[after]) if after < len(self._places) else self.flat.size()
-
-    def drop(self, index: int) -> None:
-        """The memory of an entry goes with the flat list."""
 
     def grow(self, size: int) -> None:
         """It never does: only loops make one, for as many iterations as there were."""

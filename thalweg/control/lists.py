@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.control.list_storage import Nested, OnDevice, Shapes, Single, Stacked
+from thalweg.control.list_storage import Nested, Shapes, Single, Stacked
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops.core.buffer import Buffer
@@ -43,7 +43,7 @@ class ListValue:
         name: str = "list",
     ) -> None:
         if size < 0:
-            raise _invalid(f"Size should be >= 0, but is {size}")
+            raise invalid(f"Size should be >= 0, but is {size}")
         self.dtype = dtype
         self.element_shape = unknown_shape() if element_shape is None else element_shape
         self.dynamic_size = dynamic_size
@@ -52,7 +52,7 @@ class ListValue:
         self.name = f"{name}_{next(_numbers)}"
         self.shapes = Shapes(self.element_shape.whole)
         self._states = bytearray(size)
-        self._held: Stacked | Single | Nested | OnDevice | None = None
+        self._held: Stacked | Single | Nested | None = None
         self._is_closed = False
         self._gradients: dict[str, ListValue] = {}
         self._lists: ListValue | None = None  # of a list of lists of gradients: those they are like
@@ -61,20 +61,15 @@ class ListValue:
     @property
     def _storage(self) -> Stacked | Single | Nested | None:
         """The entries on the host."""
-        held = self._held
-        if isinstance(held, OnDevice):
-            held = self._held = held.copied()
-        return held
-
-    @_storage.setter
-    def _storage(self, held: Stacked | Single | Nested | None) -> None:
-        self._held = held
+        if self.on_device is not None:
+            self._held = Stacked(self.on_device.snapshot())
+        return self._held
 
     @property
     def on_device(self) -> Buffer | None:
         """The entries as the rows of a buffer of a device, if that is how they are kept."""
-        held = self._held
-        return held.buffer if isinstance(held, OnDevice) else None
+        rows = self._held.array if isinstance(self._held, Stacked) else None
+        return rows if isinstance(rows, Buffer) else None
 
     @classmethod
     def of_stacked(
@@ -87,15 +82,18 @@ class ListValue:
         """Have the rows of an array as entries instead of those so far; the array is this list's
         from here on. `written` says which rows are entries (all, if not given); rows of a list of
         gradients that are none must be zeros."""
+        is_shared = not isinstance(array, Buffer) and not array.flags.writeable
+        return self._hold_rows(array, is_shared, written)
+
+    def _hold_rows(
+        self, rows: Array | Buffer, is_shared: bool, written: Array | None = None
+    ) -> Self:
         with self._lock:
-            self._check_shape(0, array.shape[1:])
-            self.shapes.common, self.shapes.others = array.shape[1:], {}
-            if isinstance(array, Buffer):
-                self._held = OnDevice(array)
-            else:
-                self._storage = Stacked(array, is_shared=not array.flags.writeable)
-            everything = bytes([_WRITTEN]) * array.shape[0]
-            self._states = bytearray(everything if written is None else _states_of(written))
+            self._check_shape(0, rows.shape[1:])
+            self.shapes.common, self.shapes.others = rows.shape[1:], {}
+            self._held = Stacked(rows, is_shared)
+            filled = np.ones(rows.shape[0], bool) if written is None else written
+            self._states = bytearray(np.where(filled, _WRITTEN, _EMPTY).astype(np.uint8).tobytes())
         return self
 
     @classmethod
@@ -105,7 +103,7 @@ class ListValue:
         return cls(variant, accumulates=flat.accumulates)._hold(Nested(starts, flat, each))
 
     def _hold(self, nested: Nested) -> Self:
-        self._storage = nested
+        self._held = nested
         self._states = bytearray(bytes([_WRITTEN]) * len(nested.starts))
         return self
 
@@ -154,9 +152,8 @@ class ListValue:
     @property
     def stacked(self) -> Array | None:
         """The entries as rows of one array, if that is how they are kept. Not to be changed."""
-        if not isinstance(self._storage, Stacked):
-            return None
-        return self._storage.array[: len(self._states)]
+        storage = self._storage
+        return storage.array[: len(self._states)] if isinstance(storage, Stacked) else None
 
     def as_stacked(self) -> Array | None:
         """As `stacked`, and single entries are packed first if they have one shape."""
@@ -173,7 +170,7 @@ class ListValue:
         if self._storage is not None:
             for index in np.flatnonzero(self.written).tolist():
                 packed.put(index, self._storage.get(index))
-        self._storage = packed
+        self._held = packed
 
     def _rows(self, shape: Shape) -> Array:
         return np.zeros((len(self._states), *shape), self.dtype.as_numpy_dtype)
@@ -200,8 +197,9 @@ class ListValue:
 
     def _unfold(self) -> None:
         """Have lists that can be changed one by one as entries."""
-        if isinstance(self._storage, Nested):
-            self._storage = Single([self._storage.get(index) for index in range(self.size())])
+        held = self._held
+        if isinstance(held, Nested):
+            self._held = Single([held.get(index) for index in range(self.size())])
 
     # Writing
 
@@ -220,17 +218,17 @@ class ListValue:
     def add(self, index: Any, value: Any) -> Self:
         """Add to an entry of a list of gradients."""
         if not self.accumulates:
-            raise _invalid(f"TensorArray {self.name}: only gradients are added up")
+            raise invalid(f"TensorArray {self.name}: only gradients are added up")
         return self.write(index, value)
 
     def scatter(self, indices: Array, value: Array) -> Self:
         """Write row k of `value` to entry `indices[k]`."""
         if np.ndim(indices) != 1:
-            raise _invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
+            raise invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
         if np.ndim(value) == 0:
-            raise _invalid("Input value for unpack must be at least a vector")
+            raise invalid("Input value for unpack must be at least a vector")
         if len(indices) != len(value):
-            raise _invalid(
+            raise invalid(
                 f"Expected indices and rows of value to be as many, but there are {len(indices)} "
                 f"indices and value's shape is: {_text(value)}"
             )
@@ -240,28 +238,18 @@ class ListValue:
 
     def unstack(self, value: Array | Buffer) -> Self:
         """Write the rows of an array to the first entries; as the whole list it is not copied."""
-        if isinstance(value, Buffer):
-            return self._unstack_buffer(value)
-        if np.ndim(value) == 0:
-            raise _invalid("Input value for unpack must be at least a vector")
+        shape = np.shape(cast("Any", value))
+        if not shape:
+            raise invalid("Input value for unpack must be at least a vector")
+        count: int = shape[0]
         with self._lock:
-            if len(value) == 0:
+            if count == 0:
                 return self
-            self._index_to_write(len(value) - 1)
-            if len(value) == self._states.count(_EMPTY) == len(self._states):
-                return self._adopt(value)
-            return self.scatter(np.arange(len(value)), value)
-
-    def _unstack_buffer(self, value: Buffer) -> Self:
-        with self._lock:
-            count = value.shape[0] if value.shape else 0
-            if not count or count != self._states.count(_EMPTY) or count != len(self._states):
-                return self.unstack(value.lease())
-            self._check_shape(0, value.shape[1:])
-            self.shapes.note(0, value.shape[1:])
-            self._held = OnDevice(value)
-            self._states[:] = bytes([_WRITTEN]) * count
-            return self
+            self._index_to_write(count - 1)
+            if count == self._states.count(_EMPTY) == len(self._states):
+                return self._hold_rows(value, is_shared=True)
+            rows = value.lease() if isinstance(value, Buffer) else value
+            return self.scatter(np.arange(count), rows)
 
     def split(self, value: Array, lengths: Array) -> Self:
         """Write pieces of `value` along its first axis to the first entries."""
@@ -288,7 +276,7 @@ class ListValue:
 
     def close(self) -> None:
         """Let go of the entries; the list cannot be used any more."""
-        self._storage, self._is_closed = None, True
+        self._held, self._is_closed = None, True
 
     def _index_to_write(self, index: int) -> int:
         """An index to write to; the list grows if it may."""
@@ -307,8 +295,8 @@ class ListValue:
             self._check_shape(index, shape)
             self.shapes.note(index, shape)
             self._prepare(shape)
-        elif self._storage is None:
-            self._storage = Single([None] * len(self._states))
+        elif self._held is None:
+            self._held = Single([None] * len(self._states))
         storage: Any = self._storage
         storage.put(index, value)
         self._states[index] = _WRITTEN
@@ -330,21 +318,13 @@ class ListValue:
         """Have storage that an entry of this shape fits into."""
         storage = self._storage
         if storage is None and self.shapes.others:
-            self._storage = Single([None] * len(self._states))
+            self._held = Single([None] * len(self._states))
         elif storage is None:
-            self._storage = Stacked(self._rows(shape))
+            self._held = Stacked(self._rows(shape))
         elif isinstance(storage, Stacked) and storage.array.shape[1:] != shape:
             pairs = enumerate(self._states)
             entries = [storage.get(index) if state == _WRITTEN else None for index, state in pairs]
-            self._storage = Single(entries)
-
-    def _adopt(self, value: Array) -> Self:
-        shape = value.shape[1:]
-        self._check_shape(0, shape)
-        self.shapes.note(0, shape)
-        self._storage = Stacked(value, is_shared=True)
-        self._states[:] = bytes([_WRITTEN]) * len(value)
-        return self
+            self._held = Single(entries)
 
     # Reading
 
@@ -358,7 +338,7 @@ class ListValue:
     def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
         """Entries as rows of one array."""
         if np.ndim(indices) != 1:
-            raise _invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
+            raise invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
         with self._lock:
             if len(indices) == 0:
                 return self._no_rows(shape)
@@ -376,29 +356,18 @@ class ListValue:
         and a size that nothing tells is 0."""
         with self._lock:
             wanted = self.size() if count is None else count
-            rows = self._first_on_device(wanted, fills)
-            if rows is not None:
-                return rows
             if wanted == 0 and fills and shape is not None and shape.rank is not None:
                 sizes = [size or 0 for size in shape.as_list()]
                 return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
             is_part = wanted < self.size() and not self.clear_after_read
-            rows = self._whole(fills) if wanted == self.size() or is_part else None
+            rows: Array | Buffer | None = None
+            if self._is_whole(fills) and (wanted == self.size() or is_part):
+                rows = self.on_device if wanted and self.on_device is not None else self.stacked
             if rows is None:
                 return self.gather(np.arange(wanted), shape)
-            return self._borrowed(rows)[:wanted]
-
-    def _first_on_device(self, count: int, fills: bool) -> Buffer | None:
-        """The first entries as rows of a buffer, if they are kept so and can all be read."""
-        held = self.on_device
-        if held is None or not 0 < count <= self.size() or not self._is_whole(fills):
-            return None
-        if self.clear_after_read:
-            if count < self.size():
-                return None
-            self._states[:] = bytes([_CLEARED]) * len(self._states)
-            self._held = None
-        return held.first_rows(count)
+            self._lend()
+            is_buffer = isinstance(rows, Buffer)
+            return rows.first_rows(wanted) if is_buffer else _read_only(rows[:wanted])
 
     def concat(
         self, count: int | None = None, shape: TensorShape | None = None
@@ -410,10 +379,17 @@ class ListValue:
                 return self._no_rows(shape, concatenating=True), np.zeros(0, np.int64)
             rows = self._whole() if wanted == self.size() else None
             if rows is not None and rows.ndim > 1:
-                joined = self._borrowed(rows).reshape((wanted * rows.shape[1], *rows.shape[2:]))
-                return joined, np.full(wanted, rows.shape[1], np.int64)
+                self._lend()
+                joined = rows.reshape((wanted * rows.shape[1], *rows.shape[2:]))
+                return _read_only(joined), np.full(wanted, rows.shape[1], np.int64)
             entries = [self.read(index, shape) for index in range(wanted)]
-        self._check_concat(entries)
+        scalars = [index for index, entry in enumerate(entries) if not np.shape(entry)]
+        if scalars:
+            raise self._error(
+                f"Concat saw a scalar shape at index {scalars[0]} but requires at least vectors.  "
+                "Did you mean to call stack?"
+            )
+        self._check_alike([np.shape(entry)[1:] for entry in entries], "(excepting dimension 0) ")
         lengths = np.array([len(entry) for entry in entries], np.int64)
         return np.concatenate(entries), lengths
 
@@ -426,11 +402,11 @@ class ListValue:
             raise self._error(f"Tried to read from index {index} but array size is: {size}")
         return index
 
-    def _whole(self, fills: bool = False) -> Array | None:
+    def _whole(self) -> Array | None:
         """All entries as one array, if they are kept so and can all be read."""
-        return self.stacked if self._is_whole(fills) else None
+        return self.stacked if self._is_whole() else None
 
-    def _is_whole(self, fills: bool) -> bool:
+    def _is_whole(self, fills: bool = False) -> bool:
         """Whether all entries can be read, some as zeros."""
         is_full = self._states.count(_WRITTEN) == len(self._states)
         zeros_fit = (
@@ -438,14 +414,13 @@ class ListValue:
         )
         return is_full or zeros_fit
 
-    def _borrowed(self, rows: Array) -> Array:
-        """The array of the whole list, as the result of a read."""
-        if isinstance(self._storage, Stacked):
-            self._storage.is_shared = True
+    def _lend(self) -> None:
+        """Have the rows of the whole list be the result of a read."""
+        if isinstance(self._held, Stacked):
+            self._held.is_shared = True
         if self.clear_after_read:
             self._states[:] = bytes([_CLEARED]) * len(self._states)
-            self._storage = None
-        return _read_only(rows)
+            self._held = None
 
     def _take(self, index: int, shape: TensorShape | None) -> Any:
         state, storage = self._states[index], self._storage
@@ -459,7 +434,8 @@ class ListValue:
         value: Any = storage.get(index)
         if self.clear_after_read:
             self._states[index] = _CLEARED
-            storage.drop(index)
+            if isinstance(storage, Single):
+                storage.put(index, None)
         if not isinstance(storage, Stacked):
             return value
         return value.copy() if self.accumulates else _read_only(value)
@@ -499,13 +475,7 @@ class ListValue:
         return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
 
     def _joined(self, values: Sequence[Any]) -> Array:
-        first = np.shape(values[0])
-        for position, value in enumerate(values):
-            if np.shape(value) != first:
-                raise self._error(
-                    f"TensorArray has inconsistent shapes.  Index 0 has shape: {_text(first)} but "
-                    f"index {position} has shape: {_text(value)}"
-                )
+        self._check_alike([np.shape(value) for value in values])
         return np.stack(values)
 
     # Checks
@@ -541,14 +511,14 @@ class ListValue:
     def _check_split(self, value: Array, lengths: Array) -> list[int]:
         """Where the pieces end."""
         if np.ndim(lengths) != 1:
-            raise _invalid(f"Expected lengths to be a vector, received shape: {_text(lengths)}")
+            raise invalid(f"Expected lengths to be a vector, received shape: {_text(lengths)}")
         if np.ndim(value) == 0:
-            raise _invalid(
+            raise invalid(
                 f"Expected value to be at least a vector, but received shape: {_text(value)}"
             )
         ends: list[int] = np.cumsum(lengths).tolist()
         if (ends[-1] if ends else 0) != len(value):
-            raise _invalid(
+            raise invalid(
                 "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is "
                 f"{ends[-1] if ends else 0} and value's shape is: {_text(value)}"
             )
@@ -559,25 +529,17 @@ class ListValue:
             )
         return ends
 
-    def _check_concat(self, entries: Iterable[Any]) -> None:
-        first: Shape | None = None
-        for index, entry in enumerate(entries):
-            shape = np.shape(entry)
-            if not shape:
+    def _check_alike(self, shapes: Sequence[Shape], part: str = "") -> None:
+        """Raise unless entries have one shape, or one in a part of their dimensions."""
+        for index, shape in enumerate(shapes):
+            if shape != shapes[0]:
                 raise self._error(
-                    f"Concat saw a scalar shape at index {index} but requires at least vectors.  "
-                    "Did you mean to call stack?"
-                )
-            first = shape[1:] if first is None else first
-            if shape[1:] != first:
-                raise self._error(
-                    "TensorArray has inconsistent shapes.  Index 0 has (excepting dimension 0) "
-                    f"shape: {_text(first)} but index {index} has (excepting dimension 0) shape: "
-                    f"{_text(shape[1:])}"
+                    f"TensorArray has inconsistent shapes.  Index 0 has {part}shape: "
+                    f"{_text(shapes[0])} but index {index} has {part}shape: {_text(shape)}"
                 )
 
     def _error(self, message: str) -> errors.InvalidArgumentError:
-        return _invalid(f"TensorArray {self.name}: {message}")
+        return invalid(f"TensorArray {self.name}: {message}")
 
 
 def mismatch(held: DType, asked: DType, use: str) -> str:
@@ -588,12 +550,9 @@ def mismatch(held: DType, asked: DType, use: str) -> str:
     )
 
 
-def _invalid(message: str) -> errors.InvalidArgumentError:
+def invalid(message: str) -> errors.InvalidArgumentError:
+    """An error of a value that an op does not take; who runs the op adds the node."""
     return errors.InvalidArgumentError(None, None, message)
-
-
-def _states_of(written: Array) -> bytes:
-    return np.where(written, _WRITTEN, _EMPTY).astype(np.uint8).tobytes()
 
 
 def _read_only(array: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg import errors
+from thalweg.control.lists import invalid
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -42,9 +42,9 @@ class StackCell(VariableCell):
         """Take the top value off."""
         self._check_open()
         if dtype is not self.element_type:
-            raise _invalid(f"Stack {self.name} holds {self.element_type.name}, not {dtype.name}")
+            raise invalid(f"Stack {self.name} holds {self.element_type.name}, not {dtype.name}")
         if not self.values:
-            raise _invalid(f"Stack {self.name} is empty when calling Pop().")
+            raise invalid(f"Stack {self.name} is empty when calling Pop().")
         return self.values.pop()
 
     def close(self) -> None:
@@ -53,11 +53,7 @@ class StackCell(VariableCell):
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise _invalid(f"Stack {self.name} has already been closed.")
-
-
-def _invalid(message: str) -> errors.InvalidArgumentError:
-    return errors.InvalidArgumentError(None, None, message)
+            raise invalid(f"Stack {self.name} has already been closed.")
 
 
 class StackOp(Op, abstract=True):

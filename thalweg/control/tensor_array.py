@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from thalweg import errors
 from thalweg.control.list_ops import (
     ListReader,
+    ListWriter,
     TensorArrayClose,
     TensorArrayConcat,
     TensorArrayGather,
@@ -30,7 +31,7 @@ from thalweg.control.list_ops import (
     TensorArrayWrite,
     row_shape,
 )
-from thalweg.control.lists import mismatch
+from thalweg.control.lists import invalid, mismatch
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64
 from thalweg.graph.graph import get_default_graph
@@ -56,15 +57,6 @@ class _Facts:
     size: int | None = None  # where it is fixed
     node: Node | None = None  # what made the list: the others run where it does
     follows_first_write: bool = False
-
-    def fitting(self, value: Tensor) -> Tensor:
-        """A value that may be written, with regard to its dtype."""
-        if value.dtype.base_dtype is not self.dtype:
-            problem = mismatch(self.dtype, value.dtype.base_dtype, "is trying to write")
-            raise errors.InvalidArgumentError(
-                None, None, f"{problem} {value.name} was made at {value.op.origin}"
-            )
-        return value
 
     def learn(self, shape: TensorShape) -> None:
         """An entry has this shape: so have all, where shapes are inferred."""
@@ -147,17 +139,14 @@ class TensorArray:
             self._flow = make(size, name=name or "TensorArray")
         self._facts.node = self._flow.op
         if not dynamic_size:
-            self._facts.size = _static(self._flow.op.inputs[0])
-
-    @classmethod
-    def _of(cls, facts: _Facts, flow: Tensor) -> TensorArray:
-        made = cls.__new__(cls)
-        made._facts, made._flow = facts, flow
-        return made
+            count = constant_value(self._flow.op.inputs[0])
+            self._facts.size = None if count is None else int(count)
 
     def with_flow(self, flow: Tensor) -> TensorArray:
         """The same list at another point of its flow."""
-        return self._of(self._facts, flow)
+        made = copy(self)
+        made._flow = flow
+        return made
 
     def components(self) -> list[Tensor]:
         """The tensors this is made of."""
@@ -234,26 +223,18 @@ class TensorArray:
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """The list with `value` at `index`."""
         tensor = self._tensor(value)
-        self._facts.learn(tensor.shape)
-        with self._beside(tensor):
-            flow = TensorArrayWrite(dtype=self.dtype)(self._flow, index, tensor, name=name)
-        return self.with_flow(flow)
+        return self._writer(TensorArrayWrite, tensor.shape, tensor, (index, tensor), name)
 
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
         """The list with the rows of `value` at `indices`."""
         tensor = self._tensor(value)
-        self._facts.learn(row_shape(tensor.shape))
-        with self._beside(tensor):
-            flow = TensorArrayScatter(dtype=self.dtype)(self._flow, indices, tensor, name=name)
-        return self.with_flow(flow)
+        shape = row_shape(tensor.shape)
+        return self._writer(TensorArrayScatter, shape, tensor, (indices, tensor), name)
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The list with the rows of `value` as its entries, from the first on."""
         tensor = self._tensor(value)
-        self._facts.learn(row_shape(tensor.shape))
-        with self._beside(tensor):
-            flow = TensorArrayUnstack(dtype=self.dtype)(self._flow, tensor, name=name)
-        return self.with_flow(flow)
+        return self._writer(TensorArrayUnstack, row_shape(tensor.shape), tensor, (tensor,), name)
 
     unpack = unstack
 
@@ -261,10 +242,21 @@ class TensorArray:
         """The list with pieces of `value` along its first axis, of these lengths, as entries."""
         tensor = self._tensor(value)
         counts = casting.cast(convert_to_tensor(lengths), int64)
-        self._facts.learn(_piece_shape(tensor.shape, constant_value(counts)))
-        with self._beside(tensor):
-            flow = TensorArraySplit(dtype=self.dtype)(self._flow, tensor, counts, name=name)
-        return self.with_flow(flow)
+        shape = _piece_shape(tensor.shape, constant_value(counts))
+        return self._writer(TensorArraySplit, shape, tensor, (tensor, counts), name)
+
+    def _writer(
+        self,
+        kind: type[ListWriter],
+        shape: TensorShape,
+        value: Tensor,
+        inputs: Sequence[Any],
+        name: str | None,
+    ) -> TensorArray:
+        """The list after an op that writes entries of this shape."""
+        self._facts.learn(shape)
+        with self._beside(value):
+            return self.with_flow(kind(dtype=self.dtype)(self._flow, *inputs, name=name))
 
     def size(self, name: str | None = None) -> Tensor:
         """The number of entries, written or not."""
@@ -278,7 +270,10 @@ class TensorArray:
 
     def _tensor(self, value: Any) -> Tensor:
         tensor = convert_to_tensor(value, name="value", preferred_dtype=self.dtype)
-        return self._facts.fitting(tensor)
+        if tensor.dtype.base_dtype is not self.dtype:
+            problem = mismatch(self.dtype, tensor.dtype.base_dtype, TensorArrayWrite.use)
+            raise invalid(f"{problem} {tensor.name} was made at {tensor.op.origin}")
+        return tensor
 
     @contextmanager
     def _beside(self, first: Tensor | None = None) -> Generator[None]:
@@ -319,11 +314,6 @@ def _where(follows_first_write: bool) -> Generator[None]:
         return
     with graph.colocate_with(None, ignore_existing=True), graph.device(None):
         yield
-
-
-def _static(size: Tensor) -> int | None:
-    value = constant_value(size)
-    return None if value is None else int(value)
 
 
 def _piece_shape(shape: TensorShape, lengths: Array | None) -> TensorShape:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg import errors
+from thalweg.control.lists import invalid
 from thalweg.graph.dtypes import DType
 from thalweg.graph.known import constant_elements
 from thalweg.graph.node import Tensor
@@ -39,20 +39,20 @@ class ImmutableList:
     def with_entries(self, entries: Sequence[Array | None]) -> ImmutableList:
         """A list like this one of other entries."""
         if 0 <= self.limit < len(entries):
-            raise _invalid(f"Tried to push item into a full list of {self.limit} elements")
+            raise invalid(f"Tried to push item into a full list of {self.limit} elements")
         return replace(self, entries=tuple(entries))
 
     def check(self, dtype: DType, value: Any = None) -> None:
         """Raise unless the list is of a dtype, and an item fits it."""
         if self.dtype is not dtype:
-            raise _invalid(f"Invalid data types; list elements {self.dtype.name}, op {dtype.name}")
+            raise invalid(f"Invalid data types; list elements {self.dtype.name}, op {dtype.name}")
         if value is not None:
             _merged(self.shape, np.shape(value), "Tried to set item of another shape than a list's")
 
     def item(self, index: int, shape: Shape) -> Array:
         """An entry; zeros of the shape where it is unset."""
         if not 0 <= index < len(self.entries):
-            raise _invalid(
+            raise invalid(
                 f"Trying to access element {index} in a list with {len(self.entries)} elements."
             )
         found = self.entries[index]
@@ -68,7 +68,7 @@ class ImmutableList:
             others = [entry.shape for entry in self.entries if entry is not None]
             known = _merged(known, others[0], "Entries differ in shape") if others else known
         if known is None or None in known:
-            raise _invalid(
+            raise invalid(
                 "Trying to read an uninitialized element of a list whose element shape is not "
                 f"fully defined: {known}"
             )
@@ -81,12 +81,8 @@ class ImmutableList:
         rows = [self.item(place, shape) for place in places]
         if any(row.shape != rows[0].shape for row in rows):
             shapes = sorted({row.shape for row in rows})
-            raise _invalid(f"Tried to stack list which has elements of shapes {shapes}")
+            raise invalid(f"Tried to stack list which has elements of shapes {shapes}")
         return np.stack(rows)
-
-
-def _invalid(message: str) -> errors.InvalidArgumentError:
-    return errors.InvalidArgumentError(None, None, message)
 
 
 def _shape_of(value: Any) -> Shape:
@@ -94,7 +90,7 @@ def _shape_of(value: Any) -> Shape:
     sizes = np.asarray(value)
     if sizes.ndim == 0:
         if int(sizes) >= 0:
-            raise _invalid(f"The shape of elements must be a vector, or -1: {sizes}")
+            raise invalid(f"The shape of elements must be a vector, or -1: {sizes}")
         return None
     return tuple(None if size < 0 else int(size) for size in sizes.tolist())
 
@@ -104,7 +100,7 @@ def _merged(first: Shape, second: Shape, fault: str) -> Shape:
         return second if first is None else first
     fits = len(first) == len(second)
     if not fits or any(a != b for a, b in zip(first, second, strict=True) if None not in (a, b)):
-        raise _invalid(f"{fault}: {list(first)} and {list(second)}")
+        raise invalid(f"{fault}: {list(first)} and {list(second)}")
     return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
 
 
@@ -119,7 +115,7 @@ def _static(shape: Tensor) -> TensorShape:
 def _count(value: Any) -> int:
     count = int(value)
     if not 0 <= count < MAX_ENTRIES:
-        raise _invalid(f"The num_elements to reserve must be a non negative number: {count}")
+        raise invalid(f"The num_elements to reserve must be a non negative number: {count}")
     return count
 
 
@@ -168,7 +164,7 @@ class TensorListFromTensor(TypedTensorListOp):
 
     def numpy(self, tensor: Array, element_shape: Array) -> ImmutableList:
         if tensor.ndim == 0:
-            raise _invalid("Tensor must be at least a vector to be a list")
+            raise invalid("Tensor must be at least a vector to be a list")
         shape = _merged(_shape_of(element_shape), tensor.shape[1:], "Rows have another shape")
         return ImmutableList(self.element_dtype, shape, tuple(np.asarray(row) for row in tensor))
 
@@ -187,7 +183,7 @@ class TensorListStack(TypedTensorListOp):
         input_handle.check(self.element_dtype)
         count = len(input_handle.entries)
         if self.num_elements not in (-1, count):
-            raise _invalid(f"Operation expected a list with {self.num_elements} elements: {count}")
+            raise invalid(f"Operation expected a list with {self.num_elements} elements: {count}")
         return input_handle.stacked(range(count), _shape_of(element_shape))
 
 
@@ -216,7 +212,7 @@ class TensorListSetItem(TypedTensorListOp):
         if self.resize_if_index_out_of_bounds and place >= len(entries):
             entries += [None] * (_count(place + 1) - len(entries))
         if not 0 <= place < len(entries):
-            raise _invalid(f"Trying to modify element {place} in a list with {len(entries)}")
+            raise invalid(f"Trying to modify element {place} in a list with {len(entries)}")
         entries[place] = item
         return input_handle.with_entries(entries)
 
@@ -245,7 +241,7 @@ class TensorListPopBack(TypedTensorListOp):
     def numpy(self, input_handle: ImmutableList, element_shape: Array) -> tuple[Any, Array]:
         input_handle.check(self.element_dtype)
         if not input_handle.entries:
-            raise _invalid("Trying to pop from an empty list.")
+            raise invalid("Trying to pop from an empty list.")
         last = input_handle.item(len(input_handle.entries) - 1, _shape_of(element_shape))
         return input_handle.with_entries(input_handle.entries[:-1]), last
 
@@ -334,13 +330,13 @@ class TensorListScatterIntoExistingList(TypedTensorListOp):
 
 def _scattered(start: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
     if indices.ndim != 1 or tensor.ndim == 0 or len(indices) != len(tensor):
-        raise _invalid(
+        raise invalid(
             f"Indices must be a vector, as long as the tensor: {indices.shape}, {tensor.shape}"
         )
     entries = list(start.entries)
     for place, row in zip(indices.tolist(), tensor, strict=True):
         if not 0 <= place < len(entries):
-            raise _invalid(f"Trying to scatter to place {place} of a list with {len(entries)}")
+            raise invalid(f"Trying to scatter to place {place} of a list with {len(entries)}")
         start.check(start.dtype, row)
         entries[place] = np.asarray(row)
     return start.with_entries(entries)
@@ -372,7 +368,7 @@ class TensorListConcatV2(TypedTensorListOp):
             whole = shape if shape is None else (shape[0] or first[0], *shape[1:])
             parts.append(input_handle.item(place, whole))
         if any(part.ndim == 0 for part in parts):
-            raise _invalid("Concat saw a scalar shape at index 0 but requires at least vectors.")
+            raise invalid("Concat saw a scalar shape at index 0 but requires at least vectors.")
         if not parts:
             rest = input_handle.whole_shape((0, *(shape or ())[1:]) if shape else None)
             return np.zeros(rest, self.element_dtype.as_numpy_dtype), np.zeros(0, np.int64)
@@ -388,7 +384,7 @@ class TensorListSplit(TypedTensorListOp):
 
     def numpy(self, tensor: Array, element_shape: Array, lengths: Array) -> ImmutableList:
         if tensor.ndim == 0 or (lengths < 0).any() or lengths.sum() != len(tensor):
-            raise _invalid(
+            raise invalid(
                 f"Lengths must not be negative, and add up to the first size: {lengths.tolist()}, "
                 f"{tensor.shape}"
             )
