@@ -17,9 +17,26 @@ from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument, Body, SubGraph
+
+
+class ControlOp(Op, abstract=True):
+    """The base of conditionals and loops: they do what their bodies do."""
+
+    effects = ()  # those of its bodies
+    stateful = True  # its bodies may be
+    chooses_gradients = True
+    of_process = True
+
+    @property
+    def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
+        return any(body.blocks for body in self.bodies)
+
+    def kernel(self, context: Any, *inputs: Any) -> Any:
+        raise AssertionError(f"{context.node.name} is run by its plan")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,13 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, cast
 
+from thalweg.control.bodies import ControlOp
 from thalweg.control.branches import Branching
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
 from thalweg.graph.node import Node, Tensor, program_order
 from thalweg.graph.subgraph import Body, is_known
 
-_CONTROL = (Branching, While)  # a tuple: a union would be rebuilt by each call
 CONTROL_TYPES = frozenset(kind.type_name for kind in (*Branching.__subclasses__(), While))
 
 Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bodies that are traced
@@ -27,7 +27,7 @@ Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bo
 
 def is_control(node: Node) -> bool:
     """Whether a node is a conditional or a loop."""
-    return isinstance(node.op, _CONTROL)
+    return isinstance(node.op, ControlOp)
 
 
 def traced_tensors(trace: Node) -> list[Tensor]:
@@ -63,7 +63,7 @@ class Needs:
         for tensor in outputs:
             self._want(tensor)
         for node in targets:
-            self._run(node)
+            self._need(node, node.outputs)
         while self._pending or self._controls:
             if self._pending:
                 self._visit(self._pending.pop())
@@ -75,41 +75,25 @@ class Needs:
         return self._found
 
     def _want(self, tensor: Tensor) -> None:
-        node = tensor.op
-        if tensor in self._known:
-            return
-        if is_control(node):
-            self._add(node)
-            self._ask(node, [tensor])
-        elif node not in self._found:
+        if tensor not in self._known:
+            self._need(tensor.op, [tensor])
+
+    def _need(self, node: Node, wanted: Sequence[Tensor]) -> None:
+        """Note that a node is needed, and of a control node what is wanted of it."""
+        is_new = node not in self._found
+        if is_new:
             self._found.add(node)
             self._pending.append(node)
-
-    def _run(self, node: Node) -> None:
-        self._add(node)
-        if is_control(node):
-            self._ask(node, node.outputs)
-
-    def _ask(self, node: Node, tensors: Sequence[Tensor]) -> None:
-        """Note what is wanted of a control node."""
-        if not self.wanted[node].issuperset(tensors):
-            self.wanted[node].update(tensors)
+        if is_control(node) and (is_new or not self.wanted[node].issuperset(wanted)):
+            self.wanted[node].update(wanted)
             self._controls.add(node)
-
-    def _add(self, node: Node) -> None:
-        if node not in self._found:
-            self._found.add(node)
-            self._pending.append(node)
-            if is_control(node):
-                self._controls.add(node)
 
     def _visit(self, node: Node) -> None:
         for control in node.controls:
             if not is_known(control, self._known):
-                self._run(control)
+                self._need(control, control.outputs)
         if isinstance(node.op, Trace):
-            self._add(node.inputs[0].op)
-            self._ask(node.inputs[0].op, traced_tensors(node))
+            self._need(node.inputs[0].op, traced_tensors(node))
         elif not is_control(node):
             for tensor in node.inputs:
                 self._want(tensor)
@@ -117,29 +101,19 @@ class Needs:
 
 def live_inputs(node: Node, wanted: Wanted) -> list[Tensor]:
     """The inputs of a control node that what is wanted of it depends on."""
-    return [node.inputs[place] for place in _live_places(node, wanted)]
+    return [node.inputs[place] for place in _live_places(node, wanted)[1]]
 
 
-def _live_places(node: Node, wanted: Wanted) -> list[int]:
+def _live_places(node: Node, wanted: Wanted) -> tuple[list[int], list[int]]:
+    """The places of the outputs that a control node has to give, and of the inputs it uses."""
     if isinstance(node.op, While):
         variables, used = _of_loop(node, node.op, wanted)
-        return [p for p in range(len(node.inputs)) if p in (variables | used)]
-    used = _of_branches(cast("Branching", node.op), _kept(node, wanted), wanted)
-    return [0, *(1 + place for place in sorted(used))]
-
-
-def _kept(node: Node, wanted: Wanted) -> list[int]:
-    """The places of the outputs that are wanted; traces hold on to one in any case."""
-    found = [place for place, tensor in enumerate(node.outputs) if tensor in wanted]
-    return found or [0][: len(node.outputs)]
-
-
-def _of_branches(op: Branching, places: Sequence[int], wanted: Wanted) -> set[int]:
-    """The places of the arguments that branches use."""
-    used: set[int] = set()
-    for body in op.branches:
-        used |= _used(body, [body.outputs[place] for place in places], wanted)
-    return used
+        return sorted(variables), sorted(variables | used)
+    kept = [place for place, tensor in enumerate(node.outputs) if tensor in wanted]
+    kept = kept or [0][: len(node.outputs)]  # traces hold on to one in any case
+    bodies = cast("Branching", node.op).branches
+    found = [_used(body, [body.outputs[place] for place in kept], wanted) for body in bodies]
+    return kept, [0, *(1 + place for place in sorted(set[int]().union(*found)))]
 
 
 def _of_loop(node: Node, op: While, wanted: Wanted) -> tuple[set[int], set[int]]:
@@ -168,41 +142,28 @@ def prune_loop_vars(node: Node, wanted: Wanted) -> Node:
 
     It stands for the node in a plan: its outputs are some of those of the node itself.
     """
-    op = node.op
+    kept, places = _live_places(node, wanted)
+    if len(places) == len(node.inputs) and len(kept) == len(node.outputs):
+        return node
+    op: Any = node.op
+    changed: dict[str, Any] = {"Tout": tuple(op.Tout[p] for p in kept)}
     if isinstance(op, While):
-        return _prune_loop(node, op, wanted)
-    return _prune_branching(node, cast("Branching", op), wanted)
-
-
-def _prune_loop(node: Node, op: While, wanted: Wanted) -> Node:
-    count = len(node.outputs)
-    variables, used = _of_loop(node, op, wanted)
-    kept = sorted(variables)
-    places = [*kept, *(place for place in sorted(used) if place >= count)]
-    if len(places) == len(node.inputs):
-        return node
-    attributes: dict[str, Any] = {
-        **op.attributes,
-        "condition": _with_arguments(op.condition, op.condition.outputs, places),
-        "body": _with_arguments(op.body, [op.body.outputs[p] for p in kept], places),
-        "Tout": tuple(op.Tout[p] for p in kept),
-        "shapes": tuple(op.shapes[p] for p in kept),
-    }
-    counts = len(kept), len(places) - len(kept)
-    return _stand_in(node, While(**attributes), places, kept, counts)
-
-
-def _prune_branching(node: Node, op: Branching, wanted: Wanted) -> Node:
-    kept = _kept(node, wanted)
-    used = sorted(_of_branches(op, kept, wanted))
-    if len(used) == len(node.inputs) - 1 and len(kept) == len(node.outputs):
-        return node
-    branches = tuple(
-        _with_arguments(body, [body.outputs[p] for p in kept], used) for body in op.branches
-    )
-    pruned = type(op)(branches=branches, Tout=tuple(op.Tout[p] for p in kept))
-    places = [0, *(1 + place for place in used)]
-    return _stand_in(node, pruned, places, kept, (1, len(used)))
+        first = len(kept)
+        changed["condition"] = _with_arguments(op.condition, op.condition.outputs, places)
+        changed["body"] = _with_arguments(op.body, [op.body.outputs[p] for p in kept], places)
+        changed["shapes"] = tuple(op.shapes[p] for p in kept)
+    else:
+        first = 1
+        used = [place - 1 for place in places[1:]]
+        changed["branches"] = tuple(
+            _with_arguments(body, [body.outputs[p] for p in kept], used) for body in op.bodies
+        )
+    made = copy(node)
+    made.op = type(op)(**{**op.attributes, **changed})
+    made.annotations = {**node.annotations, "_counts": (first, len(places) - first)}
+    made.inputs = tuple(node.inputs[place] for place in places)
+    made.outputs = tuple(node.outputs[place] for place in kept)
+    return made
 
 
 def _with_arguments(body: Body, outputs: Sequence[Tensor], places: Sequence[int]) -> Body:
@@ -211,14 +172,3 @@ def _with_arguments(body: Body, outputs: Sequence[Tensor], places: Sequence[int]
         arguments=tuple(body.arguments[place] for place in places),
         outputs=tuple(outputs),
     )
-
-
-def _stand_in(
-    node: Node, op: Any, places: Sequence[int], kept: Sequence[int], counts: tuple[int, ...]
-) -> Node:
-    """A node beside the graph, with some of the inputs and outputs of one in it."""
-    made = copy(node)
-    made.op, made.annotations = op, {**node.annotations, "_counts": counts}
-    made.inputs = tuple(node.inputs[place] for place in places)
-    made.outputs = tuple(node.outputs[place] for place in kept)
-    return made

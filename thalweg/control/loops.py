@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
-from thalweg.control.bodies import TracedBody, after_outer_nodes, close_bodies, trace_body
+from thalweg.control.bodies import (
+    ControlOp,
+    TracedBody,
+    after_outer_nodes,
+    close_bodies,
+    trace_body,
+)
 from thalweg.control.list_ops import TensorArrayRead
 from thalweg.control.sink_invariant_gradients import SunkGradient, sink_gradient
 from thalweg.control.structure import rebuilt, tensors_of
@@ -24,7 +30,6 @@ from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.likes import Structure
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, scalar
@@ -35,17 +40,13 @@ from thalweg.ops.math.arithmetic import AddN
 from thalweg.public import public
 
 
-class While(Op):
+class While(ControlOp):
     """Loop variables after the body was applied to them as long as the condition held.
 
     Condition and body take the variables and then the invariants; the body gives new variables.
     """
 
     signature = "variables: [T], invariants: [Tinvariant] -> results: [Tout]"
-    effects = ()  # those of its condition and body
-    stateful = True  # its body may be
-    chooses_gradients = True
-    of_process = True
     condition: Body
     body: Body
     Tout: tuple[DType, ...]
@@ -58,15 +59,8 @@ class While(Op):
     def bodies(self) -> tuple[Body, ...]:
         return self.condition, self.body
 
-    @property
-    def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
-        return self.condition.blocks or self.body.blocks
-
     def shape(self, variables: list[Tensor], invariants: list[Tensor]) -> list[list[TensorShape]]:
         return [list(self.shapes)]
-
-    def kernel(self, context: Any, variables: list[Any], invariants: list[Any]) -> Any:
-        raise AssertionError(f"{context.node.name} is run by its plan")
 
     def gradient(
         self,
