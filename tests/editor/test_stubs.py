@@ -180,7 +180,7 @@ ANYTHING = {
         LinearOperator.matmul LinearOperator.solve
     """,
     "of the engine, which users hold but do not call": """
-        EagerGraph.built EagerGraph.macro EagerGraph.record EagerGraph.record_special
+        EagerGraph.built EagerGraph.macro EagerGraph.record
         EagerGraph.run_if_long FlagValues.define Function.explain Function.retraces
         LazyTrace.advance LazyTrace.child LazyTrace.enter_as LazyTrace.keep
         LazyTrace.leaf_value LazyTrace.shortcut LazyTrace.take Op.__call__ Resources.allocate

@@ -10,7 +10,7 @@ gets proxies, nodes like it whose outputs have the values that were computed the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -92,14 +92,11 @@ class Stage:
         self.saved = {t: value for span in spans for t, value in span.saved.items()}
         self.seeds: dict[Tensor, list[Any]] = {}
         self._proxies: dict[Tensor, Tensor] = {}
-
-    def find(self, held: Any) -> Tensor | None:
-        """The tensor that has a value: the last one that was computed, or one that came in."""
-        for found in (self.saved, self.leaves, self.cells):
-            for tensor in reversed(found):
-                if found[tensor] is held:
-                    return tensor
-        return None
+        self.sources: Sequence[Tensor | None] = ()  # those of the gradient, as far as they are here
+        self._earlier: Sequence[Stage] = ()
+        #: leaves that earlier stages computed: of which one, and which tensor there
+        self._links: dict[Tensor, tuple[Stage, Tensor]] = {}
+        self._allowed: set[Tensor] = set()  # what is watched, or was computed from it
 
     def stand_in(self, tensor: Tensor) -> Tensor:
         """The node's output to differentiate: the tensor itself, or its proxy."""
@@ -141,10 +138,78 @@ class Stage:
                 return self.saved[tensor] if tensor in self.saved else self.leaves[tensor]
         return None
 
-    def stops(self, keep: set[Tensor]) -> list[Tensor]:
+    # Between stages
+
+    def place(self, tensor: Any) -> Tensor | None:
+        """What stands here for an eager tensor, if it takes part."""
+        if not isinstance(tensor, EagerTensor):
+            return None
+        if tensor._lazy_trace is self.lazy_trace:
+            return self.lazy_trace.templates[tensor._position]
+        position = self.lazy_trace.entered.get(tensor)
+        if position is not None:
+            return self.lazy_trace.templates[position]
+        held = tensor._array
+        return None if held is None else self._find(held)
+
+    def _find(self, held: Any) -> Tensor | None:
+        """The tensor that has a value: the last one that was computed, or one that came in."""
+        for found in (self.saved, self.leaves, self.cells):
+            for tensor in reversed(found):
+                if found[tensor] is held:
+                    return tensor
+        return None
+
+    def link(self, earlier: Sequence[Stage]) -> None:
+        """Find the leaves that earlier stages computed."""
+        self._earlier = earlier
+        for leaf, value in self.leaves.items():
+            for stage in reversed(earlier):
+                made = stage._find(value)
+                if made is not None:
+                    self._links[leaf] = stage, made
+                    break
+
+    def allow(self, watched: Iterable[Tensor], variables: Iterable[Variable]) -> None:
+        """Find what is watched or was computed from it."""
+        references = [cast("Any", variable.gradient_source()) for variable in variables]
+        cells = {id(reference.held()) for reference in references}
+        mine = self._allowed
+        mine |= {tensor for tensor, cell in self.cells.items() if id(cell) in cells}
+        mine |= {place for place in map(self.place, watched) if place is not None}
+        mine |= {leaf for leaf, (stage, made) in self._links.items() if made in stage._allowed}
+        for node in self.nodes:
+            if any(tensor in mine for tensor in node.inputs):
+                mine.update(node.outputs)
+
+    def differentiate(self, parts: Sequence[list[Any]]) -> None:
+        """From the seeds to the sources that take part here, and to the seeds of earlier stages."""
+        if not self.seeds:
+            return
+        sources = {number: x for number, x in enumerate(self.sources) if x in self._allowed}
+        produced = {tensor for node in self.nodes for tensor in node.outputs}
+        # A source that a later stage takes as a leaf is reached here only where it was computed.
+        linked = {leaf: at for leaf, at in self._links.items() if leaf not in produced}
+        xs = list(dict.fromkeys([*sources.values(), *linked]))
+        found = gradients(
+            [self.stand_in(y) for y, seeds in self.seeds.items() for _ in seeds],
+            [self.stand_in(x) for x in xs],
+            [seed for given in self.seeds.values() for seed in given],
+            stop_gradients=self._stops(produced | set(xs)),
+        )
+        of = {x: gradient for x, gradient in zip(xs, found, strict=True) if gradient is not None}
+        for leaf, (stage, made) in linked.items():
+            if leaf in of:
+                stage.seeds.setdefault(made, []).append(of[leaf])
+        for number, x in sources.items():
+            # An earlier stage counts the gradient of a source that flows on to it.
+            is_earlier = any(stage.sources[number] is not None for stage in self._earlier)
+            if x in of and not (x in linked and is_earlier):
+                parts[number].append(of[x])
+
+    def _stops(self, inside: set[Tensor]) -> list[Tensor]:
         """What was computed before the tape began: gradients go no further."""
-        made = {t for node in self.nodes for t in node.outputs}
-        outside = {t for n in self.nodes for t in n.inputs if t not in made and t not in keep}
+        outside = {t for node in self.nodes for t in node.inputs if t not in inside}
         return [self.stand_in(tensor) for tensor in outside if tensor.op.inputs]
 
 
@@ -209,49 +274,29 @@ class EagerGradient:
     # Building
 
     def _build(self, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool) -> list[Any]:
-        stages = self._stages()
-        links = _links(stages)
+        by_trace: dict[LazyTrace, list[TraceSpan]] = {}
+        for span in self.trace_spans:
+            by_trace.setdefault(span.lazy_trace, []).append(span)
+        stages = [Stage(lazy_trace, spans) for lazy_trace, spans in by_trace.items()]
+        for number, stage in enumerate(stages):
+            stage.link(stages[:number])
+            stage.allow(self.watched, self.variables)
         for y, seed in zip(ys, seeds, strict=True):
-            found = _find(stages, y)
+            places = [(stage, stage.place(y)) for stage in reversed(stages)]
+            found = next(((stage, place) for stage, place in places if place is not None), None)
             if found is not None:
                 found[0].seeds.setdefault(found[1], []).append(seed)
-        places = [_find_all(stages, x) for x in xs]
-        allowed = self._allowed(stages, links)
-        parts: dict[int, list[Any]] = {}
-        for number in range(len(stages) - 1, -1, -1):
-            _differentiate(stages, number, links, places, allowed, parts)
-        results = [aggregate(parts[i]) if parts.get(i) else None for i in range(len(xs))]
+        for stage in stages:
+            stage.sources = [stage.place(x) for x in xs]
+        parts: list[list[Any]] = [[] for _ in xs]
+        for stage in reversed(stages):
+            stage.differentiate(parts)
+        results = [aggregate(found) if found else None for found in parts]
         _enter_proxies(stages, results)
         if is_zero:
             pairs = zip(xs, results, strict=True)
             results = [filling.zeros_like(x.value()) if g is None else g for x, g in pairs]
         return results
-
-    def _stages(self) -> list[Stage]:
-        by_trace: dict[LazyTrace, list[TraceSpan]] = {}
-        for span in self.trace_spans:
-            by_trace.setdefault(span.lazy_trace, []).append(span)
-        return [Stage(lazy_trace, spans) for lazy_trace, spans in by_trace.items()]
-
-    def _allowed(self, stages: Sequence[Stage], links: Links) -> list[set[Tensor]]:
-        """For each stage, what is watched or was computed from it."""
-        references = [cast("Any", variable.gradient_source()) for variable in self.variables]
-        cells: list[Any] = [reference.held() for reference in references]
-        found: list[set[Tensor]] = []
-        for number, stage in enumerate(stages):
-            mine = {t for t, cell in stage.cells.items() if any(cell is c for c in cells)}
-            for tensor in self.watched:
-                place = _find_in(stage, tensor)
-                if place is not None:
-                    mine.add(place)
-            for leaf, (earlier, producer) in links[number].items():
-                if producer in found[earlier]:
-                    mine.add(leaf)
-            for node in stage.nodes:
-                if any(tensor in mine for tensor in node.inputs):
-                    mine.update(node.outputs)
-            found.append(mine)
-        return found
 
 
 class _Unwatched:
@@ -259,90 +304,6 @@ class _Unwatched:
 
     def __init__(self, variable: Variable) -> None:
         self.value = variable.value
-
-
-#: For each stage, its leaves that earlier stages computed: of which one, and which tensor there.
-Links = list[dict[Tensor, tuple[int, Tensor]]]
-
-
-def _links(stages: Sequence[Stage]) -> Links:
-    found: Links = []
-    for number, stage in enumerate(stages):
-        mine: dict[Tensor, tuple[int, Tensor]] = {}
-        for leaf, value in stage.leaves.items():
-            for earlier in range(number - 1, -1, -1):
-                producer = stages[earlier].find(value)
-                if producer is not None:
-                    mine[leaf] = (earlier, producer)
-                    break
-        found.append(mine)
-    return found
-
-
-def _find(stages: Sequence[Stage], tensor: Any) -> tuple[Stage, Tensor] | None:
-    """Where a tensor was computed last."""
-    for stage in reversed(stages):
-        found = _find_in(stage, tensor)
-        if found is not None:
-            return stage, found
-    return None
-
-
-def _find_in(stage: Stage, tensor: Any) -> Tensor | None:
-    if not isinstance(tensor, EagerTensor):
-        return None
-    if tensor._lazy_trace is stage.lazy_trace:
-        return stage.lazy_trace.templates[tensor._position]
-    position = stage.lazy_trace.entered.get(tensor)
-    if position is not None:
-        return stage.lazy_trace.templates[position]
-    held = tensor._array
-    return None if held is None else stage.find(held)
-
-
-def _find_all(stages: Sequence[Stage], tensor: Any) -> dict[int, Tensor]:
-    """A source in each stage where it takes part."""
-    found = {number: _find_in(stage, tensor) for number, stage in enumerate(stages)}
-    return {number: place for number, place in found.items() if place is not None}
-
-
-def _differentiate(
-    stages: Sequence[Stage],
-    number: int,
-    links: Links,
-    places: Sequence[dict[int, Tensor]],
-    allowed: Sequence[set[Tensor]],
-    parts: dict[int, list[Any]],
-) -> None:
-    """One stage: from its seeds to the sources in it, and to the seeds of earlier stages."""
-    stage = stages[number]
-    if not stage.seeds:
-        return
-    sources = {i: p[number] for i, p in enumerate(places) if p.get(number) in allowed[number]}
-    produced = {tensor for node in stage.nodes for tensor in node.outputs}
-    # A source that a later stage takes as a leaf is reached here only where it was computed.
-    linked = {leaf: at for leaf, at in links[number].items() if leaf not in produced}
-    xs = list(dict.fromkeys([*sources.values(), *linked]))
-    ys = [y for y, seeds in stage.seeds.items() for _ in seeds]
-    seeds = [seed for given in stage.seeds.values() for seed in given]
-    found = gradients(
-        [stage.stand_in(y) for y in ys],
-        [stage.stand_in(x) for x in xs],
-        seeds,
-        stop_gradients=stage.stops(set(xs)),
-    )
-    of = dict(zip(xs, found, strict=True))
-    for leaf, (earlier, producer) in linked.items():
-        if of[leaf] is not None:
-            stages[earlier].seeds.setdefault(producer, []).append(of[leaf])
-    for i, place in sources.items():
-        if of[place] is not None and not (place in linked and _is_earlier(places[i], number)):
-            parts.setdefault(i, []).append(of[place])
-
-
-def _is_earlier(places: dict[int, Tensor], number: int) -> bool:
-    """Whether an earlier stage will count a source's gradient, which flows on to it."""
-    return any(other < number for other in places)
 
 
 def _enter_proxies(stages: Sequence[Stage], results: Sequence[Any]) -> None:

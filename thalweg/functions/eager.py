@@ -16,7 +16,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from sys import intern
-from typing import Any, ClassVar, cast
+from types import SimpleNamespace
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.devices import eager_devices, generation, resources
-from thalweg.functions.kinds import OutputKind, kinds
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
 from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulting
@@ -40,7 +40,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.subgraph import root
 from thalweg.lower.fingerprint import Unnamed, text_of
-from thalweg.ops.core.basic import Const
+from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.core.python_call import PyFunc, functions
 from thalweg.ops.random.philox import Stream
@@ -263,18 +263,30 @@ class EagerGraph(threading.local, BareGraph):
             return self
         return items[-1] if root(items[-1]) is self else self
 
-    def record_special(self, kind: int, op: Op, arguments: Sequence[Any], name: str | None) -> Any:
-        if kind == OutputKind.CONSTANT:
-            return self._constant(cast("Const", op))
-        if kind == OutputKind.RANDOM:
-            return self._record_random(cast("Random", op), arguments, name)
-        if kind == OutputKind.PYTHON:
-            return self._call_python(cast("PyFunc", op), arguments)
-        if kind == OutputKind.FORBIDDEN:
-            raise RuntimeError(
-                "tf.placeholder() is not compatible with eager execution: use the value itself, "
-                "or build a graph inside `with tf.Graph().as_default()`."
-            )
+    # Ops that are more than work
+
+    @staticmethod
+    def recorder(op: type[Op]) -> Callable[..., Any] | None:
+        """What records an op of a class; None where that is nothing particular."""
+        if issubclass(op, Const):
+            return EagerGraph._constant
+        if issubclass(op, Random):
+            return EagerGraph._record_random
+        if issubclass(op, PyFunc):
+            return EagerGraph._call_python
+        if issubclass(op, Placeholder):
+            return EagerGraph._refuse
+        is_named = not op.parsed.inputs and op.stateful and "shared_name" in op.fields
+        return EagerGraph._record_named if is_named else None
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise RuntimeError(
+            "tf.placeholder() is not compatible with eager execution: use the value itself, "
+            "or build a graph inside `with tf.Graph().as_default()`."
+        )
+
+    def _record_named(self, op: Op, arguments: Sequence[Any], name: str | None) -> Any:
+        """Record what makes something that has a name."""
         if not op.__dict__["shared_name"]:
             self._counter += 1
             named = f"eager_{threading.get_ident()}_{self._counter}_{id(op)}"
@@ -283,7 +295,8 @@ class EagerGraph(threading.local, BareGraph):
         self.lazy_trace.finish()
         return made
 
-    def _constant(self, op: Const) -> EagerTensor:
+    def _constant(self, op: Const, *_: Any) -> EagerTensor:
+        """A value, not work."""
         made = literal(op.value, op.dtype)
         devices = eager_devices()
         if devices.has_gpus:
@@ -462,7 +475,7 @@ class EagerGraph(threading.local, BareGraph):
 
     # Python functions
 
-    def _call_python(self, op: PyFunc, arguments: Sequence[Any]) -> list[Any]:
+    def _call_python(self, op: PyFunc, arguments: Sequence[Any], _: str | None) -> list[Any]:
         """Call a function now, after all that came before it."""
         tensors = build.convert_inputs(op, tuple(arguments), op.type_name)[0]
         self.flush()
@@ -477,21 +490,10 @@ class EagerGraph(threading.local, BareGraph):
         return [known(np.asarray(r), d) for r, d in zip(results, op.Tout, strict=True)]
 
 
-class _Request:
-    """In the place of a node, to ask device scopes."""
-
-    device = ""
-
-
 def requested_device(graph: Any) -> str:
     """What the open device scopes of a graph ask for, and nodes to be beside."""
-    request = _Request()
-    for choose in reversed(graph._devices):
-        if choose is None:
-            break
-        request.device = choose(request)
-    for peer in graph._colocation:
-        request.device = peer.device
+    request: Any = SimpleNamespace(device="")
+    Graph._place(graph, request)
     return request.device
 
 
@@ -564,6 +566,16 @@ def _layout(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
     return lay_out
 
 
+class _Recorders(dict[type[Op], "Callable[..., Any] | None"]):
+    """How ops are recorded, of those that were asked for."""
+
+    def __missing__(self, op: type[Op]) -> Callable[..., Any] | None:
+        found = self[op] = EagerGraph.recorder(op)
+        return found
+
+
+_recorders = _Recorders()
+
 EAGER = EagerGraph()
 eager_graph.append(EAGER)
 
@@ -578,8 +590,9 @@ def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
 def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -> Any:
     """Record an op. What was recorded before, in the same place, takes the fast path."""
     kind = type(op)
-    if kinds[kind]:
-        return EAGER.record_special(kinds[kind], op, arguments, name)
+    special = _recorders[kind]
+    if special is not None:
+        return special(EAGER, op, arguments, name)
     lazy_trace: LazyTrace = EAGER.lazy_trace
     if lazy_trace.closed:
         lazy_trace = EAGER.begin()

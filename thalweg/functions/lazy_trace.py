@@ -400,7 +400,7 @@ def _share_out(spans: list[Any], results: list[Any]) -> None:
     """Give tapes what they wanted."""
     for span in spans:
         count = len(span.wanted())
-        span.save(results[:count])
+        span.save([_as_array(result) for result in results[:count]])
         results = results[count:]
 
 
@@ -412,6 +412,8 @@ def _made_at(node: Node, origin: MadeAt) -> Node:
 
 def _as_array(result: Any) -> Any:
     """A result as tensors hold it: a scalar is an array too."""
+    if isinstance(result, np.generic):
+        return np.asarray(result)
     if isinstance(result, bytes | str):
         return np.array(result, dtype=object)
-    return np.asarray(result) if isinstance(result, np.generic | bool | int | float) else result
+    return np.asarray(result) if isinstance(result, bool | int | float) else result

@@ -142,7 +142,7 @@ class AcceleratedStep(PlannedStep):
         planned = plan(step, devices.all, placer, COMPILES)
         placement = placer.place([tensor.op for tensor in step.fetches])
         self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
-        self._upload, self._generation = devices.copy_of, generation[0]
+        self._copy_of, self._generation = devices.copy_of, generation[0]
         self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
         #: For feeds that GPUs take, by number: the device.
         self._takers: dict[int, Device] = {}
@@ -164,8 +164,8 @@ class AcceleratedStep(PlannedStep):
         given = [*values]
         try:
             for number, device in self._takers.items():
-                if type(given[number]) is np.ndarray and (kept is None or number in kept):
-                    given[number] = self._upload(given[number], self._dtypes[number], device)
+                if kept is None or number in kept:
+                    self._upload(given, number, number, device)
             if self.path is not None and self.path.executable.device.is_host:
                 given = host_arrays(given)
             return _frozen(super().run(given, cells, streams))
@@ -189,8 +189,7 @@ class AcceleratedStep(PlannedStep):
         self, program: BoundProgram, device: Device, kept: Collection[int]
     ) -> BoundProgram:
         """A program of a GPU, given arrays of the host."""
-        upload, made = self._upload, self._generation
-        dtypes = [self._dtypes[number] for number in cast("FastPath", self.path).inputs]
+        inputs, made = cast("FastPath", self.path).inputs, self._generation
 
         def run(context: Any, given: Sequence[Any], cells: Any) -> list[Any] | None:
             if generation[0] != made:
@@ -198,14 +197,18 @@ class AcceleratedStep(PlannedStep):
             located = [*given]
             try:
                 for place in kept:
-                    if type(located[place]) is np.ndarray:
-                        located[place] = upload(located[place], dtypes[place], device)
+                    self._upload(located, place, inputs[place], device)
                 results = program(context, located, cells)
             except errors.OpError as error:
                 self._fail(error)
             return None if results is None else _frozen(results)
 
         return run
+
+    def _upload(self, values: list[Any], place: int, feed: int, device: Device) -> None:
+        """Have a feed that nobody writes to in the memory of a device."""
+        if type(values[place]) is np.ndarray:
+            values[place] = self._copy_of(values[place], self._dtypes[feed], device)
 
     def _fail(self, error: errors.OpError) -> NoReturn:
         """Raise an error of a device at a node of the step. Where it has closed the device, what
@@ -229,17 +232,6 @@ def planned_step(step: Step, references: Sequence[Tensor], randoms: Sequence[Nod
     """A step, planned for the devices that are there."""
     kind = AcceleratedStep if eager_devices().has_gpus else PlannedStep
     return kind(step, references, randoms)
-
-
-def _with_arrays_at(scalars: Sequence[int], run: BoundProgram) -> BoundProgram:
-    def call(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
-        found = run(context, arrays, cells)
-        if found is not None:
-            for place in scalars:
-                found[place] = np.asarray(found[place])
-        return found
-
-    return call
 
 
 @dataclass
@@ -279,16 +271,9 @@ class RecordedStep:
             [streams[number] for number in self.randoms] if self.randoms else (),
         )
         if not self.randoms and not self.cells and not self.step.repeats:
-            self._program = self._bound([values[number] for number in self._inputs])
+            bound = self.step.bind([values[number] for number in self._inputs])
+            self._program = bound and bound[0]
         return self._with_cells(found, cells)
-
-    def _bound(self, arrays: Sequence[Any]) -> BoundProgram | None:
-        bound = None if self.step is None else self.step.bind(arrays)
-        if bound is None:
-            return None
-        run, shapes = bound
-        scalars = [place for place, shape in enumerate(shapes) if not shape]
-        return _with_arrays_at(scalars, run) if scalars else run
 
     def _with_cells(self, found: list[Any], cells: Any) -> list[Any]:
         if not self.cells:

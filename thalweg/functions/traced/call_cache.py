@@ -6,51 +6,21 @@ structure; the program of a call that matches takes their arrays as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
 from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.traced.calls import label, run_pending_before
+from thalweg.functions.traced.calls import CallKind, Expected, run_pending_before
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.signature import Arguments
-from thalweg.graph.dtypes import DType
-from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer
-from thalweg.runtime.fast_path import BoundProgram
 
 _MAX_KINDS = 4
 _VALUES = (int, float, str, bool, type(None))
 
 MISSED: Any = object()  # a call of a kind that is not cached
-
-
-class Expected(NamedTuple):
-    """What an argument was: a tensor or an array of a dtype and shape, or a Python value."""
-
-    dtype: Any
-    numpy_dtype: Any
-    shape: Any
-    value: Any
-
-
-@dataclass(slots=True)
-class CallKind:
-    """A kind of call: what its arguments must be, what runs it, and what that gives."""
-
-    expected: list[Expected]
-    run: BoundProgram
-    context: Any
-    captured: list[Any]
-    variables: list[Any]
-    dtypes: list[DType]
-    shapes: list[TensorShape]
-    has_effects: bool
-    packed: Any  # how results are packed, where they are more than a tensor
-    device: str  # what the scopes around the call ask for
 
 
 class CallCache:
@@ -93,27 +63,9 @@ class CallCache:
         tensors = [one for one in expected if one.numpy_dtype is not None]
         if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
             return
-        found = concrete.program(arguments.tensors)
-        if found is None:
-            return
-        dtypes, shapes = [dtype for dtype, _ in found.kinds], [shape for _, shape in found.kinds]
-        packed = None if concrete.results.is_single else concrete.results.packed
-        if found.devices is not None:
-            packed = _labelled(packed, found.devices)
-        effects, device = concrete.has_effects, EAGER.device_name
-        run = found.run, found.context, found.captured, found.variables
-        kind = CallKind(expected, *run, dtypes, shapes, effects, packed, device)
-        self._kinds = [kind, *self._kinds][:_MAX_KINDS]
-
-
-def _labelled(packed: Any, devices: Sequence[str]) -> Any:
-    """How results are packed that say on which devices they are."""
-
-    def pack(tensors: list[EagerTensor], done: Any) -> Any:
-        label(tensors, devices)
-        return tensors[0] if packed is None else packed(tensors, done)
-
-    return pack
+        found = concrete.kind(expected, arguments.tensors)
+        if found is not None:
+            self._kinds = [found, *self._kinds][:_MAX_KINDS]
 
 
 def _expected(value: Any) -> Expected | None:

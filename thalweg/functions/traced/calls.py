@@ -2,11 +2,13 @@
 
 A call whose arguments have values runs at once, as one compiled step. Where a tape records, or an
 argument is still to be computed, the function's nodes are recorded with the code around it.
+The kinds of calls that were made last are cached with their programs (`call_cache`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -31,19 +33,31 @@ from thalweg.runtime.fetches import feed_value
 from thalweg.runtime.plan import Step
 from thalweg.variables.variable import variable_of
 
-Kinds = list[tuple[DType, TensorShape]]  # of what a program gives
+
+class Expected(NamedTuple):
+    """What an argument was: a tensor or an array of a dtype and shape, or a Python value."""
+
+    dtype: Any
+    numpy_dtype: Any
+    shape: Any
+    value: Any
 
 
-class Program(NamedTuple):
-    """What runs calls of one kind: with the arrays of the arguments and, after them, those that
-    were captured; what it gives, and on which devices, where not all is on the CPU."""
+@dataclass(slots=True)
+class CallKind:
+    """A kind of call: what its arguments must be, what runs it with their arrays and, after them,
+    those that were captured, and what that gives."""
 
+    expected: list[Expected]
     run: BoundProgram
     context: Any
     captured: list[Any]
     variables: list[Any]
-    kinds: Kinds
-    devices: Sequence[str] | None
+    dtypes: list[DType]
+    shapes: list[TensorShape]
+    has_effects: bool
+    packed: Any  # how results are packed, where they are more than a tensor
+    device: str  # what the scopes around the call ask for
 
 
 class _Planned(NamedTuple):
@@ -55,13 +69,18 @@ class EagerCall:
     """A body, as eager code calls it."""
 
     def __init__(
-        self, body: Body, captured: Sequence[Tensor], packed: Callable[[Sequence[Any], None], Any]
+        self,
+        body: Body,
+        captured: Sequence[Tensor],
+        packed: Callable[[Sequence[Any], None], Any],
+        is_single: bool,
     ) -> None:
         self._body = body
+        self._is_single = is_single
         self._captured = [cast("EagerTensor", tensor) for tensor in captured]
         self._packed = packed
-        self.has_effects = bool(body.targets)
-        self.dtypes = [tensor.dtype.base_dtype for tensor in body.outputs]
+        self._has_effects = bool(body.targets)
+        self._dtypes = [tensor.dtype.base_dtype for tensor in body.outputs]
         self._references = [t for t in self._captured if t.dtype.is_ref_dtype]
         self._values = [t for t in self._captured if not t.dtype.is_ref_dtype]
         self._variables = [v for v in map(variable_of, self._references) if v is not None]
@@ -98,14 +117,16 @@ class EagerCall:
         if EAGER.tapes or any(map(_is_pending, tensors)):
             return self._packed(self._recorded(tensors), None)
         arrays = self._arrays(tensors)
-        run_pending_before(self.has_effects)
+        run_pending_before(self._has_effects)
         planned = self._planned
         if planned is None:
             return self._packed([], None)
         streams = [_stream(node) for node in planned.randoms]
         kept = _kept(tensors, len(arrays))
         results = planned.step.run(arrays, self._cells(), streams, kept)
-        return self._packed(self._wrapped(results, planned.step), None)
+        made = [_tensor(r, dtype) for r, dtype in zip(results, self._dtypes, strict=True)]
+        _label(made, planned.step.devices)
+        return self._packed(made, None)
 
     def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
         given = zip(self._body.arguments, tensors, strict=False)
@@ -115,14 +136,8 @@ class EagerCall:
     def _cells(self) -> list[Any]:
         return [tensor.held() for tensor in self._references]
 
-    def _wrapped(self, results: Sequence[Any], step: PlannedStep) -> list[EagerTensor]:
-        """Results as tensors."""
-        made = [_tensor(r, dtype) for r, dtype in zip(results, self.dtypes, strict=True)]
-        label(made, step.devices)
-        return made
-
-    def program(self, tensors: Sequence[Any]) -> Program | None:
-        """Native code for arguments like these, which ran before, and what it gives."""
+    def kind(self, expected: list[Expected], tensors: Sequence[Any]) -> CallKind | None:
+        """What runs calls with arguments like these, which ran before, if native code does."""
         planned = self._planned
         if planned is None or planned.randoms or any(map(_is_pending, tensors)):
             return None
@@ -132,12 +147,30 @@ class EagerCall:
         bound = planned.step.bind(arrays, _kept(tensors, len(arrays)))
         if bound is None:
             return None
-        run, shapes = bound
-        kinds = list(zip(self.dtypes, map(TensorShape.of, shapes), strict=True))
         step, cells = planned.step, self._cells()
-        variables = [cells[number] for number in step.cells]
-        captured = arrays[len(tensors) :]
-        return Program(run, step.context, captured, variables, kinds, step.devices)
+        return CallKind(
+            expected=expected,
+            run=bound[0],
+            context=step.context,
+            captured=arrays[len(tensors) :],
+            variables=[cells[number] for number in step.cells],
+            dtypes=self._dtypes,
+            shapes=[TensorShape.of(shape) for shape in bound[1]],
+            has_effects=self._has_effects,
+            packed=self._packer(step.devices),
+            device=EAGER.device_name,
+        )
+
+    def _packer(self, devices: Sequence[str] | None) -> Any:
+        """How the results of a kind of call are packed; None for a single tensor of the CPU."""
+        if devices is None:
+            return None if self._is_single else self._packed
+
+        def pack(tensors: list[EagerTensor], done: None) -> Any:
+            _label(tensors, devices)
+            return self._packed(tensors, done)
+
+        return pack
 
     # With the code around it
 
@@ -156,7 +189,7 @@ class EagerCall:
         return EAGER.macro((self, positions), lambda: inline(self._body, templates)[0])
 
 
-def label(tensors: Sequence[EagerTensor], devices: Sequence[str] | None) -> None:
+def _label(tensors: Sequence[EagerTensor], devices: Sequence[str] | None) -> None:
     """Note where tensors were computed."""
     for tensor, device in zip(tensors, devices or (), strict=False):
         tensor._device = device  # pyright: ignore[reportPrivateUsage] - one mechanism in several files

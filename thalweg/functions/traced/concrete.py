@@ -15,7 +15,7 @@ import numpy as np
 from thalweg.control.structure import components, rebuilt
 from thalweg.control.traces import here
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.calls import EagerCall, Program
+from thalweg.functions.traced.calls import CallKind, EagerCall, Expected
 from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -26,7 +26,7 @@ from thalweg.functions.traced.signature import (
     TensorKind,
     fits,
     is_tensor,
-    with_specs,
+    names_of,
     with_tensors,
 )
 from thalweg.functions.traced.tensor_spec import TensorSpec
@@ -144,11 +144,6 @@ class ConcreteFunction:
         """Those of its variables that optimizers change."""
         return tuple(v for v in self.variables if v.trainable)
 
-    @property
-    def has_effects(self) -> bool:
-        """Whether a call does more than give values."""
-        return bool(self.body.targets)
-
     def __repr__(self) -> str:
         return f"<tf.ConcreteFunction {self}>"
 
@@ -180,12 +175,14 @@ class ConcreteFunction:
             return self._inlined(tensors)
         eager = self._eager
         if eager is None:
-            eager = self._eager = EagerCall(self.body, self.captured_inputs, self.results.packed)
+            results = self.results
+            eager = EagerCall(self.body, self.captured_inputs, results.packed, results.is_single)
+            self._eager = eager
         return eager(tensors)
 
-    def program(self, tensors: Sequence[Any]) -> Program | None:
+    def kind(self, expected: list[Expected], tensors: Sequence[Any]) -> CallKind | None:
         """What runs calls like one that just ran in eager code, if native code does."""
-        return None if self._eager is None else self._eager.program(tensors)
+        return None if self._eager is None else self._eager.kind(expected, tensors)
 
     def _inlined(self, tensors: Sequence[Any]) -> Any:
         """Copies of the function's nodes in the current graph."""
@@ -264,19 +261,15 @@ def trace(
 ) -> ConcreteFunction:
     """Call a function on arguments of these dtypes and shapes, in a graph of its own."""
     kinds = [kind.dtype for kind in arguments.skeleton if isinstance(kind, TensorKind)]
-    specs = [
-        TensorSpec(TensorShape.of(sizes), dtype, getattr(tensor, "name", None))
-        for dtype, sizes, tensor in zip(
-            kinds, shapes, map(_as_spec, arguments.tensors), strict=True
-        )
-    ]
-    rest = iter(specs)
-    bound = {name: with_specs(value, rest) for name, value in arguments.bound.items()}
+    names = [t.name if isinstance(t, TensorSpec) else None for t in arguments.tensors]
+    rest: Iterator[Any] = map(TensorSpec, map(TensorShape.of, shapes), kinds, names)
+    bound = {key: with_tensors(v, rest, is_spec=True) for key, v in arguments.bound.items()}
     graph = FunctionGraph(outer, name)
     with graph.as_default():
         inner = _arguments(graph, kinds, shapes, arguments)
-        returned = parameters.call(function, _with(arguments.bound, inner))
-        results = Results(returned, graph)
+        rest = iter(inner)
+        given = {key: with_tensors(value, rest) for key, value in arguments.bound.items()}
+        results = Results(parameters.call(function, given), graph)
     captured = tuple(graph.captures)
     body = Body(
         graph,
@@ -288,15 +281,6 @@ def trace(
     return ConcreteFunction(name, parameters, known, bound, body, results, captured)
 
 
-def _as_spec(tensor: Any) -> Any:
-    return tensor if isinstance(tensor, TensorSpec) else None
-
-
-def _with(bound: dict[str, Any], tensors: Sequence[Any]) -> dict[str, Any]:
-    rest = iter(tensors)
-    return {name: with_tensors(value, rest) for name, value in bound.items()}
-
-
 def _arguments(
     graph: FunctionGraph,
     kinds: Sequence[DType],
@@ -305,7 +289,7 @@ def _arguments(
 ) -> list[Tensor]:
     names = [
         name.partition("'")[2].partition("'")[0]
-        for name, kind in zip(arguments.names, arguments.skeleton, strict=True)
+        for name, kind in zip(names_of(arguments), arguments.skeleton, strict=True)
         if isinstance(kind, TensorKind)
     ]
     return [

@@ -14,7 +14,7 @@ from types import MethodType
 from typing import Any, cast, overload
 
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.call_cache import MISSED, CallCache
+from thalweg.functions.traced.call_cache import MISSED
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.function_cache import Report, Traces
 from thalweg.functions.traced.signature import Arguments, Parameters, arguments_of
@@ -33,11 +33,12 @@ class Function:
         name: str | None = None,
         input_signature: Any = None,
         relaxes: bool | None = None,
-        state: tuple[Traces, CallCache] | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self._python_function = python_function
         self._given = (name, input_signature, relaxes)
-        self._traces, self._recent = state or _state(python_function, *self._given)
+        self._traces = traces or _traces(python_function, *self._given)
+        self._recent = self._traces.recent
         self._bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         functools.update_wrapper(cast("Any", self), _innermost(python_function), updated=())
 
@@ -119,18 +120,18 @@ class Function:
             return self
         method = MethodType(self._python_function, instance)
         try:
-            state = self._bound.get(instance)
-            if state is None:
-                state = self._bound[instance] = _state(method, *self._given)
+            traces = self._bound.get(instance)
+            if traces is None:
+                traces = self._bound[instance] = _traces(method, *self._given)
         except TypeError:  # unhashable, or of a kind that knows no weak references
-            state = self._state_by_identity(instance, method)
-        return Function(method, *self._given, state=state)
+            traces = self._traces_by_identity(instance, method)
+        return Function(method, *self._given, traces=traces)
 
-    def _state_by_identity(self, instance: Any, method: Any) -> tuple[Traces, CallCache]:
+    def _traces_by_identity(self, instance: Any, method: Any) -> Traces:
         known: dict[Any, Any] = self.__dict__.setdefault("_by_identity", {})
         found = known.get(id(instance))
         if found is None:
-            found = known[id(instance)] = _state(method, *self._given)
+            found = known[id(instance)] = _traces(method, *self._given)
             try:
                 weakref.finalize(instance, known.pop, id(instance), None)
             except TypeError:  # then it is never gone
@@ -138,13 +139,10 @@ class Function:
         return found
 
 
-def _state(
+def _traces(
     function: Callable[..., Any], name: str | None, input_signature: Any, relaxes: bool | None
-) -> tuple[Traces, CallCache]:
-    recent = CallCache()
-    traces = Traces(name or _name(function), Parameters(function, input_signature), relaxes)
-    traces.forget = recent.clear
-    return traces, recent
+) -> Traces:
+    return Traces(name or _name(function), Parameters(function, input_signature), relaxes)
 
 
 def _innermost(function: Any) -> Any:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from thalweg.functions.traced.call_cache import CallCache
 from thalweg.functions.traced.concrete import ConcreteFunction, accepts, trace
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -101,7 +102,7 @@ class Traces:
         self.count = 0  # of traces
         self.retraces: list[Retrace] = []
         self.parameters = parameters
-        self.forget: Callable[[], None] = lambda: None  # drops what is cached of calls
+        self.recent = CallCache()
         self._relaxes = relaxes
         self._found: OrderedDict[Any, list[ConcreteFunction]] = OrderedDict()
         self._rigid: set[Any] = set()  # skeletons that need all sizes to be known
@@ -162,7 +163,7 @@ class Traces:
         del self.retraces[:-_MAX_NOTED]
         self.count += 1
         self._warn_of_storm()
-        self.forget()
+        self.recent.clear()
         return made
 
     def _shapes(self, arguments: Arguments, key: Any, outer: Graph) -> tuple[Sizes, ...]:

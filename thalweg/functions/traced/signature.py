@@ -64,6 +64,9 @@ class TensorKind(NamedTuple):
     dtype: DType
     rank: int | None
 
+    def __repr__(self) -> str:
+        return f"a {self.dtype.name} tensor"
+
 
 class ValueKind(NamedTuple):
     """A Python value in a skeleton: of equal values of different types only one is meant."""
@@ -95,11 +98,6 @@ class Arguments(NamedTuple):
     shapes: tuple[Sizes, ...]
     tensors: tuple[Any, ...]  # tensors and arrays, in order
     bound: dict[str, Any]  # the arguments by parameter, in the parameters' order
-
-    @property
-    def names(self) -> list[str]:
-        """What to call each item of the skeleton: `argument 0 'x'`, `argument 1 'y'[2]`."""
-        return list(_names(self.bound))
 
 
 def arguments_of(bound: dict[str, Any]) -> Arguments:
@@ -162,26 +160,17 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
         return list(value.items())
 
 
-def with_tensors(value: Any, tensors: Iterator[Any]) -> Any:
-    """A structure of arguments with other tensors in their places."""
+def with_tensors(value: Any, tensors: Iterator[Any], is_spec: bool = False) -> Any:
+    """A structure of arguments with other tensors in their places; where those are specs, objects
+    are not held, and values made of tensors are tuples."""
     if is_tensor(value):
         return next(tensors)
     parts = _parts(value)
     if parts is None:
-        return value
-    return _rebuilt(value, [(key, with_tensors(part, tensors)) for key, part in parts])
-
-
-def with_specs(value: Any, specs: Iterator[TensorSpec]) -> Any:
-    """A structure of arguments with specs in the place of tensors; objects are not held."""
-    if is_tensor(value):
-        return next(specs)
-    parts = _parts(value)
-    if parts is None:
         kind = _leaf_kind(value, value.__class__)
-        return kind if isinstance(kind, Same) else value
-    rebuilt = [(key, with_specs(part, specs)) for key, part in parts]
-    if hasattr(value, "components"):
+        return kind if is_spec and isinstance(kind, Same) else value
+    rebuilt = [(key, with_tensors(part, tensors, is_spec)) for key, part in parts]
+    if is_spec and hasattr(value, "components"):
         return tuple(part for _, part in rebuilt)
     return _rebuilt(value, rebuilt)
 
@@ -202,8 +191,9 @@ def _rebuilt(value: Any, parts: Sequence[tuple[Any, Any]]) -> Any:
 # Names and differences, for people
 
 
-def _names(bound: dict[str, Any]) -> Iterator[str]:
-    for position, (name, value) in enumerate(bound.items()):
+def names_of(arguments: Arguments) -> Iterator[str]:
+    """What to call each item of the skeleton: `argument 0 'x'`, `argument 1 'y'[2]`."""
+    for position, (name, value) in enumerate(arguments.bound.items()):
         yield from _part_names(f"argument {position} '{name}'", value)
 
 
@@ -224,7 +214,7 @@ def differences(old: Known, new: Arguments) -> list[str]:
     """In words, how a call differs from one that was traced before."""
     shapes, old_shapes = iter(new.shapes), iter(old.shapes)
     found: list[str] = []
-    for name, before, after in zip(new.names, old.skeleton, new.skeleton, strict=False):
+    for name, before, after in zip(names_of(new), old.skeleton, new.skeleton, strict=False):
         old_sizes = next(old_shapes, None) if isinstance(before, TensorKind) else None
         new_sizes = next(shapes, None) if isinstance(after, TensorKind) else None
         if isinstance(before, TensorKind) and isinstance(after, TensorKind):
@@ -243,7 +233,8 @@ def _tensor_difference(
     if before.dtype is not after.dtype:
         found.append(f"{name}: dtype {before.dtype.name} → {after.dtype.name}")
     if not fits(old, new):
-        found.append(f"{name}: shape {_shape_text(old)} → {_shape_text(new)}")
+        before_text, after_text = (s if s is not None else "unknown" for s in (old, new))
+        found.append(f"{name}: shape {before_text} → {after_text}")
     return found
 
 
@@ -252,17 +243,7 @@ def _kind_difference(before: Kind, after: Kind) -> str:
         return f"value {before!r} → {after!r}"
     if isinstance(before, Same) and isinstance(after, Same):
         return f"object {before!r} → {after!r}"
-    return f"{_kind_text(before)} → {_kind_text(after)}"
-
-
-def _kind_text(kind: Kind) -> str:
-    if isinstance(kind, TensorKind):
-        return f"a {kind.dtype.name} tensor"
-    return repr(kind)
-
-
-def _shape_text(sizes: Sizes) -> str:
-    return "unknown" if sizes is None else str(sizes)
+    return f"{before!r} → {after!r}"
 
 
 def _shortened(value: Any) -> str:
