@@ -12,9 +12,9 @@ from thalweg.control.bodies import (
     TracedBody,
     after_outer_nodes,
     close_bodies,
+    rebuilt,
     trace_body,
 )
-from thalweg.control.structure import rebuilt
 from thalweg.control.traces import BranchTrace, here, is_argument, known_in, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices

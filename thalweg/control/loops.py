@@ -7,7 +7,6 @@ gradient needs of them read from traces.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
@@ -16,11 +15,12 @@ from thalweg.control.bodies import (
     TracedBody,
     after_outer_nodes,
     close_bodies,
+    rebuilt,
+    tensors_of,
     trace_body,
 )
 from thalweg.control.list_ops import TensorArrayRead
 from thalweg.control.sink_invariant_gradients import SunkGradient, sink_gradient
-from thalweg.control.structure import rebuilt, tensors_of
 from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_in, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, SparseTensor
@@ -76,7 +76,7 @@ class While(ControlOp):
 
 
 class _BackwardLoop:
-    """The gradient of one loop."""
+    """The gradient of one loop: a loop whose body is one iteration backwards."""
 
     def __init__(
         self,
@@ -93,6 +93,10 @@ class _BackwardLoop:
         self._variables = self._reached(given)
         self._wanted = [place for place in wanted if carries(node.inputs[place])]
         self._invariants = [place for place in self._wanted if place >= len(node.outputs)]
+        self._graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
+        self._carried: list[tuple[Tensor, Tensor]] = []  # loop variables, and their new values
+        self._added: list[int] = []  # inputs whose gradients the iterations add up
+        self._sunk: list[SunkGradient] = []  # what is left for after the loop
 
     def _reached(self, given: Sequence[int]) -> list[int]:
         """The variables that a gradient comes to, in whatever iteration."""
@@ -111,11 +115,10 @@ class _BackwardLoop:
     def run(self) -> list[Any]:
         node = self._node
         count = here(traced(node, LoopCount()))
-        iteration = self._iteration()
-        body = iteration.traced()
+        body = self._body()
         starts = [count - 1, *(here(self._dys[place]) for place in self._variables)]
-        starts += [zeros(here(node.inputs[place])) for place in iteration.added]
-        starts += [kept.start(count) for each in iteration.sunk for kept in each.kept]
+        starts += [zeros(here(node.inputs[place])) for place in self._added]
+        starts += [kept.start(count) for each in self._sunk for kept in each.kept]
         shapes = [argument.shape for argument in body.arguments]
         specs = [(argument.dtype, argument.shape) for argument in body.arguments]
         condition = trace_body(_is_left, "the gradient of a loop", specs)
@@ -124,45 +127,63 @@ class _BackwardLoop:
         for place in self._wanted:
             if place < len(node.outputs):
                 found[place] = zeros(here(node.inputs[place]))
-        for place in (*self._variables, *iteration.added):
+        for place in (*self._variables, *self._added):
             found[place] = results.pop(0)
-        for each in iteration.sunk:
+        for each in self._sunk:
             lists = [results.pop(0) for _ in each.kept]
             found[each.place] = each.total(lists, count, here(node.inputs[each.place]))
         return found
 
-    def _iteration(self) -> _BackwardIteration:
+    def _body(self) -> TracedBody:
         """One iteration backwards."""
-        node = self._node
-        graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
+        node, graph = self._node, self._graph
         with graph.as_default():
-            iteration = _BackwardIteration(graph, graph.argument(int32, scalar(), "iteration"))
-            graph.sources[self._op.body.graph] = self._source(graph, iteration.at)
-            of_outputs = [_gradient_of(graph, node.outputs[p]) for p in self._variables]
+            at = graph.argument(int32, scalar(), "iteration")
+            graph.sources[self._op.body.graph] = self._source(at)
+            of_outputs = [self._gradient_of(node.outputs[place]) for place in self._variables]
             of_lists = {
-                place: _gradient_of(graph, node.inputs[place])
+                place: self._gradient_of(node.inputs[place])
                 for place in self._invariants
                 if node.inputs[place].dtype.base_dtype is variant
             }
-            found = self._gradients(graph, iteration.at, of_outputs, of_lists)
-            iteration.carry(iteration.at, iteration.at - 1)
+            found = self._gradients(at, of_outputs, of_lists)
+            self._carried.append((at, at - 1))
             for place, argument in zip(self._variables, of_outputs, strict=True):
-                iteration.carry(argument, self._dense(place, found[place]))
+                self._carried.append((argument, self._dense(place, found[place])))
             for place in self._invariants:
-                iteration.add(place, found[place], of_lists.get(place), node.inputs[place])
-            for kept in [kept for each in iteration.sunk for kept in each.kept]:
-                iteration.carry(kept.held, kept.written(iteration.at))
-        return iteration
+                if found[place] is not None:
+                    self._add(place, found[place], of_lists.get(place), at)
+            for kept in [kept for each in self._sunk for kept in each.kept]:
+                self._carried.append((kept.held, kept.written(at)))
+            outputs = tuple(graph.capture(new) for _, new in self._carried)
+        return TracedBody(graph, tuple(argument for argument, _ in self._carried), outputs)
+
+    def _add(self, place: int, gradient: Any, of_list: Tensor | None, at: Tensor) -> None:
+        """Take up an iteration's part of the gradient of what the loop takes unchanged."""
+        left = sink_gradient(place, gradient, at, self._graph) if of_list is None else None
+        if left is not None:
+            self._sunk.append(left)
+            return
+        self._added.append(place)
+        if of_list is not None:
+            self._carried.append((of_list, gradient))
+            return
+        total = self._gradient_of(self._node.inputs[place])
+        self._carried.append((total, AddN()([total, *_summands(convert_to_tensor(gradient))])))
 
     def _dense(self, place: int, gradient: Any) -> Tensor:
         if gradient is None:
             return zeros(self._op.body.arguments[place])
         return convert_to_tensor(gradient)
 
-    def _source(self, graph: SubGraph, at: Tensor) -> Callable[[Tensor], Tensor]:
+    def _gradient_of(self, tensor: Tensor) -> Tensor:
+        """The argument of the backward body that is the gradient of a tensor."""
+        return self._graph.argument(tensor.dtype.base_dtype, tensor.shape, "gradient")
+
+    def _source(self, at: Tensor) -> Callable[[Tensor], Tensor]:
         """How the backward body gets at a tensor of the forward one, at its iteration."""
-        node, forward = self._node, self._op.body
-        places = {tensor: place for place, tensor in enumerate(forward.arguments)}
+        node, graph = self._node, self._graph
+        places = {tensor: place for place, tensor in enumerate(self._op.body.arguments)}
 
         def source(tensor: Tensor) -> Tensor:
             if is_argument(tensor) and places[tensor] >= len(node.outputs):
@@ -177,11 +198,7 @@ class _BackwardLoop:
         return source
 
     def _gradients(
-        self,
-        graph: SubGraph,
-        at: Tensor,
-        of_outputs: Sequence[Tensor],
-        of_lists: Mapping[int, Tensor],
+        self, at: Tensor, of_outputs: Sequence[Tensor], of_lists: Mapping[int, Tensor]
     ) -> dict[int, Any]:
         """What an iteration gives: the gradients of variables before it, and of what it takes
         unchanged its own part (of lists the whole, which it adds to in place)."""
@@ -190,60 +207,15 @@ class _BackwardLoop:
         seeds: list[Any] = list(of_outputs)
         for tensor, gradient in self._inner:
             ys.append(tensor)
-            values = graph.capture(gradient)
-            seeds.append(_read(values, at, tensor))
+            seeds.append(_read(self._graph.capture(gradient), at, tensor))
         places = (*self._variables, *self._invariants)
         xs = [forward.arguments[place] for place in places]
         totals = [of_lists.get(place) for place in places]
         return dict(zip(places, backward(ys, seeds, xs, totals), strict=True))
 
 
-@dataclass
-class _BackwardIteration:
-    """The body of a backward loop in the making."""
-
-    graph: SubGraph
-    at: Tensor  # the number of the iteration
-    carried: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
-    added: list[int] = field(default_factory=list[int])  # inputs whose gradients it adds up
-    #: what is left for after the loop
-    sunk: list[SunkGradient] = field(default_factory=list[SunkGradient])
-
-    def carry(self, argument: Tensor, new: Tensor) -> None:
-        """Have one more loop variable."""
-        self.carried.append((argument, new))
-
-    def add(self, place: int, gradient: Any, of_list: Tensor | None, like: Tensor) -> None:
-        """Take up a part of the gradient of what the loop takes unchanged."""
-        if gradient is None:
-            return
-        if of_list is not None:
-            self.added.append(place)
-            self.carry(of_list, gradient)
-            return
-        left = sink_gradient(place, gradient, self.at, self.graph)
-        if left is not None:
-            self.sunk.append(left)
-            return
-        self.added.append(place)
-        total = _gradient_of(self.graph, like)
-        self.carry(total, AddN()([total, *_summands(convert_to_tensor(gradient))]))
-
-    def traced(self) -> TracedBody:
-        """The body."""
-        arguments = tuple(argument for argument, _ in self.carried)
-        with self.graph.as_default():
-            outputs = tuple(self.graph.capture(new) for _, new in self.carried)
-        return TracedBody(self.graph, arguments, outputs)
-
-
 def _summands(gradient: Tensor) -> Sequence[Tensor]:
     return gradient.op.inputs if isinstance(gradient.op.op, AddN) else [gradient]
-
-
-def _gradient_of(graph: SubGraph, tensor: Tensor) -> Tensor:
-    """The argument of a backward body that is the gradient of a tensor."""
-    return graph.argument(tensor.dtype.base_dtype, tensor.shape, "gradient")
 
 
 def _is_left(at: Tensor, *_: Tensor) -> Tensor:
@@ -330,9 +302,8 @@ def while_loop(
         if get_default_graph().is_eager:
             result = _run_now(cond, body, loop_vars)
         else:
-            result = _loop(
-                cond, body, loop_vars, shape_invariants, parallel_iterations, back_prop, swap_memory
-            )
+            options = parallel_iterations, back_prop, swap_memory
+            result = _loop(cond, body, loop_vars, shape_invariants, *options)
         if maximum_iterations is not None:
             result = result[1]
         return result if return_same_structure else nest.single(result)
@@ -404,9 +375,7 @@ def _loop(
     body: Callable[..., Any],
     loop_vars: Any,
     shape_invariants: Any,
-    parallel_iterations: int,
-    back_prop: bool,
-    swap_memory: bool,
+    *options: Any,
 ) -> Any:
     starts = tensors_of(loop_vars, "Loop variables")
     shapes = _shapes(loop_vars, starts, shape_invariants)
@@ -422,9 +391,7 @@ def _loop(
     _check_condition(condition)
     traced_body = trace_body(again, "body of tf.while_loop", specs, pack)
     _check_body(loop_vars, starts, shapes, traced_body)
-    results = loop_node(
-        starts, condition, traced_body, shapes, parallel_iterations, back_prop, swap_memory
-    )
+    results = loop_node(starts, condition, traced_body, shapes, *options)
     return rebuilt(traced_body.result, results)
 
 

@@ -28,7 +28,7 @@ from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.devices import eager_devices, generation, resources
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
-from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulting
+from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulted
 from thalweg.graph import build
 from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
@@ -182,7 +182,7 @@ class EagerGraph(threading.local, BareGraph):
     ) -> TraceNode:
         """Make the node of an op that was not recorded here before."""
         start = len(lazy_trace.trace.nodes)
-        with graphs.pushed(lazy_trace.trace), consulting() as consulted:
+        with graphs.pushed(lazy_trace.trace), consulted.pushed(set()) as leaves:
             given = tuple(_templates(lazy_trace, argument) for argument in arguments)
             node = build.add_node(lazy_trace.trace, op, given, _node_name(name))
         nodes = tuple(lazy_trace.trace.nodes[start:])
@@ -193,7 +193,7 @@ class EagerGraph(threading.local, BareGraph):
             and child.size < _LONG
             and not (child.is_special or child.has_effects)
         )
-        lazy_trace.keep(key, child, consulted)
+        lazy_trace.keep(key, child, leaves)
         return child
 
     def _convert(
@@ -414,7 +414,7 @@ class EagerGraph(threading.local, BareGraph):
         """Build nodes in the hidden graph, and keep them under a key."""
         start = len(lazy_trace.trace.nodes)
         before = lazy_trace.end
-        with graphs.pushed(lazy_trace.trace), consulting() as consulted:
+        with graphs.pushed(lazy_trace.trace), consulted.pushed(set()) as leaves:
             results = make()
         entered = {node for trace_node in lazy_trace.end.path(before) for node in trace_node.nodes}
         made = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
@@ -423,7 +423,7 @@ class EagerGraph(threading.local, BareGraph):
         child = TraceNode(lazy_trace.end, nodes, tuple(outputs), NO_LEAF)
         child.result = _layout(results)
         if key is not None and lazy_trace.end is before:
-            lazy_trace.keep(key, child, consulted)
+            lazy_trace.keep(key, child, leaves)
         return child
 
     # Random numbers

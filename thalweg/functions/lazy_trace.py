@@ -14,7 +14,7 @@ import itertools
 import threading
 from copy import copy
 from sys import getrefcount
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -413,7 +413,7 @@ def _made_at(node: Node, origin: MadeAt) -> Node:
 def _as_array(result: Any) -> Any:
     """A result as tensors hold it: a scalar is an array too."""
     if isinstance(result, np.generic):
-        return np.asarray(result)
+        return np.asarray(cast("Any", result))
     if isinstance(result, bytes | str):
         return np.array(result, dtype=object)
     return np.asarray(result) if isinstance(result, bool | int | float) else result

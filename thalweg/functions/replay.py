@@ -79,12 +79,9 @@ def replayed(function: Function) -> Function:
             if (graphs.items or global_graph)[-1] is not EAGER or fast_path_disabled[0]:
                 return function(*args, **kwargs)
             lazy_trace = EAGER.current()
-            parts: list[Any] = [function]
-            if not (
-                _describe(args, parts, lazy_trace) and _describe_named(kwargs, parts, lazy_trace)
-            ):
-                return function(*args, **kwargs)
-            if lazy_trace.closed:
+            parts: list[Any] = [function, *kwargs]
+            values = (*args, *kwargs.values()) if kwargs else args
+            if not _describe(values, parts, lazy_trace) or lazy_trace.closed:
                 return function(*args, **kwargs)
             key, trace_node = tuple(parts), lazy_trace.end
             cached = trace_node.children.get(key)
@@ -120,13 +117,6 @@ def _describe(values: Sequence[Any], key: list[Any], lazy_trace: LazyTrace) -> b
         else:
             return False
     return True
-
-
-def _describe_named(values: Mapping[str, Any], key: list[Any], lazy_trace: LazyTrace) -> bool:
-    if not values:
-        return True
-    key += values
-    return _describe(tuple(values.values()), key, lazy_trace)
 
 
 def _follow(cached: CachedPath, lazy_trace: LazyTrace) -> Any:

@@ -8,9 +8,8 @@ and dtypes and, where it read values, the plan of the step.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.devices import eager_devices, generation
 from thalweg.graph.analysis.node_effects import is_visible, written_variables
+from thalweg.graph.context import ThreadStack
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs
 from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes
@@ -150,23 +150,8 @@ def has_effect(node: Node) -> bool:
     return bool(op.parsed.references) or op.host_only or op.blocking
 
 
-class _Consults(threading.local):
-    """The leaves whose values were asked for while a node is made."""
-
-    found: set[int] | None = None
-
-
-consults = _Consults()
-
-
-@contextmanager
-def consulting() -> Generator[set[int]]:
-    """Note which leaves are asked for their values."""
-    outer, consults.found = consults.found, set()
-    try:
-        yield consults.found
-    finally:
-        consults.found = outer
+#: The leaves whose values are asked for while nodes are made.
+consulted: ThreadStack[set[int]] = ThreadStack()
 
 
 class Source(Op, abstract=True):
@@ -202,8 +187,8 @@ class Leaf(Source, abstract=True):
         array = cast("Any", value)
         if array.dtype.kind not in "iub" or math.prod(array.shape) > _MAX_CONSULTED:
             return None
-        if consults.found is not None:
-            consults.found.add(self.number)
+        if consulted.top is not None:
+            consulted.top.add(self.number)
         return host_array(array)
 
 

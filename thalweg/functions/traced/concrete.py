@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.control.structure import components, rebuilt
+from thalweg.control.bodies import components, rebuilt
 from thalweg.control.traces import here
 from thalweg.functions.eager import EAGER
 from thalweg.functions.traced.calls import CallKind, EagerCall, Expected
