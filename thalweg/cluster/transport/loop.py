@@ -42,7 +42,7 @@ _MAX_EVENTS = 64  # that are looked at in one go
 _STAND_BY, _MAX_STAND_BY = 1e-3, 8e-3  # seconds after which another thread must have been it again
 _AWAKE = 500e-6  # seconds that the I/O thread does not sleep for after a message
 _MAX_GAP = 5e-3  # seconds between two messages that it does so for
-_MAX_AWAY = 50e-6  # seconds that another thread had the core: then it need not stay awake
+_MAX_AWAY = 20e-6  # seconds that another thread had the core: then it need not stay awake
 
 
 class Loop:
