@@ -157,6 +157,6 @@ def test_functions_of_the_emulated_grid_come_in_one_order() -> None:
     """A text names what is compiled of it: it must not follow the order of a set."""
     axes = [f"grid.{name}.{axis}" for name in ("block", "blocks") for axis in "xyz"]
     names = ["grid.thread", "grid.threads", *axes, "grid.shared"]
-    text = definitions({*names})
+    text = definitions(frozenset(names))
     found = re.findall(r"define .*@(grid\.[\w.]+)\(", text)
     assert [name for name in found if name in names] == names
