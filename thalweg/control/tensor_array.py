@@ -220,12 +220,12 @@ class TensorArray:
         with self._beside():
             return op(self._flow, *inputs, name=name)
 
-    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+    def write(self, index: TensorLike, value: Any, name: str | None = None) -> TensorArray:
         """The list with `value` at `index`."""
         tensor = self._tensor(value)
         return self._writer(TensorArrayWrite, tensor.shape, tensor, (index, tensor), name)
 
-    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+    def scatter(self, indices: TensorLike, value: Any, name: str | None = None) -> TensorArray:
         """The list with the rows of `value` at `indices`."""
         tensor = self._tensor(value)
         shape = row_shape(tensor.shape)
