@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from queue import SimpleQueue
 from typing import Any
@@ -54,12 +54,19 @@ from thalweg.runtime.plan import Plan, Step, optimized, plan, plan_partition, pr
 from thalweg.runtime.resources import Resources
 
 
+class Course:
+    """What is known of the steps of a plan from those that ran."""
+
+    has_long_calls = False  # of the own part
+
+
 @dataclass(frozen=True)
 class ClusterPlan(Plan):
     """A step on several tasks, or on one of another process."""
 
     handle: int = 0
     tasks: tuple[TaskPart, ...] = ()
+    course: Course = field(default_factory=Course, compare=False)
 
     @cached_property
     def others(self) -> Sequence[TaskPart]:
@@ -292,9 +299,7 @@ class RunningStep:
                 self._start(part, feeds)
             with np.errstate(all="ignore"):
                 self._start_own_part(feeds)
-                while (work := self._work.get()) is not None:
-                    self._member.endpoint.loop.resume()
-                    work()
+                self._do_work()
         except BaseException as error:  # an interrupt, say
             self.fail(errors.CancelledError(None, None, f"The step was stopped: {error!r}"))
             WORKERS.start(self._finish)
@@ -304,6 +309,17 @@ class RunningStep:
         if self._error is not None:
             raise self._error
         return [self._found[place] for place in range(len(self._found))]
+
+    def _do_work(self) -> None:
+        """Do what takes long until the step is over. Where there was such work in the last step of
+        the plan, the I/O thread stays what it is: it reads messages meanwhile."""
+        course = self._plan.course
+        get = self._work.get_elsewhere if course.has_long_calls else self._work.get
+        course.has_long_calls = False
+        while (work := get()) is not None:
+            course.has_long_calls = True
+            self._member.endpoint.loop.resume()
+            work()
 
     def _start_own_part(self, feeds: Sequence[Any]) -> None:
         if self._plan.fed:
