@@ -50,10 +50,7 @@ def test_reductions_along_and_across(dtype: Any, kind: str) -> None:
     if dtype.kind == "b" and arithmetic:
         pytest.skip("booleans are not added")
     result = {"all": bool, "any": bool, "argmax": np.int64, "argmin": np.int64}.get(kind, dtype)
-    shapes = [(5, 37), (37, 5), (3, 0), (2, 200), (70, 33)]
-    if kind in ("all", "any") and dtype.kind != "b":
-        shapes = shapes[:1]  # ops reduce booleans by these alone
-    for rows, columns in shapes:
+    for rows, columns in [(5, 37), (37, 5), (3, 0), (2, 200), (70, 33)]:
         if columns == 0 and kind[:3] == "arg":
             continue
         x = Argument(0, dtype, rows * columns)
