@@ -20,8 +20,7 @@ def check_checkpoints(folder: Path) -> dict[str, Any]:
         step = int(values["global_step"])
         counted = {name: float(values[name]) for name in values if name.startswith("updates_")}
         assert counted and set(counted.values()) == {float(step)}, f"{index.stem}: {counted}"
-        # Its name has the step that the chief saw before it saved: an update may come in between.
-        assert 0 <= step - int(index.stem.rpartition("-")[2]) <= 1
+        assert int(index.stem.rpartition("-")[2]) == step
         found[step] = values
     last = found[max(found)]
     return last | {"checkpoints": len(found)}

@@ -377,6 +377,29 @@ def test_listeners_hear_of_checkpoints_and_may_stop(counting, tmp_path):
     assert listener.calls == ["begin", *around, ("end", 2)]
 
 
+def test_a_checkpoint_is_named_by_the_step_that_it_has(counting, tmp_path):
+    """Other workers, or the chief's own thread, may update after it was due and before it is."""
+
+    class Others(Listener):
+        def before_save(self, session, global_step_value):
+            super().before_save(session, global_step_value)
+            session.run(counting[1])
+
+    listener = Others()
+    hook = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[listener])
+    with tf.Session() as session:
+        run = checkpointing(session, hook)
+        run.run(counting[1])
+    named = {
+        int(p.stem.rpartition("-")[2]): str(p.with_suffix("")) for p in tmp_path.glob("*.index")
+    }
+    assert {step: tf.train.load_variable(p, "global_step") for step, p in named.items()} == {
+        1: 1,
+        3: 3,
+    }
+    assert listener.calls[1:] == [("before", 0), ("after", 1), ("before", 2), ("after", 3)]
+
+
 def test_saver_of_the_program(counting, tmp_path):
     """A saver that knows no background is not asked to use one."""
     saves = []

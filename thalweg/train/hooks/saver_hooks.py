@@ -135,27 +135,34 @@ class CheckpointSaverHook(PeriodicHook):
             listener.before_save(session, step)
         with survived("Saving a checkpoint"):
             self._wait()
-        self._saved_step = None
-        with survived(f"Saving the checkpoint of step {step}", unless=must_succeed):
-            self._write(session, step)
-            if must_succeed:
-                self._wait()
-            self._saved_step = step
-        if self._saved_step != step:
+        self._saved_step = saved = self._written(session, step, must_succeed)
+        if saved is None:
             return False
         with survived("Writing an event"):
-            self._summary_writer.add_session_log(checkpoint_log(self._save_path), step)
-        wishes = [listener.after_save(session, step) for listener in self._listeners]
+            self._summary_writer.add_session_log(checkpoint_log(self._save_path), saved)
+        wishes = [listener.after_save(session, saved) for listener in self._listeners]
         return any(wishes)
 
-    def _write(self, session: Any, step: int) -> None:
+    def _written(self, session: Any, step: int, must_succeed: bool) -> int | None:
+        """The step of the checkpoint that was written; None where that failed."""
+        with survived(f"Saving the checkpoint of step {step}", unless=must_succeed):
+            saved = self._write(session)
+            if must_succeed:
+                self._wait()
+            return saved
+        return None
+
+    def _write(self, session: Any) -> int:
+        """Save under the step that the checkpoint has: updates may have come since it was due."""
         saver = self._get_saver()
         if self._background and can_save_in_background(saver):
             save = partial(saver.save, background=True)
         else:
             save = saver.save
         with between_updates(session.graph):
+            step = global_step(session, self._global_step_tensor)
             save(session, self._save_path, global_step=step)
+        return step
 
     def _wait(self) -> None:
         """Wait for the checkpoint that is still being written; raise what went wrong with it."""
