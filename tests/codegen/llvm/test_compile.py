@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from thalweg.codegen.llvm import compile as llvm_threads
+from thalweg.codegen.llvm import compile as llvm_compile
 from thalweg.codegen.llvm.builder import FLOAT, I64, POINTER, Module, Value, constant
 from thalweg.codegen.llvm.compile import Inside, assembly, object_code, optimised, place
 from thalweg.codegen.machine import CpuTarget, named, runs_here
@@ -291,9 +291,9 @@ def test_a_child_waits_for_none_of_its_parents_threads():
 
 def test_without_the_library_at_hand_its_bindings_are_called(monkeypatch: pytest.MonkeyPatch):
     expected = object_code(scale(NATIVE.lanes), NATIVE)
-    found = llvm_threads._releasing_gil, llvm_threads._holding_gil
+    found = llvm_compile._releasing_gil, llvm_compile._holding_gil
     for kind in ("CDLL", "PyDLL"):
-        monkeypatch.setattr(llvm_threads.ctypes, kind, Mock(side_effect=OSError))
+        monkeypatch.setattr(llvm_compile.ctypes, kind, Mock(side_effect=OSError))
     for function in found:
         function.cache_clear()
     assert object_code(scale(NATIVE.lanes), NATIVE) == expected

@@ -44,7 +44,7 @@ class LocalSocket:
         is_watched = self._received is not None
         self._received, self._ended = received, ended
         if not is_watched:
-            self._loop.watch(self._file, self._read, lambda: self._ended())
+            self._loop.watch(self._file, self._read)
 
     def send(self, frame: bytearray, *more: bytearray) -> bool:
         """Send a packet, as the sockets of ZeroMQ do a message, whose frames it has one after the

@@ -24,7 +24,7 @@ from heapq import heappop, heappush
 from importlib import import_module
 from itertools import count
 from queue import SimpleQueue
-from signal import SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2
+from signal import SIGKILL, SIGRTMIN, SIGSTOP
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from thalweg.platform import tf_logging
 Callback = Callable[[], None]
 
 _signal: Any = import_module("_signal")  # `signal` takes ten times as long
-_DEFERRED = [int(each) for each in (SIGINT, SIGTERM, SIGALRM, SIGHUP, SIGUSR1, SIGUSR2)]
+_SIGNALS = [number for number in range(1, SIGRTMIN) if number not in (SIGKILL, SIGSTOP)]
 
 _MAX_WAIT = 1.0  # seconds between two looks at the timers
 _MAX_EVENTS = 64  # that are looked at in one go
@@ -70,7 +70,6 @@ class Loop:
         self._next: Waiter | None = None  # who is to be it from what it waits for on
         self._stands_by, self._resumed = False, threading.Lock()  # free where it is to resume
         self._resumed.acquire()
-        self._doubted: dict[int, Callback] = {}  # by file
         self.watch(self._wakeup, self._clear_wakeup)
 
     def start(self) -> None:
@@ -103,17 +102,13 @@ class Loop:
         """Whether this is the I/O thread."""
         return threading.get_ident() == self.ident
 
-    def watch(self, file: int, readable: Callback, doubted: Callback | None = None) -> None:
-        """Call back while a file descriptor is readable. `doubted` is called where that was stopped
-        half way, as the handlers of some signals can on the main thread: a message may be lost."""
+    def watch(self, file: int, readable: Callback) -> None:
+        """Call back while a file descriptor is readable."""
         self._callbacks[file] = readable
-        if doubted is not None:
-            self._doubted[file] = doubted
         self._epoll.register(file, select.EPOLLIN)
 
     def unwatch(self, file: int) -> None:
         """No longer call back for a file descriptor, before it is closed."""
-        self._doubted.pop(file, None)
         if self._callbacks.pop(file, None) is not None:
             with suppress(OSError, ValueError):  # closed already, or the whole loop is
                 self._epoll.unregister(file)
@@ -244,10 +239,6 @@ class Loop:
             except Exception:
                 log_failure()
                 guarded(outbox.flush)
-            except BaseException:
-                self._calls.append(self._doubted.get(file, _nothing))
-                self.wake()
-                raise
 
     def _attend(self) -> float:
         """Move the clock on, by no more than a running thread can have waited, and call all that is
@@ -333,7 +324,7 @@ class _Uninterrupted:
 
     def __enter__(self) -> None:
         if threading.get_ident() == threading.main_thread().ident:
-            for number in _DEFERRED:
+            for number in _SIGNALS:
                 if callable(_signal.getsignal(number)):
                     self._handlers[number] = _signal.signal(number, self._defer)
 
