@@ -2,31 +2,34 @@
 
 import sys as _sys
 
-from thalweg import (
-    alias,
-    autodiff,
-    cluster,
-    control,
-    data,
-    errors,
-    functions,
-    graph,
-    image,
-    inspect,
-    layers,
-    losses,
-    nn,
-    onnx,
-    ops,
-    optimize,
-    platform,
-    public,
-    runtime,
-    saved,
-    summary,
-    train,
-    variables,
-)
+from thalweg.platform.collector import gc_paused as _gc_paused
+
+with _gc_paused(are_kept=True):
+    from thalweg import (
+        alias,
+        autodiff,
+        cluster,
+        control,
+        data,
+        errors,
+        functions,
+        graph,
+        image,
+        inspect,
+        layers,
+        losses,
+        nn,
+        onnx,
+        ops,
+        optimize,
+        platform,
+        public,
+        runtime,
+        saved,
+        summary,
+        train,
+        variables,
+    )
 from thalweg.version import __version__
 
 #: The packages whose import registers the public names.
