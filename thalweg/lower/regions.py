@@ -250,10 +250,11 @@ class _Moves:
                 continue
             value, after = node.outputs[0], self._after[node]
             used = {self._unit_of[later] for later in after if value in later.inputs}
+            if used <= {here} or not self._is_movable(node, used):
+                continue
             others = [later for later in after if not _only_takes(later, value)]
             is_last = all(self._unit_of[each] >= max(used, default=here) for each in others)
-            is_last = is_last and all(self._waits(each, used) for each in others)
-            if not used <= {here} and is_last and self._is_movable(node, used):
+            if is_last and all(self._waits(each, used) for each in others):
                 self._move(node, used)
 
     def _waits(self, node: Node, numbers: Collection[int]) -> bool:
