@@ -61,8 +61,9 @@ class ListValue:
     @property
     def _storage(self) -> Stacked | Single | Nested | None:
         """The entries on the host."""
-        if self.on_device is not None:
-            self._held = Stacked(self.on_device.snapshot())
+        rows = self.on_device
+        if rows is not None:
+            self._held = Stacked(rows.snapshot())
         return self._held
 
     @property
@@ -92,8 +93,8 @@ class ListValue:
             self._check_shape(0, rows.shape[1:])
             self.shapes.common, self.shapes.others = rows.shape[1:], {}
             self._held = Stacked(rows, is_shared)
-            filled = np.ones(rows.shape[0], bool) if written is None else written
-            self._states = bytearray(np.where(filled, _WRITTEN, _EMPTY).astype(np.uint8).tobytes())
+            every = bytes([_WRITTEN]) * rows.shape[0]  # which is True; _EMPTY is False
+            self._states = bytearray(every if written is None else written.astype(bool).tobytes())
         return self
 
     @classmethod
