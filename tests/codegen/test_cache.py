@@ -19,7 +19,8 @@ import pytest
 from tests.codegen.contraction.contractions import matmul
 from thalweg.codegen import cache, progress
 from thalweg.codegen.cache import Kernels, Loaded, as_request
-from thalweg.codegen.kernels import emit, request
+from thalweg.codegen.emit import emit
+from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.llvm.object_file import ObjectFile

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.contraction.contractions import matmul
-from thalweg.codegen.kernels import emit
+from thalweg.codegen.emit import emit
 from thalweg.codegen.llvm import compile as compiling
 from thalweg.codegen.llvm.compile import object_code, place
 from thalweg.codegen.llvm.object_file import ObjectFile

@@ -313,7 +313,7 @@ class Kernels:
                 missing[key] = request
             else:
                 futures[key].set_result(found)
-        for key, kernel in self._compiled(missing, target):
+        for key, kernel in self._compiled(missing, target) if missing else ():
             futures[key].set_result(kernel)
 
     def _give_up(

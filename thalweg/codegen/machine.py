@@ -23,6 +23,8 @@ from thalweg.platform.caches import memoized
 #: Raised whenever the same text may become other machine code (pipeline, calling convention):
 #: objects in the cache that were made before are then not used any more.
 CODE_VERSION = 1
+#: How many threads have scratch memory of their own; more than these do not work on one kernel.
+SLOTS = min(64, max(4, os.cpu_count() or 4))
 
 _V2 = "+cx16,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3"
 _V3 = f"{_V2},+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"

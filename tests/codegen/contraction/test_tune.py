@@ -13,7 +13,8 @@ from tests.codegen.contraction.contractions import matmul
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.contraction.plan import schedule, schedules
 from thalweg.codegen.contraction.tune import Winners, parsed
-from thalweg.codegen.kernels import emit, keep_schedule, request, tuned_schedule
+from thalweg.codegen.emit import emit
+from thalweg.codegen.kernels import keep_schedule, request, tuned_schedule
 from thalweg.codegen.machine import host, named
 from thalweg.device import tuning
 from thalweg.device.cpu import tuner

@@ -20,7 +20,6 @@ from thalweg.codegen.contraction.epilogue import Masks, store_sums
 from thalweg.codegen.contraction.form import Form, argument_of, form_of, loads_of
 from thalweg.codegen.contraction.packing import Copy, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import (
-    SLOTS,
     Schedule,
     Setting,
     even,
@@ -43,7 +42,7 @@ from thalweg.codegen.llvm.builder import (
     constant,
 )
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import CpuTarget
+from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Cast, Load
 from thalweg.ir.kernel import Access, Contraction

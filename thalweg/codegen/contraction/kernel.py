@@ -30,12 +30,12 @@ from thalweg.codegen.contraction.microkernel import (
 )
 from thalweg.codegen.contraction.packing import Box, Copy, Packing, Span
 from thalweg.codegen.contraction.plan import best, check
-from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, range_of, spans_of_rows
+from thalweg.codegen.contraction.schedule import Schedule, Setting, range_of, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch, pieces
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import CpuTarget
+from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import filtered

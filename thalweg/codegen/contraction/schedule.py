@@ -8,7 +8,6 @@ only compare schedules of one contraction with each other; `tf.tune` measures.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,9 +25,6 @@ from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
-
-#: How many threads have scratch memory of their own; more than these do not work on one kernel.
-SLOTS = min(64, max(4, os.cpu_count() or 4))
 
 
 @dataclass(frozen=True)

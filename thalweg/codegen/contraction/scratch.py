@@ -13,7 +13,6 @@ from math import ceil, prod
 
 from thalweg.codegen.contraction.form import Form
 from thalweg.codegen.contraction.schedule import (
-    SLOTS,
     Schedule,
     Setting,
     packing_of_b,
@@ -24,6 +23,7 @@ from thalweg.codegen.contraction.schedule import (
 )
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Value
+from thalweg.codegen.machine import SLOTS
 from thalweg.codegen.math.conversion import register_type
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.loop import Variable

@@ -12,7 +12,7 @@ from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_con
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape, TensorMapSpec
 from thalweg.codegen.cuda.loops.kernel import emit_loops, loops_shapes
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.kernels import as_loops
+from thalweg.codegen.emit import as_loops
 from thalweg.ir.kernel import Contraction, Kernel, Loops
 
 __all__ = ["CudaKernel", "LaunchShape", "TensorMapSpec", "emit", "launch_shapes"]

@@ -7,33 +7,16 @@ the argument words, and the function it calls with the buffers, of which none ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.emit import Emission
+from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.kernel import Loops
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """Kernels that are one iteration of a loop: they run again as long as a byte that one of them
-    wrote is not zero, but not more often than `most` times in one call.
-
-    Their argument words lie one after the other. An argument is known by its memory, which several
-    of them may have in common.
-    """
-
-    kernels: tuple[Loops, ...]
-    starts: tuple[int, ...]  # the place of each kernel's words among all
-    memory: tuple[tuple[int, ...], ...]  # the numbers of each kernel's arguments
-    overlapping: frozenset[int]  # memory that other memory may be part of
-    deciding: int  # the memory with the byte
-    most: int
 
 
 def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:

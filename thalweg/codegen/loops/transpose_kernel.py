@@ -14,11 +14,10 @@ import numpy as np
 
 from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
-from thalweg.codegen.contraction.schedule import SLOTS
 from thalweg.codegen.frame import At, Frame
 from thalweg.codegen.llvm.builder import POINTER, Module, Value
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import CpuTarget
+from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.codegen.math.conversion import storage_type
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Load

@@ -13,11 +13,11 @@ from math import ceil
 
 from thalweg.codegen.contraction.form import NotContraction
 from thalweg.codegen.contraction.microkernel import Factors, Level, MicroKernel
-from thalweg.codegen.contraction.schedule import SLOTS, Schedule
+from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I1, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import CpuTarget
+from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.codegen.winograd.form import window_of
 from thalweg.codegen.winograd.plan import Layout
 from thalweg.codegen.winograd.results import Results, Spread

@@ -15,7 +15,7 @@ from typing import Any, cast
 from thalweg.codegen.cache import Loaded, load_all
 from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
-from thalweg.codegen.loops.kernel import Iteration
+from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.listing import Call, listed
 from thalweg.device.cpu.loading import kernel_request

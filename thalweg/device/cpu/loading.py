@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,6 @@ from thalweg.device.cpu.listing import Call, listed
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
-from thalweg.device.cpu.tuner import tune_new
 from thalweg.device.program_template import explained, template_of
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -35,7 +35,8 @@ def make_program(
 ) -> Program:
     """A region, lowered for a target, as a program of a pool on at most so many of its threads."""
     if tuning.TUNES:
-        tune_new(kernels, pool, threads)
+        tuner = importlib.import_module("thalweg.device.cpu.tuner")  # few processes need it
+        tuner.tune_new(kernels, pool, threads)
     launches = lowered.launches
     pairs = zip(launches, kernels, strict=True)
     users = {kernel.kernel: launch for launch, kernel in pairs}  # many launches are of one kernel
