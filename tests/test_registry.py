@@ -71,7 +71,7 @@ def holds_for(names: Sequence[str]) -> Callable[[Callable[[str], None]], Callabl
         def all_of_them() -> None:
             faults = {name: found for name in names if (found := fault(test, name))}
             assert names
-            assert faults == {}
+            assert not faults, "\n".join(f"{name}: {why}" for name, why in faults.items())
 
         all_of_them.__name__, all_of_them.__doc__ = test.__name__, test.__doc__
         return all_of_them
