@@ -4,6 +4,8 @@
 checkout is faster, starts sooner or takes less memory. Both run under this environment's Python,
 each from its own folder, with the rules of `make bench`. `best` compares the best rounds, `median`
 is the median of the paired rounds' ratios: the two systems take turns, so a disturbance hits both.
+`warm` is the first step of a process that finds the disk cache filled, `process` all from the start
+of that process to the end of this step: what one checkout imports early, the other may import late.
 Where a process's pages happen to lie can make all its rounds slow: `--processes 3` measures every
 work in so many pairs of processes.
 """
@@ -17,7 +19,7 @@ from typing import Any
 from measure import Measurement, Settings
 from works import Work
 
-COLUMNS = ("best", "median", "first", "warm", "peak")
+COLUMNS = ("best", "median", "first", "warm", "process", "peak")
 
 
 def compare(works: list[Work], checkout: Path, how: Settings) -> None:
@@ -44,7 +46,7 @@ def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of one system over several processes."""
     least = {
         name: min((run[name] for run in runs if run[name]), default=None)
-        for name in ("best", "first", "warm", "peak")
+        for name in ("best", "first", "warm", "process", "peak")
     }
     problem = next((run["error"] for run in runs if run["error"]), "")
     return least | {"seconds": [s for run in runs for s in run["seconds"]], "error": problem}
