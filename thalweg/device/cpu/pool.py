@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -254,6 +254,12 @@ class Pool:
         if program.holds_gil:
             return self._run_with_gil(program.address)
         return self._run(program.address)
+
+    def runner(self, program: StepTable) -> Callable[[], int]:
+        """What runs a short step again and again, as `run` does."""
+        if program.threads > self._offered:
+            self._start(program.threads)
+        return partial(self._run_with_gil if program.holds_gil else self._run, program.address)
 
     def resume(self, program: StepTable, code: int, check: Callable[[], None] | None = None) -> int:
         """Run a step that gave a code to its end, if it paused; what its fault word holds then.

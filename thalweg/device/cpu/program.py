@@ -203,7 +203,8 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation = self._idle.pop()
         except IndexError:
             invocation = self._invocation()
-        words, run = invocation.words, self.pool.run
+        words, table, keeps = invocation.words, invocation.table, self._keeps
+        run = self.pool.runner(table)
         held = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
         moves = [*self._row_inputs(held, is_row, count), *self._row_outputs(results, count)]
@@ -211,8 +212,10 @@ class Program(DeviceProgram[Invocation, "Call"]):
         for row in range(count):
             for word, address, stride in moves:
                 words[word] = address + row * stride
-            table = invocation.begin()
-            fault = run(table)
+            if keeps and row < 2:  # the first one packs what all others find
+                table = invocation.begin()
+                run = self.pool.runner(table)
+            fault = run()
             if fault:
                 fault = self.pool.resume(table, fault)
                 invocation.fault[0] = 0
