@@ -248,7 +248,7 @@ def test_targets_that_are_none() -> None:
     with pytest.raises(tf.errors.NotFoundError, match="nonsense"):
         tf.Session("nonsense")
     config = tf.ConfigProto(operation_timeout_in_ms=50)
-    with pytest.raises(tf.errors.DeadlineExceededError, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(tf.errors.DeadlineExceededError, match=r"the target \(127\.0\.0\.1:1\)"):
         tf.Session("grpc://127.0.0.1:1", config=config)
 
 

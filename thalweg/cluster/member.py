@@ -202,8 +202,11 @@ class _Asking:
 
 
 def _waiting(missing: Iterable[str], tasks: Mapping[str, str]) -> str:
-    named = ", ".join(f"{task} ({tasks[task]})" for task in missing)
-    return f"Waiting for tasks that do not answer: {named}"
+    named = ", ".join(f"{task or 'the target'} ({tasks[task]})" for task in missing)
+    return (
+        f"Waiting for tasks that do not answer: {named}. "
+        "tf.ConfigProto(operation_timeout_in_ms=...) limits how long, device_filters for which"
+    )
 
 
 def _info(task: str, peer: Peer, answer: Message) -> TaskInfo:
