@@ -69,8 +69,10 @@ class ListValue:
     @property
     def on_device(self) -> Buffer | None:
         """The entries as the rows of a buffer of a device, if that is how they are kept."""
-        rows = self._held.array if isinstance(self._held, Stacked) else None
-        return rows if isinstance(rows, Buffer) else None
+        held = self._held
+        if type(held) is not Stacked or type(held.array) is np.ndarray:  # as nearly always
+            return None
+        return held.array if isinstance(held.array, Buffer) else None
 
     @classmethod
     def of_stacked(

@@ -193,9 +193,12 @@ class DenseAccumulator(Accumulator[Array]):
     _total: Array | None = None
 
     def _check(self, gradient: Array) -> None:
+        shape = np.shape(gradient)
+        if self._total is not None and self._total.shape == shape:
+            return
         expected = self.shape if self._total is None else as_shape(self._total.shape)
-        if not expected.is_compatible_with(np.shape(gradient)):
-            raise _invalid(f"Shape mismatch: expected {expected}, got {list(np.shape(gradient))}")
+        if not expected.is_compatible_with(shape):
+            raise _invalid(f"Shape mismatch: expected {expected}, got {list(shape)}")
 
     def _add(self, gradient: Array) -> None:
         if self._total is None:
@@ -205,7 +208,11 @@ class DenseAccumulator(Accumulator[Array]):
 
     def _reduced(self) -> Array:
         total = np.asarray(self._total)
-        return (total / self.count).astype(total.dtype, copy=False) if self.is_mean else total
+        if not self.is_mean:
+            return total
+        if np.issubdtype(total.dtype, np.inexact):
+            return np.divide(total, self.count, out=total)  # which is given away
+        return (total / self.count).astype(total.dtype, copy=False)
 
     def _clear(self) -> None:
         self._total = None
