@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -132,3 +134,24 @@ def test_large_results_are_the_callers(memory: Memory) -> None:
     assert [int(array[-1]) for array in found] == [0, 1, 2, 3]
     buffer.fill(found[3])  # straight from pinned memory
     assert buffer.snapshot()[0] == 3
+
+
+_ENDS = """
+from thalweg.device.cuda.emulated import EmulatedContext
+from thalweg.device.cuda.pinned import Pinned
+
+class Context(EmulatedContext):
+    def unpin(self, address):
+        print("unpinned", address == first)
+
+context = Context("GPU:0", 1 << 20)
+gone, kept = Pinned(context, 16), Pinned(context, 16)
+first = gone.address
+del gone
+"""
+
+
+def test_pinned_memory_that_is_left_ends_with_the_process() -> None:
+    """By then the driver may be gone, and so may be what calls it."""
+    ran = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("unpinned True\n", "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+import weakref
 from collections import defaultdict
 from typing import Any
 
@@ -29,12 +30,11 @@ class Pinned:
     """Pinned memory, as an array; it is freed with the object."""
 
     def __init__(self, context: Context, size: int) -> None:
-        self._context, self.address = context, context.pin(size)
+        self.address = context.pin(size)
         content: Any = (ctypes.c_uint8 * size).from_address(self.address)
         self.array: NDArray[np.uint8] = np.frombuffer(content, np.uint8)
-
-    def __del__(self) -> None:
-        self._context.unpin(self.address)
+        # What is left at the end of the process ends with it.
+        weakref.finalize(self, context.unpin, self.address).atexit = False
 
 
 class PinnedArrays:
