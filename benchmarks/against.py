@@ -46,7 +46,8 @@ def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of one system over several processes."""
     least = {
         name: min((run[name] for run in runs if run[name]), default=None)
-        for name in ("best", "first", "warm", "process", "peak")
+        for name in COLUMNS
+        if name != "median"
     }
     problem = next((run["error"] for run in runs if run["error"]), "")
     return least | {"seconds": [s for run in runs for s in run["seconds"]], "error": problem}

@@ -1,62 +1,40 @@
 """Thalweg: a deep-learning system in pure Python. `import thalweg as tf`."""
 
 import sys as _sys
+from importlib import import_module as _import_module
 
+from thalweg import platform, public
 from thalweg.platform.collector import gc_paused as _gc_paused
-
-with _gc_paused(are_kept=True):
-    from thalweg import (
-        alias,
-        autodiff,
-        cluster,
-        control,
-        data,
-        errors,
-        functions,
-        graph,
-        image,
-        inspect,
-        layers,
-        losses,
-        nn,
-        onnx,
-        ops,
-        optimize,
-        platform,
-        public,
-        runtime,
-        saved,
-        summary,
-        train,
-        variables,
-    )
 from thalweg.version import __version__
 
 #: The packages whose import registers the public names.
 _PARTS = (
-    alias,
-    autodiff,
-    cluster,
-    control,
-    data,
-    errors,
-    functions,
-    graph,
-    image,
-    inspect,
-    layers,
-    losses,
-    nn,
-    onnx,
-    ops,
-    optimize,
-    platform,
-    runtime,
-    saved,
-    summary,
-    train,
-    variables,
+    "alias",
+    "autodiff",
+    "cluster",
+    "control",
+    "data",
+    "errors",
+    "functions",
+    "graph",
+    "image",
+    "inspect",
+    "layers",
+    "losses",
+    "nn",
+    "onnx",
+    "ops",
+    "optimize",
+    "runtime",
+    "saved",
+    "summary",
+    "train",
+    "variables",
 )
+
+with _gc_paused(are_kept=True):
+    for _part in _PARTS:
+        _import_module(f"{__name__}.{_part}")
 
 # Parts that many programs do without are imported when one first asks for a name of theirs.
 public.publish_from("thalweg.distributions", "distributions.*", "contrib.distributions.*")

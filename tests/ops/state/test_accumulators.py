@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.ops.state.accumulators import DenseAccumulator, SparseAccumulator, SparseGradient
+from thalweg.ops.state.accumulator_state import (
+    DenseAccumulator,
+    SparseAccumulator,
+    SparseGradient,
+)
 from thalweg.runtime.cancellation import Cancellation
 
 
