@@ -459,11 +459,25 @@ print([name in sys.modules for name in ("thalweg.lower.lowering", "thalweg.codeg
 """
 
 
-def test_a_process_that_finds_its_programs_imports_no_compiler(tmp_path: Path) -> None:
+_LOOP = """
+import sys
+import thalweg as tf
+x = tf.placeholder(tf.float32, [])
+with tf.Session() as session:
+    print(session.run(tf.while_loop(lambda y: y < 100, lambda y: y * x, [x]), {x: 3}))
+print([name in sys.modules for name in ("thalweg.codegen.emit", "thalweg.codegen.loops.kernel")])
+"""
+
+
+@pytest.mark.parametrize("program", [_STEP, _LOOP])
+def test_a_process_that_finds_its_programs_imports_no_compiler(
+    program: str, tmp_path: Path
+) -> None:
+    """That of a loop lowers it again, and finds the kernels."""
     environment = {**os.environ, "THALWEG_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
     def printed() -> list[str]:
-        command = [sys.executable, "-c", _STEP]
+        command = [sys.executable, "-c", program]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 

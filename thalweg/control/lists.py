@@ -95,8 +95,10 @@ class ListValue:
             self._check_shape(0, rows.shape[1:])
             self.shapes.common, self.shapes.others = rows.shape[1:], {}
             self._held = Stacked(rows, is_shared)
-            every = bytes([_WRITTEN]) * rows.shape[0]  # which is True; _EMPTY is False
-            self._states = bytearray(every if written is None else written.astype(bool).tobytes())
+            if written is None:
+                self._states = bytearray(bytes([_WRITTEN]) * rows.shape[0])
+            else:
+                self._states = bytearray(written.astype(bool).tobytes())  # _EMPTY is 0, _WRITTEN 1
         return self
 
     @classmethod

@@ -253,7 +253,7 @@ class _Moves:
             if used <= {here} or not self._is_movable(node, used):
                 continue
             others = [later for later in after if not _only_takes(later, value)]
-            is_last = all(self._unit_of[each] >= max(used, default=here) for each in others)
+            is_last = all(self._unit_of[each] >= max(used) for each in others)
             if is_last and all(self._waits(each, used) for each in others):
                 self._move(node, used)
 

@@ -67,6 +67,15 @@ def test_constants_are_packed_once(packed: list[bool]) -> None:
     assert packed == [True, False, False]
 
 
+def test_rows_of_a_map_find_what_the_first_one_packed(packed: list[bool]) -> None:
+    rows = np.stack([X, X + 1, X - 1, 2 * X])
+    data = tf.data.Dataset.from_tensor_slices(rows).map(lambda x: product(x, tf.constant(W)))
+    taken = tf.data.make_one_shot_iterator(data.batch(4)).get_next()
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.run(taken), rows @ W.T, 1e-4, 1e-4)
+    assert packed == [True, False]  # the others are not asked
+
+
 def test_the_profile_has_all_phases(packed: list[bool]) -> None:
     x = placeholder()
     y = product(x, tf.Variable(W))
