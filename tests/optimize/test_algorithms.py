@@ -17,6 +17,7 @@ from thalweg.optimize.passes.cancel_transposes import cancel_transposes
 from thalweg.optimize.passes.fold_parts import fold_parts
 from thalweg.optimize.passes.merge_products import merge_products
 from thalweg.optimize.passes.order_products import order_products
+from thalweg.optimize.passes.place_partitions import place_partitions
 from thalweg.optimize.passes.resolve_branches import resolve_branches
 from thalweg.optimize.passes.simplify_controls import simplify_controls
 from thalweg.runtime import engine
@@ -233,7 +234,49 @@ def test_what_a_partition_of_all_places_puts_back_is_compiled(count: int, is_siz
     assert_same([y, scaled], feeds)
     with tf.Session() as session:
         session.run(y, feeds)
-        assert ("_stitch_partition" in str(session.plan(y, feeds))) == (count > 0)
+        assert (" _stitch_parts " in str(session.plan(y, feeds))) == (count > 0)
+
+
+def test_of_a_partition_only_the_cuts_are_left_to_the_host() -> None:
+    x, chosen = placeholder(None, 3), tf.placeholder(tf.int32, [None])
+    parts = tf.dynamic_partition(tf.sin(x), chosen % 5, 5)
+    feeds = {x: values(7, 3), chosen: np.arange(7) ** 2}
+    assert_same(parts, feeds)
+    with tf.Session() as session:
+        plan = str(session.plan(parts, feeds))
+    assert plan.count("\nhost ") == plan.count("(_Parts)") == 1
+    assert "sin+_put_rows" in plan
+
+
+def test_parts_of_other_sizes_are_not_stitched() -> None:
+    chosen, rows = tf.placeholder(tf.int32, [4]), tf.placeholder(tf.float32, [None, 2])
+    places = tf.dynamic_partition(tf.range(4), chosen, 2)
+    y = tf.dynamic_stitch(places, [rows, rows], name="put_back")
+    with tf.Session() as session:
+        one = session.run(y, {chosen: [0, 1, 1, 0], rows: values(2, 2)})
+        assert one.shape == (4, 2)
+        message = r"data\[0\].shape = \(2, 2\) does not start with indices\[0\].shape = \(3,\)"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message) as raised:
+            session.run(y, {chosen: [0, 1, 0, 0], rows: values(2, 2)})
+    assert raised.value.op.name == "put_back"
+
+
+def test_partitions_that_kernels_have_no_elements_of_stay() -> None:
+    x, chosen = placeholder(4, 3), tf.placeholder(tf.int32, [4])
+    unknown = tf.placeholder(tf.int32)
+    stays = tf.dynamic_partition(tf.as_string(x), chosen, 2)
+    stays += tf.dynamic_partition(x, unknown, 2)
+    stays += tf.dynamic_partition(x, chosen, 65)
+    assert not changes(place_partitions, step(stays, feeds=[x, chosen, unknown]))
+
+
+def test_the_shape_of_random_numbers_is_known_as_long_as_they_are_drawn() -> None:
+    x = tf.random_uniform([3, 4])
+    size = tf.shape(x)
+    assert "constant Shape" not in fired([size])
+    assert fired([size, tf.exp(x)])["constant Shape"] == 1
+    twice = fired([size, tf.size(x)])
+    assert twice.get("constant Shape", 0) + twice.get("constant Size", 0) == 1
 
 
 def test_other_stitches_stay() -> None:
@@ -247,9 +290,10 @@ def test_other_stitches_stay() -> None:
     stays = [tf.dynamic_stitch(each, parts) for each in (from_one, even)]
     stays.append(tf.dynamic_stitch(swapped, parts[::-1]))
     stays.append(tf.dynamic_stitch(whole, names))
-    assert not changes(fold_parts, step(stays, feeds=[x, chosen]))
+    assert "_StitchParts" not in after(place_partitions, step(stays, feeds=[x, chosen]))
     fed = tf.dynamic_stitch(whole, parts)
-    assert not changes(fold_parts, step([fed], feeds=[x, chosen, whole[0]]))
+    graph = step([fed], feeds=[x, chosen, whole[0]])
+    assert "_StitchParts" not in after(place_partitions, graph)
 
 
 def test_a_tensor_added_again_and_again_is_a_multiple() -> None:

@@ -28,6 +28,7 @@ from thalweg.optimize.passes.merge_products import merge_products
 from thalweg.optimize.passes.mixed_precision import narrowing
 from thalweg.optimize.passes.optimize_bodies import optimize_bodies
 from thalweg.optimize.passes.order_products import order_products
+from thalweg.optimize.passes.place_partitions import place_partitions
 from thalweg.optimize.passes.resolve_branches import resolve_branches
 from thalweg.optimize.passes.simplify_controls import simplify_controls
 from thalweg.optimize.passes.strip_identities import strip_identities
@@ -87,6 +88,12 @@ PASSES: tuple[Pass, ...] = (
         "of a sum or a join, the constant parts are one",
         "constant_folding",
         fold_parts,
+    ),
+    Pass(
+        "place_partitions",
+        "where the rows of a partition go is compiled with what comes before and after it",
+        "remapping",
+        place_partitions,
     ),
     Pass(
         "merge_duplicates",

@@ -1,5 +1,6 @@
 """Rows of the op table: partitions and stitches."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,38 @@ def test_stitch_with_gaps_and_equal_indices() -> None:
 def test_positions(shape: tuple[int, ...]) -> None:
     wanted = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     check(partitioning.Positions(), np.ones(shape), expect=wanted, gradient=False)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 40])
+def test_places_of_a_partition(count: int) -> None:
+    partitions = np.random.default_rng(count).integers(0, 4, count).astype(np.int32)
+    order = np.argsort(partitions, kind="stable")
+    places = np.argsort(order)
+    counts = np.bincount(partitions, minlength=4)
+    rows = np.random.default_rng(0).normal(size=(count, 3))
+    find = partial(partitioning.PartitionPlaces(num_partitions=4), name="find")
+    check(find, partitions, expect=[places, counts], gradient=False)
+    put = partial(partitioning.PutRows(), name="put")
+    check(put, rows, places.astype(np.int32), expect=rows[order], gradient=False)
+    ends = np.cumsum(counts)
+    parts = np.split(rows[order], ends[:-1])
+    cut = partial(partitioning.Parts(num_partitions=4), name="cut")
+    check(cut, rows[order], counts.astype(np.int32), expect=parts, gradient=False)
+
+    def stitch(*given: Any) -> Any:
+        return partitioning.StitchParts()(given[0], given[1], list(given[2:]), name="stitch")
+
+    numbers = places.astype(np.int32), counts.astype(np.int32)
+    check(stitch, *numbers, *parts, expect=rows, gradient=False)
+
+
+def test_many_elements_are_counted_on_the_host() -> None:
+    partitions = np.random.default_rng(0).integers(0, 16, 70_000).astype(np.int32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        fed = tf.placeholder(tf.int32, [None])
+        parts = session.run(tf.dynamic_partition(tf.range(70_000), fed, 16), {fed: partitions})
+    for number, part in enumerate(parts):
+        np.testing.assert_array_equal(part, np.flatnonzero(partitions == number))
 
 
 def test_stitch_undoes_partition_and_the_last_of_equal_indices_wins() -> None:

@@ -17,8 +17,16 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape, vector
 from thalweg.ir import loop
-from thalweg.ir.expr import Expr, call
-from thalweg.ir.loop import IndexTuple, Operand, Scatter, ravel, unravel
+from thalweg.ir.expr import Expr, call, select
+from thalweg.ir.loop import (
+    IndexTuple,
+    NotLowered,
+    Operand,
+    RuntimeCheck,
+    Scatter,
+    ravel,
+    unravel,
+)
 from thalweg.ops.arrays import indexing, joining
 from thalweg.ops.core import filling, shaping
 from thalweg.public import public
@@ -57,25 +65,193 @@ class DynamicPartition(Op):
             parts.append(part)
             found += len(part)
         if found != chosen.size:  # each row is in one part, or in none
-            self._refuse(chosen)
+            _refuse(chosen, self.num_partitions)
         return parts
-
-    def _refuse(self, partitions: Array) -> NoReturn:
-        is_good = (partitions >= 0) & (partitions < self.num_partitions)
-        bad = np.argwhere(~is_good)[0]
-        place = ",".join(map(str, bad))
-        raise errors.InvalidArgumentError(
-            None,
-            None,
-            f"partitions{f'[{place}]' if place else ''} = {partitions[tuple(bad)]} is not "
-            f"in [0, {self.num_partitions})",
-        )
 
     def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:
         data, partitions = node.inputs
         positions = dynamic_partition(Positions()(partitions), partitions, self.num_partitions)
         gathered = dynamic_stitch(positions, list(dy))
         return [shaping.reshape(gathered, shaping.shape(data)), None]
+
+
+def _refuse(partitions: Array, count: int) -> NoReturn:
+    bad = np.argwhere((partitions < 0) | (partitions >= count))[0]
+    place = ",".join(map(str, bad))
+    raise errors.InvalidArgumentError(
+        None,
+        None,
+        f"partitions{f'[{place}]' if place else ''} = {partitions[tuple(bad)]} is not "
+        f"in [0, {count})",
+    )
+
+
+# A partition in steps that can be compiled, as a pass makes it, which comes after gradients: the
+# place of each row where all parts follow one another, the rows in these places, and the parts.
+
+
+class PartitionPlaces(Op, name="_PartitionPlaces"):
+    """places[i] = where element i lies if the parts follow one another; counts[p] = the elements
+    of part p"""
+
+    signature = "partitions: int32 -> places: int32, counts: int32"
+    inexpensive = True
+    not_differentiable = True
+    num_partitions: int
+
+    def shape(self, partitions: Tensor) -> list[TensorShape]:
+        return [partitions.shape, vector(self.num_partitions)]
+
+    def numpy(self, partitions: Array) -> list[Array]:
+        places = np.empty(partitions.shape, np.int32)
+        counts = np.empty(self.num_partitions, np.int32)
+        end = 0
+        for number in range(self.num_partitions):
+            members = np.flatnonzero(partitions == number)
+            counts[number], start = members.size, end
+            end += members.size
+            places[members] = np.arange(start, end, dtype=np.int32)
+        if end != partitions.size:
+            _refuse(partitions, self.num_partitions)
+        return [places, counts]
+
+    def loop(self, at: IndexTuple, partitions: Operand) -> Expr:
+        """Every part counts its elements: as long as these are few, in one pass each."""
+        size = partitions.size
+        if size * self.num_partitions > _MAX_COUNTED:
+            raise NotLowered(f"{size} elements of {self.num_partitions} partitions")
+
+        def belongs(element: Expr, part: Expr) -> Expr:
+            return select(call("eq", partitions[element], call("cast", part, np.int32)), 1, 0)
+
+        def count(part: Expr) -> Expr:
+            return loop.reduce("sum", [size], lambda element: belongs(element, part))
+
+        def earlier(part: Expr, element: Expr) -> Expr:
+            return loop.prefix("sum", size, element, lambda k: belongs(k, part), exclusive=True)
+
+        if at.output == 1:
+            return count(at[0])
+        parts = self.num_partitions
+        counts = loop.intermediate([parts], np.int32, count)
+        before = loop.intermediate([parts, size], np.int32, earlier)
+        mine = partitions[at[0]]
+
+        def share(part: Expr) -> Expr:
+            number = call("cast", part, np.int32)
+            inside = select(call("eq", number, mine), before[part, at[0]], 0)
+            return select(number < mine, counts[part], inside)
+
+        return loop.reduce("sum", [parts], share)
+
+    def requires(self, partitions: Operand) -> list[RuntimeCheck]:
+        count = self.num_partitions
+        return [
+            loop.runtime_check(
+                partitions.shape, lambda i: (partitions[i] >= 0) & (partitions[i] < count)
+            )
+        ]
+
+
+#: Elements times partitions: more of them are counted by NumPy.
+_MAX_COUNTED = 1 << 20
+
+
+class PutRows(Op, name="_PutRows"):
+    """y[places[i]] = data[i]; places are 0, 1, 2… in any order"""
+
+    signature = "data: T, places: int32 -> rows: T"
+    inexpensive = True
+    not_differentiable = True
+
+    def shape(self, data: Tensor, places: Tensor) -> TensorShape:
+        return places.shape.concatenate(data.shape[1:])
+
+    def numpy(self, data: Array, places: Array) -> Array:
+        if len(data) != len(places):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"data.shape must start with partitions.shape, got data.shape = {data.shape}, "
+                f"partitions.shape = {places.shape}",
+            )
+        rows = np.empty_like(data)
+        rows[places] = data
+        return rows
+
+    def loop(self, at: IndexTuple, data: Operand, places: Operand) -> Scatter:
+        if data.shape[:1] != places.shape:
+            raise NotLowered(f"{data.shape} rows in {places.shape} places")
+
+        def update(row: Expr, *rest: Expr) -> tuple[Sequence[Any], Expr]:
+            return (places[row], *rest), data[(row, *rest)]
+
+        return loop.scatter("set", data.shape, update, filling.zero_of(data.dtype))
+
+
+class Parts(Op, name="_Parts"):
+    """y[p] = the next counts[p] rows"""
+
+    signature = "rows: T, counts: int32 -> outputs: num_partitions*T"
+    host_only = True
+    inexpensive = True
+    not_differentiable = True
+    num_partitions: int
+
+    def shape(self, rows: Tensor, counts: Tensor) -> list[TensorShape]:
+        return [unknown_shape(1).concatenate(rows.shape[1:])] * self.num_partitions
+
+    def numpy(self, rows: Array, counts: Array) -> list[Array]:
+        ends = [*accumulate(counts.tolist())]
+        return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+class StitchParts(Op, name="_StitchParts"):
+    """y[i] = the row of all data, one after the other, that is in the place of i; data[p] has
+    counts[p] rows"""
+
+    signature = "places: int32, counts: int32, data: N*T -> merged: T"
+    inexpensive = True
+    not_differentiable = True
+
+    def shape(self, places: Tensor, counts: Tensor, data: list[Tensor]) -> TensorShape:
+        rest = unknown_shape()
+        for rows in data:
+            if rows.shape.rank is not None:
+                rest = rest.merge_with(rows.shape[1:])
+        return places.shape.concatenate(rest)
+
+    def numpy(self, places: Array, counts: Array, data: list[Array]) -> Array:
+        given = [np.asarray(rows) for rows in data]
+        if len({rows.shape[1:] for rows in given}) > 1:
+            shapes = sorted({rows.shape[1:] for rows in given})
+            raise errors.InvalidArgumentError(
+                None, None, f"data must agree behind the indices, got {shapes}"
+            )
+        for number, (rows, count) in enumerate(zip(given, counts.tolist(), strict=True)):
+            if rows.shape[:1] != (count,):
+                raise errors.InvalidArgumentError(
+                    None,
+                    None,
+                    f"data[{number}].shape = {rows.shape} does not start with "
+                    f"indices[{number}].shape = {(count,)}",
+                )
+        return np.concatenate(given)[places]
+
+    def loop(self, at: IndexTuple, places: Operand, counts: Operand, data: list[Operand]) -> Expr:
+        ends = [*accumulate(rows.shape[0] for rows in data)]
+        starts, (place, *rest) = [0, *ends[:-1]], (places[at[0]], *at[1:])
+
+        def row(k: int) -> Expr:
+            return data[k].or_else((place - starts[k], *rest), filling.zero_of(data[k].dtype))
+
+        return joining.piecewise(place, starts, row)
+
+    def requires(self, places: Operand, counts: Operand, data: list[Operand]) -> list[RuntimeCheck]:
+        return [
+            RuntimeCheck((), call("eq", counts[number], rows.shape[0]))
+            for number, rows in enumerate(data)
+        ]
 
 
 class Positions(Op):
@@ -173,7 +349,8 @@ class DynamicStitch(Op):
 
     def loop(self, at: IndexTuple, indices: list[Operand], data: list[Operand]) -> Scatter:
         """Over the rows of all data one after the other, so that the last one wins."""
-        self._settle_size(indices)
+        for places in indices:
+            places.constant()  # else the size of the output is not known
         ends = [*accumulate(places.size for places in indices)]
         starts = [0, *ends[:-1]]
 
@@ -187,11 +364,6 @@ class DynamicStitch(Op):
         extents = [ends[-1], *at.shape[1:]]
         return loop.scatter("set", extents, update, filling.zero_of(data[0].dtype))
 
-    def _settle_size(self, indices: list[Operand]) -> None:
-        """Refuse to be lowered where the size of the output is not known."""
-        for places in indices:
-            places.constant()
-
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         half = len(node.inputs) // 2
         gathered = [indexing.gather(dy, places) for places in node.inputs[:half]]
@@ -200,20 +372,6 @@ class DynamicStitch(Op):
 
 class ParallelDynamicStitch(DynamicStitch, name="ParallelDynamicStitch"):
     """As DynamicStitch; which of equal indices wins is not specified."""
-
-
-class StitchPartition(DynamicStitch, name="_StitchPartition"):
-    """As DynamicStitch, of indices that are 0, 1, 2… n - 1 in any order"""
-
-    not_differentiable = True  # passes make it, which come after gradients
-
-    def shape(self, indices: list[Tensor], data: list[Tensor]) -> TensorShape:
-        counts = [places.shape.num_elements() for places in indices]
-        rows = None if None in counts else sum(map(int, filter(None, counts)))
-        return vector(rows).concatenate(super().shape(indices, data)[1:])
-
-    def _settle_size(self, indices: list[Operand]) -> None:
-        """There are as many rows as indices."""
 
 
 @public("dynamic_stitch")

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.node import Node, Tensor
 from thalweg.optimize.evaluate import flat_arrays, outputs_of
 from thalweg.optimize.facts import value_of
@@ -65,8 +66,19 @@ def _known(node: Node, graph: StepGraph) -> Values | None:
 
 def _must_run(tensor: Tensor, graph: StepGraph) -> bool:
     """Whether what gives a tensor runs though only its shape is asked for: it comes after an
-    effect, or it is one itself, such as a read of a variable, which may have no value yet."""
-    return graph.is_guarded(tensor) or (tensor not in graph.feeds and not is_pure(tensor.op))
+    effect, or it is one itself, such as a read of a variable, which may have no value yet. Nobody
+    waits for random numbers, and they are drawn as long as somebody else takes them."""
+    node = tensor.op
+    if tensor in graph.feeds:
+        return False
+    if _only_draws(node) and graph.uses(tensor) > 1:
+        return bool(node.controls) or any(map(graph.is_guarded, node.inputs))
+    return graph.is_guarded(tensor) or not is_pure(node)
+
+
+def _only_draws(node: Node) -> bool:
+    inputs, others = node.op.footprint.inputs, node.op.footprint.others
+    return not inputs and {use.resource for use in others} == {Resource.STREAM}
 
 
 def _folded(node: Node, graph: StepGraph) -> Values | None:

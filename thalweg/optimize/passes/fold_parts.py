@@ -2,9 +2,7 @@
 
 `add_n(c1, x, c2, y)` adds one constant, `concat([x, c1, c2, y])` joins three parts, and terms that
 are there several times are one term with a factor. A join of joins is one join, a part that is cut
-out of a stack is the part, and a function of all parts is computed of the whole. What is stitched
-together where a partition of all places has put it has as many rows as its parts together: with
-that known, it is compiled.
+out of a stack is the part, and a function of all parts is computed of the whole.
 """
 
 from __future__ import annotations
@@ -16,13 +14,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.dtypes import string
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.arrays.joining import ConcatV2, Pack
-from thalweg.ops.arrays.partitioning import DynamicPartition, StitchPartition
 from thalweg.ops.arrays.slicing import StridedSlice
 from thalweg.ops.core.basic import constant
-from thalweg.ops.core.filling import Range
 from thalweg.ops.core.shaping import ExpandDims
 from thalweg.ops.math.arithmetic import AddN
 from thalweg.optimize.facts import is_real, value_of
@@ -32,8 +27,7 @@ from thalweg.optimize.step_graph import StepGraph
 
 Array = NDArray[Any]
 
-_STITCHES = "DynamicStitch", "ParallelDynamicStitch"
-_ROOTS = frozenset({"AddN", "ConcatV2", "Pack", "StridedSlice", *_STITCHES})
+_ROOTS = frozenset({"AddN", "ConcatV2", "Pack", "StridedSlice"})
 
 
 def fold_parts(graph: StepGraph) -> None:
@@ -194,39 +188,9 @@ def _element(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     return [stack.inputs[index]]
 
 
-# Stitches
-
-
-def _stitch(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
-    """The rows of `dynamic_stitch(dynamic_partition(range(n), …), rows)`, one for every place."""
-    half = len(node.inputs) // 2
-    places, rows = [*node.inputs[:half]], [*node.inputs[half:]]
-    partition = places[0].op
-    if not isinstance(partition.op, DynamicPartition) or places != [*partition.outputs]:
-        return None
-    if not all(map(graph.is_open, places)) or not _counts(partition.inputs[0], graph):
-        return None
-    if rows[0].dtype.base_dtype == string:  # which only the host has
-        return None
-    graph.fire("stitch of a partition", node)
-    return [graph.build(node, lambda: StitchPartition()(places, rows))]
-
-
-def _counts(tensor: Tensor, graph: StepGraph) -> bool:
-    """Whether a tensor is 0, 1, 2…"""
-    value = _known(tensor, graph)
-    if value is not None:
-        return value.ndim == 1 and np.array_equal(value, np.arange(len(value)))
-    if not isinstance(tensor.op.op, Range) or not graph.is_open(tensor):
-        return False
-    start, _, step = (_known(each, graph) for each in tensor.op.inputs)
-    return start is not None and step is not None and (int(start), int(step)) == (0, 1)
-
-
 _FOLD = {
     "AddN": _sum,
     "ConcatV2": _join,
     "Pack": _stack,
     "StridedSlice": _element,
-    **dict.fromkeys(_STITCHES, _stitch),
 }
