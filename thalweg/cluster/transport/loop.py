@@ -43,6 +43,7 @@ _STAND_BY, _MAX_STAND_BY = 1e-3, 8e-3  # seconds after which another thread must
 _AWAKE = 500e-6  # seconds that the I/O thread does not sleep for after a message
 _MAX_GAP = 5e-3  # seconds between two messages that it does so for
 _MAX_AWAY = 20e-6  # seconds that another thread had the core: then it need not stay awake
+_MAX_LOST = 200e-6
 
 
 class Loop:
@@ -65,6 +66,7 @@ class Loop:
         self.ident = 0  # of the I/O thread: who is it now, or nobody
         self._leading = threading.Lock()  # held by the I/O thread
         self._awake = 0.0  # seconds
+        self._lost = 0.0  # seconds that others had the core for, once it was given to them; a mean
         self._led = 0  # how often a thread that waits was it
         self.waiters: set[Waiter] = set()
         self._next: Waiter | None = None  # who is to be it from what it waits for on
@@ -206,16 +208,23 @@ class Loop:
     def _poll(self, timeout: float) -> list[tuple[int, int]]:
         """Wait for what comes. While messages follow each other soon, stay awake between them and
         give way to other threads: a core that sleeps takes longer to wake than to read a message.
-        One that has others to run does not sleep."""
+        One that has others to run does not sleep. Where these take long before they give way, sleep
+        at once: who is woken by a message waits less than who has given way."""
         poll, now = self._epoll.poll, time.monotonic()
-        asleep = now + self._awake
+        if self._lost > _MAX_LOST:
+            self._lost -= self._lost / 64  # till it is tried again
+            asleep = 0.0
+        else:
+            asleep = now + self._awake
         while now < asleep:
             events = poll(0, _MAX_EVENTS)
             if events:
+                self._lost -= self._lost / 8
                 return events
             os.sched_yield()
             before, now = now, time.monotonic()
             if now - before > _MAX_AWAY:
+                self._lost += (now - before - self._lost) / 8
                 break
         events = poll(timeout, _MAX_EVENTS)
         self._awake = _AWAKE if time.monotonic() - now < _MAX_GAP else 0.0
