@@ -101,6 +101,9 @@ class Resources:
 
     def state(self, node: Any, make: Callable[[], Resource]) -> Resource:
         """A node's own object, made on first use."""
+        found: Any = self._states.get(node)
+        if found is not None:
+            return found
         with self._lock:
             if node not in self._states:
                 self._states[node] = make()

@@ -112,7 +112,7 @@ def static_shape(shape: Tensor) -> TensorShape:
 
 def sizes(shape: Array) -> tuple[int, ...]:
     """The shape that a run asks for."""
-    if np.ndim(shape) != 1:
+    if np.asarray(shape).ndim != 1:
         raise errors.InvalidArgumentError(
             None, None, f"shape must be a vector of sizes, got the shape {np.shape(shape)}"
         )
