@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -121,14 +122,14 @@ class PartitionPlaces(Op, name="_PartitionPlaces"):
         if size * self.num_partitions > _MAX_COUNTED:
             raise NotLowered(f"{size} elements of {self.num_partitions} partitions")
 
-        def belongs(element: Expr, part: Expr) -> Expr:
+        def belongs(part: Expr, element: Expr) -> Expr:
             return select(call("eq", partitions[element], call("cast", part, np.int32)), 1, 0)
 
         def count(part: Expr) -> Expr:
-            return loop.reduce("sum", [size], lambda element: belongs(element, part))
+            return loop.reduce("sum", [size], partial(belongs, part))
 
         def earlier(part: Expr, element: Expr) -> Expr:
-            return loop.prefix("sum", size, element, lambda k: belongs(k, part), exclusive=True)
+            return loop.prefix("sum", size, element, partial(belongs, part), exclusive=True)
 
         if at.output == 1:
             return count(at[0])
@@ -145,12 +146,10 @@ class PartitionPlaces(Op, name="_PartitionPlaces"):
         return loop.reduce("sum", [parts], share)
 
     def requires(self, partitions: Operand) -> list[RuntimeCheck]:
-        count = self.num_partitions
-        return [
-            loop.runtime_check(
-                partitions.shape, lambda i: (partitions[i] >= 0) & (partitions[i] < count)
-            )
-        ]
+        def is_inside(element: Expr) -> Expr:
+            return (partitions[element] >= 0) & (partitions[element] < self.num_partitions)
+
+        return [loop.runtime_check(partitions.shape, is_inside)]
 
 
 #: Elements times partitions: more of them are counted by NumPy.
