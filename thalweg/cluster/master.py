@@ -26,9 +26,10 @@ from thalweg.cluster import failures
 from thalweg.cluster.member import Member
 from thalweg.cluster.partition_def import encode
 from thalweg.cluster.tasks import task_of
+from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.loop import Waiter
-from thalweg.cluster.values import by_place
+from thalweg.cluster.values import Held, Keyed, by_key, by_place
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import TaskSession
 from thalweg.device.cpu.device import cpu_device
@@ -42,6 +43,7 @@ from thalweg.graph.node import Node
 from thalweg.ops.core.basic import NoOp
 from thalweg.optimize.pipeline import PassReport
 from thalweg.partition.cut import Partition, partition
+from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Sending
 from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.platform import spans
@@ -81,6 +83,11 @@ class ClusterPlan(Plan):
         return [part for part in self.tasks if part.peer is not None and part.task in tasks]
 
     @cached_property
+    def fed_tasks(self) -> frozenset[str]:
+        """The tasks of these."""
+        return frozenset(part.task for part in self.fed)
+
+    @cached_property
     def own(self) -> Sequence[TaskPart]:
         """The part of this process, if it has one."""
         return [part for part in self.tasks if part.peer is None]
@@ -95,6 +102,7 @@ class TaskPart:
     peer: Peer | None  # None for the task of this process
     handle: int
     session: str
+    master: str  # the task of this process, which hears of values with the end of the part
 
     @cached_property
     def feeds(self) -> tuple[int, ...]:
@@ -102,9 +110,15 @@ class TaskPart:
         return tuple(sorted({place for part in self.partitions for place, _ in part.feeds}))
 
     @cached_property
-    def run_fields(self) -> FixedFields:
-        """The fields of the message that runs it."""
-        return FixedFields(session=self.session, handle=self.handle, feeds=self.feeds)
+    def run_fields(self) -> dict[tuple[Key, ...], FixedFields]:
+        """The fields of the message that runs it, by the keys of what it receives with that."""
+        return {}
+
+    def new_fields(self, keys: tuple[Key, ...]) -> FixedFields:
+        """The fields of a message that runs it, which are written once."""
+        about = {"session": self.session, "handle": self.handle, "task": self.master}
+        made = self.run_fields[keys] = FixedFields(**about, feeds=self.feeds, keys=keys)
+        return made
 
 
 class Master(Engine):
@@ -167,12 +181,12 @@ class Master(Engine):
         order: Any,
         passes: tuple[PassReport, ...],
     ) -> ClusterPlan:
-        handle = next(self._handles)
+        handle, own = next(self._handles), self._member.task if self._own else ""
         by_task: dict[str, list[Partition]] = {}
         for part in cut:
             by_task.setdefault(task_of(part.device), []).append(part)
         parts = [
-            TaskPart(task, tuple(parts), self._peer(task), handle, self._session)
+            TaskPart(task, tuple(parts), self._peer(task), handle, self._session, own)
             for task, parts in by_task.items()
         ]
         self._ask(
@@ -322,28 +336,32 @@ class RunningStep:
             work()
 
     def _start_own_part(self, feeds: Sequence[Any]) -> None:
-        if self._plan.fed:
-            self._member.endpoint.loop.do_together(partial(self._start_together, feeds))
-        else:
+        """Start the own part, and have those that it sends values to hear of the step with them:
+        messages cost more than values."""
+        held = Held(self._plan.fed_tasks) if self._plan.fed else None
+        try:
             for part in self._plan.own:
-                self._start_own(part, feeds)
-
-    def _start_together(self, feeds: Sequence[Any]) -> None:
-        """Start the own part, and have those that it sends values to hear of the step with them: a
-        packet costs more than a message."""
-        for part in self._plan.fed:
-            self._start(part, feeds)
-        for part in self._plan.own:
-            self._start_own(part, feeds)
+                self._start_own(part, feeds, held)
+        finally:  # who leaves the step here waits for the answers elsewhere
+            if held is not None:
+                for part in self._plan.fed:
+                    self._start(part, feeds, held.of(part.task))
 
     def _finish(self) -> None:
         """Do what is left of a step that its own thread has left."""
         while (work := self._work.get_elsewhere()) is not None:
             work()
 
-    def _start(self, part: TaskPart, feeds: Sequence[Any]) -> None:
-        values = [feeds[place] for place in part.feeds] if part.feeds else ()
-        message = new_tuple(Message, (Kind.RUN, self._number, part.run_fields, values, 0))
+    def _start(self, part: TaskPart, feeds: Sequence[Any], sent: Keyed = ()) -> None:
+        values = [feeds[place] for place in part.feeds] if part.feeds else []
+        keys: tuple[Key, ...] = ()
+        if sent and self._member.worker is not None:
+            keys, given = zip(*sent, strict=True)
+            size = size_of(given)
+            self._member.worker.traffic.bytes_sent += size
+            values += given
+        fields = part.run_fields.get(keys) or part.new_fields(keys)
+        message = new_tuple(Message, (Kind.RUN, self._number, fields, values, 0))
         try:
             part.peer.request(message, partial(self._answered, part))  # pyright: ignore[reportOptionalMemberAccess] - not the own
         except errors.OpError as error:
@@ -360,6 +378,8 @@ class RunningStep:
                 raise failures.decode(message.fields, self._graph)
             if places := message.fields["places"]:
                 self._found.update(by_place(places, message))
+            if (keys := message.fields["keys"]) and self._member.worker is not None:
+                self._member.worker.receive(self._number, by_key(keys, message))
         except errors.OpError as failure:
             self.fail(failure)
         finally:
@@ -370,7 +390,7 @@ class RunningStep:
         if next(self._ended) == len(self._plan.tasks):
             self._work.put(None)
 
-    def _start_own(self, part: TaskPart, feeds: Sequence[Any]) -> None:
+    def _start_own(self, part: TaskPart, feeds: Sequence[Any], held: Held | None = None) -> None:
         given = {place: feeds[place] for place in part.feeds}
         try:
             self._member.start_own(
@@ -380,6 +400,7 @@ class RunningStep:
                 given,
                 self._own_done,
                 self._work.put,
+                held,
             )
         except errors.OpError as error:
             self._own_done({}, error)

@@ -17,6 +17,7 @@ from thalweg.cluster import failures
 from thalweg.cluster.spec import ClusterSpec
 from thalweg.cluster.tasks import TaskInfo, all_tasks, passes
 from thalweg.cluster.transport.endpoint import Endpoint, Peer
+from thalweg.cluster.values import Held
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import Done, Worker
 from thalweg.platform import tf_logging
@@ -95,6 +96,7 @@ class Member:
         feeds: Mapping[int, Any],
         done: Done,
         later: Callable[[Callable[[], None]], None],
+        held: Held | None = None,
     ) -> None:
         """Begin the part of this process in a step, as `Worker.start` does."""
         raise NotImplementedError

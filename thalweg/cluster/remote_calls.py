@@ -79,7 +79,8 @@ class RemoteCalls:
     def run(self, handle: int, values: Sequence[Any]) -> Message:
         """The message that runs what was registered."""
         places = list(range(len(values)))
-        fields = {"session": self.session, "handle": handle, "feeds": places}
+        about = {"session": self.session, "handle": handle}
+        fields = {**about, "feeds": places, "keys": (), "task": ""}
         return packed(Message(Kind.RUN, self.number(), fields, values))
 
     def ask(self, device: str, message: Message) -> Message:

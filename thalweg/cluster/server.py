@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
+from types import MappingProxyType
 from typing import Any
 
 from thalweg import errors, protos
@@ -23,9 +24,9 @@ from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
-from thalweg.cluster.values import by_place, packed, values_of
+from thalweg.cluster.values import Held, by_key, by_place, key_of, packed, values_of
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
-from thalweg.cluster.worker import Done, Values, Worker
+from thalweg.cluster.worker import Done, OpeningPart, Values, Worker
 from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
 from thalweg.device.workers import WORKERS
@@ -34,10 +35,12 @@ from thalweg.platform.caches import Bounded, memoized
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.config import SessionOptions, session_options
+from thalweg.runtime.dataflow.opening import Opening
 
 SCHEME = "thalweg://"
 _MAX_KEPT = 4096  # fields of messages that are sent in every step
-_NO_PLACES = FixedFields(places=())
+_NO_PLACES = FixedFields(places=(), keys=())
+_NO_FEEDS: Mapping[int, Any] = MappingProxyType({})
 _NO_ROUTE: tuple[Peer | None, FixedFields] = None, FixedFields()
 _TOKEN = ((),)  # what stands for the end of a node
 
@@ -115,9 +118,11 @@ class TaskServer(Member):
         feeds: Mapping[int, Any],
         done: Done,
         later: Callable[[Callable[[], None]], None],
+        held: Held | None = None,
     ) -> None:
         """Begin the part of this process in a step of a session whose target it is."""
-        self._worker.start(session, handle, number, feeds, self._soon, done, later)
+        about = session, handle, number
+        self._worker.start(*about, feeds, self._soon, done, later, held=held)
 
     # As a task
 
@@ -136,7 +141,7 @@ class TaskServer(Member):
         value: Any = given[0] if given else (values_of(message) or _TOKEN)[0]
         size = getattr(value, "nbytes", 0)
         self._worker.traffic.bytes_received += size
-        self._worker.deliver(step, _key(*fields["key"]), value)
+        self._worker.deliver(step, key_of(*fields["key"]), value)
 
     def _abort(self, _: Peer, message: Message) -> None:
         self._worker.abort(message.step, failures.decode(message.fields))
@@ -158,26 +163,66 @@ class TaskServer(Member):
         return lambda peer, message: WORKERS.start(lambda: self._answer(peer, message, act))
 
     def _run(self, peer: Peer, message: Message) -> None:
-        fields, values, done = message.fields, message.values, partial(self._ran, peer, message)
+        done = partial(self._ran, peer, message)
         try:
-            feeds: Mapping[int, Any] = {}
-            if values or fields["feeds"]:
+            _, number, fields, values, _ = message
+            session, handle = fields["session"], fields["handle"]
+            keys, places = fields["keys"], fields["feeds"]
+            if values:
                 size = size_of(values)
                 self._worker.traffic.bytes_received += size
-                feeds = by_place(fields["feeds"], message)
-            about = fields["session"], fields["handle"], message.step
-            self._worker.start(*about, feeds, self._soon, done)
+            part = None if places else self._worker.opening(session, handle, number, keys)
+            if part is not None and part.opening is not None:
+                self._open(peer, message, part, part.opening)
+                return
+            feeds = by_place(places, message) if places else _NO_FEEDS
+            received = by_key(keys, message) if keys else ()
+            about = session, handle, number
+            self._worker.start(*about, feeds, self._soon, done, received=received)
         except Exception as error:
             done({}, error)
+
+    def _open(self, peer: Peer, message: Message, part: OpeningPart, opening: Opening) -> None:
+        """Do what a part begins with, and then run the rest. What goes to who asked goes with the
+        answer, where there is no rest; else it leaves before that begins."""
+        _, number, fields, values, _ = message
+        rest, worker, sent = opening.rest, self._worker, list[Any]()
+        try:
+            if opening.calls:
+                sent = opening(part.context, values)
+        except Exception:
+            worker.end(number)
+            raise
+        if rest is None and (not sent or part.tasks == {fields["task"]}):
+            if sent:
+                size = size_of(sent)
+                worker.traffic.bytes_sent += size
+            self._reply(peer, message, part.fields, sent)
+            worker.end(number)
+            return
+        for key, value in zip(opening.sends, sent, strict=True):
+            self.push(number, key, value)
+        if rest is None:
+            self._reply(peer, message, _NO_PLACES, ())
+            worker.end(number)
+            return
+        self.flush()
+        done = partial(self._ran, peer, message)
+        about = fields["session"], fields["handle"], number
+        worker.start(*about, _NO_FEEDS, self._soon, done, rest=rest)
 
     def _ran(
         self, peer: Peer, message: Message, found: Values, error: BaseException | None
     ) -> None:
         if found or error is not None:
             self._answer(peer, message, lambda request: self._fetched(request, found, error))
-            return
+        else:
+            self._reply(peer, message, _NO_PLACES, ())
+
+    @staticmethod
+    def _reply(peer: Peer, message: Message, fields: FixedFields, values: Sequence[Any]) -> None:
         try:
-            peer.reply(message, new_tuple(Message, (Kind.DONE, message.step, _NO_PLACES, (), 0)))
+            peer.reply(message, new_tuple(Message, (Kind.DONE, message.step, fields, values, 0)))
         except errors.OpError:
             return  # who asked may be gone
 
@@ -264,13 +309,9 @@ class TaskServer(Member):
             peer.push(Kind.TENSOR, step, fields, value)
 
 
-#: The same keys come in every step.
-_key = memoized(_MAX_KEPT)(Key)
-
-
 @memoized(_MAX_KEPT)
 def _place_fields(places: tuple[int, ...]) -> FixedFields:
-    return FixedFields(places=places)
+    return FixedFields(places=places, keys=())
 
 
 def _threads(cluster: ClusterSpec, job: str, index: int) -> int:

@@ -82,7 +82,7 @@ from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
 
 MAGIC = b"THLW"
 BUNDLE_MAGIC = b"THLB"
-VERSION = 4
+VERSION = 5
 MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection on which a larger one is announced
 MAX_FIELDS = 4 << 20  # bytes
 MAX_VALUES = 4096
@@ -111,8 +111,8 @@ class Kind(IntEnum):
     STATUS = 16
     REGISTER = 17
     CLOSE = 18  # a session ends
-    RUN = 19
-    DONE = 20
+    RUN = 19  # a part of a step, with values that it receives
+    DONE = 20  # the answer, with values that are fetched, and others that the master receives
     FAILED = 21
     TENSOR = 22
     ABORT = 23

@@ -18,9 +18,12 @@ import numpy as np
 from thalweg import errors
 from thalweg.cluster.partition_def import Fields, decode
 from thalweg.cluster.remote_calls import RemoteCalls, stays_here
+from thalweg.cluster.tasks import task_of
 from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.lending import Lender
+from thalweg.cluster.values import Held, Keyed
+from thalweg.cluster.wire import FixedFields
 from thalweg.device.device import Device
 from thalweg.device.workers import WORKERS
 from thalweg.graph.node import Node
@@ -29,6 +32,7 @@ from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.scheduler import Soon
+from thalweg.runtime.dataflow.straight import StraightGraph
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import StartablePartitions, run_partitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition
@@ -127,19 +131,49 @@ class Worker:
         soon: Soon,
         done: Done,
         later: Callable[[Callable[[], None]], None] = WORKERS.start,
+        received: Keyed = (),
+        held: Held | None = None,
+        rest: StraightGraph | None = None,
     ) -> None:
         """Run this task's partitions of a step on threads that may not wait, as long as all calls
         are short, and by `later` from then on; `done` is told the fetched values by their places,
-        or an error."""
+        or an error. Some values that they receive may be there, and some that they send at once
+        are held. `rest`: what is left after an opening."""
         opened = self._sessions.get(session) or self.session(session)
         plan = opened.plans[handle]
         step = self._step(number, session)
+        for key, value in received:
+            step.take(key, value)
         ended = partial(self._ran, step, done)
         if isinstance(plan, StartablePartitions):
-            plan.start(feeds, step.cancellation, step, soon, later, ended)
+            step.held = held
+            try:
+                plan.start(feeds, step.cancellation, step, soon, later, ended, rest)
+            finally:
+                step.held = None
         else:  # it waits for the answers of others, which the thread reads
             about = opened.resources, step.cancellation, step
             later(lambda: _run(plan, feeds, *about, ended))
+
+    def opening(
+        self, session: str, handle: int, number: int, keys: Sequence[Sequence[str]]
+    ) -> OpeningPart | None:
+        """What a step's part begins with, if that can be done at once with the values that came
+        with it, by a thread that may not wait."""
+        opened = self._sessions.get(session)
+        part = None if opened is None else opened.openings.get(handle)
+        if part is None or number in self._steps:
+            return None
+        if part.keys != keys:
+            part.take(keys)
+        opening = part.opening
+        return part if opening is not None and opening.is_short else None
+
+    def end(self, number: int) -> None:
+        """A step that was never begun has ended."""
+        with self._lock:
+            self._ended[number] = None
+        self.traffic.steps += 1
 
     def _ran(self, step: TaskStep, done: Done, found: Values, error: BaseException | None) -> None:
         """The partitions of a step have ended."""
@@ -152,11 +186,16 @@ class Worker:
         self.traffic.steps += 1
         done(found, error)
 
+    def receive(self, number: int, values: Keyed) -> None:
+        """Take values that came with another message."""
+        for key, value in values:
+            size = value.nbytes
+            self.traffic.bytes_received += size
+            self.deliver(number, key, value)
+
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""
-        step = self._steps.get(number) or self._step(number)
-        if step.cancellation.error is None:
-            Rendezvous.send(step, key, value)
+        (self._steps.get(number) or self._step(number)).take(key, value)
 
     def abort(self, number: int, error: errors.OpError) -> None:
         """End a step, be it running or still to come."""
@@ -211,6 +250,7 @@ class TaskSession:
         self._originals: dict[str, Node] = {}
         #: By handle; plain partitions where they have control nodes that span tasks.
         self.plans: dict[int, StartablePartitions | Sequence[PartitionPlan]] = {}
+        self.openings: dict[int, OpeningPart] = {}
         self.on_end: Callable[[errors.OpError], None] | None = None
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
@@ -218,11 +258,15 @@ class TaskSession:
         own = {device.name for device in self._devices}
         plans = [self._planned(part) for part in parts]
         is_own = all(own.issuperset(part.placement.values()) for part in parts)
-        self.plans[handle] = StartablePartitions(plans, self.resources) if is_own else plans
+        made = StartablePartitions(plans, self.resources) if is_own else plans
+        self.plans[handle] = made
+        if isinstance(made, StartablePartitions):
+            self.openings[handle] = OpeningPart(made)
 
     def deregister(self, handle: int) -> None:
         """Forget what ran under a handle."""
         self.plans.pop(handle, None)
+        self.openings.pop(handle, None)
 
     def _planned(self, part: Partition) -> PartitionPlan:
         placement = {
@@ -241,6 +285,23 @@ class TaskSession:
         return self._originals.setdefault(node.name, node)
 
 
+class OpeningPart:
+    """What a part of a step does with the values that come with the order to run it; the same ones
+    come in every step."""
+
+    def __init__(self, plan: StartablePartitions) -> None:
+        self._plan, self.context = plan, plan.context
+        self.take(())
+
+    def take(self, keys: Sequence[Sequence[str]]) -> None:
+        """Values under some keys come from now on, in their order."""
+        self.keys = [list(key) for key in keys]  # as messages have them
+        self.opening = self._plan.opening([Key(*key) for key in keys])
+        sends = self.opening.sends if self.opening else ()
+        self.tasks = {task_of(key.destination) for key in sends}
+        self.fields = FixedFields(places=(), keys=sends)  # of the answer
+
+
 class TaskStep(Rendezvous):
     """One step, as far as a task has a part in it: where its partitions meet those of others."""
 
@@ -249,6 +310,7 @@ class TaskStep(Rendezvous):
         self.number, self.session = number, ""
         self._prefix, self._outgoing = prefix, outgoing  # of the names of this task's devices
         self.cancellation = Cancellation()
+        self.held: Held | None = None  # what leaves with another message
 
     def send(self, key: Key, value: Any) -> None:
         """Give a value to who receives it, here or on another task."""
@@ -256,8 +318,13 @@ class TaskStep(Rendezvous):
             super().send(key, value)
         elif self.error is not None:
             raise self.error
-        else:
+        elif self.held is None or not self.held.keep(key, value):
             self._outgoing.push(self.number, key, value)
+
+    def take(self, key: Key, value: Any) -> None:
+        """Give a value of another task to who receives it, unless the step was stopped."""
+        if self.cancellation.error is None:
+            super().send(key, value)
 
     def flush(self) -> None:
         """Have leave what this thread has sent."""

@@ -53,18 +53,17 @@ class Rendezvous:
         elif received is not None:
             received(value, None)
 
-    def expect(self, expected: Mapping[Key, Any], arrived: Arrived) -> None:
-        """Call `arrived` with every one of several values when it is there, and with what stands
-        for its key here; with the error once. Only one part of a step may do so."""
+    def expect(self, expected: Mapping[Key, Any], arrived: Arrived) -> list[tuple[Any, Any]]:
+        """Call `arrived` with every one of several values when it comes, and with what stands for
+        its key here; with the error once. What came before is returned. Only one part of a step
+        may do so."""
         with self._lock:
             error = self.error
             if error is None:
                 self._expected, self._arrived = {**expected}, arrived
-            found = self._early(expected) if self._sent else ()
-        if error is not None:
-            arrived(None, None, error)
-        for each, value in found:
-            arrived(each, value, None)
+                return self._early(expected) if self._sent else []
+        arrived(None, None, error)
+        return []
 
     def _early(self, expected: Mapping[Key, Any]) -> list[tuple[Any, Any]]:
         """What came before it was expected; the lock is held."""

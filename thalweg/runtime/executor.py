@@ -16,11 +16,12 @@ import numpy as np
 from thalweg import errors
 from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
-from thalweg.partition.rendezvous import Rendezvous
+from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.dataflow.opening import Opening
 from thalweg.runtime.dataflow.run import run_all
 from thalweg.runtime.dataflow.scheduler import Soon
-from thalweg.runtime.dataflow.straight import StraightRun
+from thalweg.runtime.dataflow.straight import StraightGraph, StraightRun
 from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
@@ -115,6 +116,15 @@ class StartablePartitions:
         self._straight = dataflows[0].straight if len(partitions) == 1 else None
         self._node = partitions[0].node
         self._own = resources.on(partitions[0].device.name)
+        self.context = Context(self._node, self._own, Cancellation())  # of openings
+
+    def opening(self, keys: Sequence[Key]) -> Opening | None:
+        """What they begin with where the values under some keys are there; None where a run does
+        all of it as well."""
+        found = None if self._straight is None else Opening(self._straight, keys)
+        if found is None or not found.is_there or (found.rest is not None and not keys):
+            return None
+        return found
 
     def start(
         self,
@@ -124,13 +134,14 @@ class StartablePartitions:
         soon: Soon,
         later: Callable[[Callable[[], None]], None],
         done: Done,
+        rest: StraightGraph | None = None,
     ) -> None:
         """Run like `run_partitions`, but never wait: they go on by `soon` when something comes.
         From the first call that may take long, `later` does the rest; of what is not straight, or
         has calls that take long at once, all. `done` is called once. Who cancels the step also
-        aborts the rendezvous."""
-        straight = self._straight
-        if straight is None or not straight.is_sequential:
+        aborts the rendezvous. `rest`: what is left after an opening."""
+        straight = rest or self._straight
+        if straight is None or (rest is None and not straight.is_sequential):
             later(partial(self._run, feeds, cancellation, rendezvous, done))
             return
         given = self._partitions[0].feeds(feeds) if feeds else ()

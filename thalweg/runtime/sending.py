@@ -89,7 +89,7 @@ class SendingExecutable(Executable):
     region: SendingRegion
 
     @cached_property
-    def _keys(self) -> Mapping[int, Sequence[Key]]:
+    def keys(self) -> Mapping[int, Sequence[Key]]:
         """What each output that is sent is known by, by its number."""
         outputs, found = self.region.outputs, dict[int, list[Key]]()
         for node in self.region.sends:
@@ -109,7 +109,7 @@ class SendingExecutable(Executable):
             results = Executable.run(self, context, arrays, cells)
             self.send(context, results)
             return results
-        delivery = _Delivery(self._keys, context.rendezvous)
+        delivery = _Delivery(self.keys, context.rendezvous)
         results = super().run(context, arrays, cells, delivery)
         delivery.complete(results)
         return results
@@ -117,7 +117,7 @@ class SendingExecutable(Executable):
     def send(self, context: Any, results: Sequence[Any]) -> None:
         """Send what a run gave that sent nothing itself."""
         rendezvous = context.rendezvous
-        for number, keys in self._keys.items():
+        for number, keys in self.keys.items():
             for key in keys:
                 send(rendezvous, key, results[number])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ _MAX_SHORT = 1 << 20  # bytes of the inputs of an inexpensive call
 
 
 @dataclass(slots=True, eq=False)
-class _Vertex:
+class StraightVertex:
     """A call, and where what it gives goes. With slots: it is looked at for every call."""
 
     call: Call
@@ -72,13 +72,18 @@ class _Start(NamedTuple):
 class StraightGraph:
     """A token graph without frames, ready to run; any number of threads may do so at once."""
 
-    def __init__(self, graph: TokenGraph, wiring: Wiring) -> None:
+    def __init__(self, wiring: Wiring, done: Collection[int] = ()) -> None:
+        """Without the vertices that are done when a run begins, by their places."""
         (frame,) = wiring.frames
+        self._wiring = wiring
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
         self._values, self._pending = frame.values, frame.pending
-        self.vertices = [_vertex(each) for each in frame.vertices]
+        self.vertices: list[Any] = [  # None for what is fed or done
+            None if place in done else _vertex(each, done)
+            for place, each in enumerate(frame.vertices)
+        ]
         #: What runs receive, whatever comes first.
-        self.expected: dict[Key, _Vertex] = {
+        self.expected: dict[Key, StraightVertex] = {
             vertex.key: vertex
             for place, vertex in enumerate(self.vertices)
             if vertex is not None and vertex.key is not None and not self._pending[place]
@@ -94,7 +99,17 @@ class StraightGraph:
         vertices = wiring.frames[0].vertices
         is_straight = is_flat and all(map(_is_straight, vertices))
         is_alone = sum(not _is_short(vertex) for vertex in vertices) <= 1
-        return StraightGraph(graph, wiring) if is_straight and is_alone else None
+        return StraightGraph(wiring) if is_straight and is_alone else None
+
+    def without(self, done: Collection[int]) -> StraightGraph | None:
+        """What is left once some vertices, by their places, are done; None for nothing."""
+        left = StraightGraph(self._wiring, done)
+        return left if left.has_calls else None
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether anything but variables is looked up."""
+        return any(each is not None and not is_lasting(each) for each in self.vertices)
 
     def start(self, context: Context) -> _Start:
         """What a run begins with."""
@@ -107,7 +122,7 @@ class StraightGraph:
         """Look up variables and the like, which are the same until some are forgotten."""
         version, values, pending = objects.version, self._values[:], self._pending[:]
         places = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
-        variables = [at for at in places if _is_lasting(self.vertices[at])]
+        variables = [at for at in places if is_lasting(self.vertices[at])]
         begun = {*variables, *(at for at in places if self.vertices[at].key is not None)}
         ready = [at for at in reversed(places) if at not in begun]
         for vertex in [self.vertices[at] for at in variables]:
@@ -178,7 +193,7 @@ def _is_short(vertex: WiredVertex) -> bool:
     return isinstance(call.node.op, Transfer) or call.node.op.inexpensive or not call.node.inputs
 
 
-def _is_lasting(vertex: _Vertex) -> bool:
+def is_lasting(vertex: StraightVertex) -> bool:
     """Whether a vertex gives one object of the session, always the same."""
     return isinstance(vertex.call.node.op, _LASTING) and not vertex.controls
 
@@ -198,13 +213,13 @@ def put(
             ready.append(place)
 
 
-def _vertex(wired: WiredVertex) -> Any:
+def _vertex(wired: WiredVertex, done: Collection[int]) -> Any:
     if wired.call is None:
         return None  # what is fed is sent at the beginning
     op, function = wired.call.node.op, wired.call.function
     executable = function if isinstance(function, Executable) else None
     is_long = not _is_short(wired)
-    return _Vertex(
+    return StraightVertex(
         wired.call,
         executable,
         executable is not None and all(isinstance(n.op, NoOp) for n in executable.region.nodes),
@@ -217,8 +232,8 @@ def _vertex(wired: WiredVertex) -> Any:
         wired.first,
         wired.last,
         wired.empty,
-        [edges.plain for edges in wired.edges],
-        wired.controls,
+        [[edge for edge in edges.plain if edge[0] not in done] for edges in wired.edges],
+        [place for place in wired.controls if place not in done],
     )
 
 
@@ -240,7 +255,7 @@ class StraightRun:
         values, pending, ready, left, _, _ = graph.start(context)
         self._values, self._pending, self._ready = values[:], pending[:], ready[:]
         self._left = left  # calls that are not done
-        self._arrived: deque[tuple[_Vertex, Any, BaseException | None]] = deque()
+        self._arrived: deque[tuple[StraightVertex, Any, BaseException | None]] = deque()
         self._turn = threading.Lock()  # held by who goes on, and for good once the run is over
         if feeds:
             for edges, value in zip(graph.fed, feeds, strict=True):
@@ -250,7 +265,8 @@ class StraightRun:
         """Wait for what is received, and call all that is ready."""
         if self._graph.expected:
             rendezvous: Any = self._context.rendezvous  # there is one if something is received
-            rendezvous.expect(self._graph.expected, self._arrive)
+            for vertex, value in rendezvous.expect(self._graph.expected, self._arrive):
+                self._arrived.append((vertex, value, None))
         self.go_on()
 
     def go_on(self, is_there: bool = False) -> None:
@@ -327,12 +343,12 @@ class StraightRun:
                 if not left:
                     ready.append(place)
 
-    def _arrive(self, vertex: _Vertex, value: Any, error: BaseException | None) -> None:
+    def _arrive(self, vertex: StraightVertex, value: Any, error: BaseException | None) -> None:
         """Take what was received, or told; on any thread."""
         self._arrived.append((vertex, value, error))
         self._soon(self.go_on)
 
-    def _start(self, vertex: _Vertex) -> None:
+    def _start(self, vertex: StraightVertex) -> None:
         """Have what may block, or is received, arrive when it is there."""
         call, arrive = vertex.call, partial(self._arrive, vertex)
         if vertex.starter is None:
@@ -346,14 +362,14 @@ class StraightRun:
         except Exception as error:
             raise_at(error, call.node)
 
-    def _is_long(self, vertex: _Vertex) -> bool:
+    def _is_long(self, vertex: StraightVertex) -> bool:
         """Whether a call that may not be short takes so long that another thread is to make it."""
         executable = vertex.executable
         if vertex.is_long or (executable is not None and not executable.is_inexpensive):
             return True
         return are_large(self._values[vertex.first : vertex.last])
 
-    def _result(self, vertex: _Vertex) -> Any:
+    def _result(self, vertex: StraightVertex) -> Any:
         call, executable, context = vertex.call, vertex.executable, self._context
         values, first, last = self._values, vertex.first, vertex.last
         inputs = values[first:last]

@@ -1,0 +1,158 @@
+"""Values that travel with the start of a step's part, and with its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from thalweg.cluster.server import TaskServer
+from thalweg.cluster.wire import Kind, Message
+
+pytest.importorskip("zmq")
+
+WORKER, PS0, PS1 = "/job:worker/task:0", "/job:ps/task:0", "/job:ps/task:1"
+TABLE = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+
+KINDS: list[Kind] = []  # of the messages that tasks were sent; answers are none of these
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[Any]]:
+    received = TaskServer.received
+
+    def noted(self: TaskServer, peer: Any, message: Message) -> None:
+        KINDS.append(message.kind)
+        received(self, peer, message)
+
+    with mock.patch.object(TaskServer, "received", noted):  # which connections keep
+        workers, servers = tf.test.create_local_cluster(1, 2)
+        yield [*workers, *servers]
+        for each in [*workers, *servers]:
+            each.stop()
+
+
+@pytest.fixture
+def target(cluster: list[Any]) -> Iterator[str]:
+    """A cluster that knows no variables."""
+    tf.Session.reset(cluster[0].target)
+    with tf.Graph().as_default():
+        yield cluster[0].target
+
+
+def lookup(on_table: str = PS0, on_result: str = WORKER) -> tuple[Any, Any, Any]:
+    """Indices that the worker sends, the table, and its rows elsewhere."""
+    given = tf.placeholder(tf.int32, [None])
+    with tf.device(on_table):
+        table = tf.Variable(TABLE)
+    with tf.device(WORKER):
+        indices = tf.abs(given)
+    with tf.device(on_table):
+        rows = tf.gather(table, indices, name="rows")
+    with tf.device(on_result):
+        return given, table, tf.reduce_sum(rows, 1)
+
+
+def test_a_lookup_is_one_message_and_its_answer(target: str) -> None:
+    given, table, sums = lookup()
+    with tf.Session(target) as session:
+        session.run(table.initializer)
+        for size in (3, 3, 0, 1, 5):
+            indices = np.arange(size) % 8
+            KINDS.clear()
+            found = session.run(sums, {given: indices})
+            np.testing.assert_array_equal(found, TABLE[indices].sum(1))
+        assert [Kind.RUN] == KINDS
+
+
+def test_what_comes_later_is_done_once(target: str, cluster: list[Any]) -> None:
+    given, table, sums = lookup()
+    with tf.device(PS0):
+        count = tf.Variable(0.0)
+    with tf.device(WORKER):
+        change = tf.reduce_max(sums) * 0 + 1
+    with tf.device(PS0):
+        counted = count.assign_add(change, use_locking=True)
+    with tf.Session(target) as session:
+        session.run([table.initializer, count.initializer])
+        for _ in range(20):
+            session.run(counted.op, {given: [1, 2, 3]})
+        assert session.run(count) == 20.0
+    assert not any(server._task._worker._steps for server in cluster)
+
+
+def test_values_for_other_tasks_go_to_them(target: str) -> None:
+    given, table, sums = lookup(PS0, PS1)
+    with tf.Session(target) as session:
+        session.run(table.initializer)
+        for indices in ([1, 2], [3, 0], [7, 7, 7]):
+            found = session.run(sums, {given: indices})
+            np.testing.assert_array_equal(found, TABLE[indices].sum(1))
+
+
+def test_several_values_come_in_any_order(target: str) -> None:
+    given = tf.placeholder(tf.float32, [None])
+    with tf.device(PS0):
+        scale = tf.Variable(2.0)
+    with tf.device(WORKER):
+        values = [given + number for number in range(4)]
+    with tf.device(PS0):
+        mixed = (values[3] - values[0]) * scale + values[2] * values[1]
+    with tf.device(WORKER):
+        y = tf.abs(mixed)
+    with tf.Session(target) as session:
+        session.run(scale.initializer)
+        for x in (1.0, 2.0, 3.0):
+            assert session.run(y, {given: [x]}) == 3 * 2 + (x + 2) * (x + 1)
+
+
+def test_an_error_at_once_names_op_task_and_line(target: str, cluster: list[Any]) -> None:
+    given, table, sums = lookup()
+    with tf.Session(target) as session:
+        session.run(table.initializer)
+        for _ in range(3):
+            session.run(sums, {given: [1]})
+            with pytest.raises(tf.errors.InvalidArgumentError, match="'rows'") as caught:
+                session.run(sums, {given: [8]})
+            assert "/job:ps/replica:0/task:0" in str(caught.value)
+            assert "test_openings.py" in str(caught.value)
+        np.testing.assert_array_equal(session.run(sums, {given: [2]}), TABLE[[2]].sum(1))
+    assert not any(server._task._worker._steps for server in cluster)
+
+
+def test_a_step_that_was_stopped_is_not_begun(target: str, cluster: list[Any]) -> None:
+    given, table, sums = lookup()
+    worker = cluster[1]._task._worker
+    with tf.Session(target) as session:
+        session.run(table.initializer)
+        for _ in range(2):  # the first one finds out what is short
+            session.run(sums, {given: [1]})
+        name, number = session._engine._session, session._engine._number | 0xFFFF
+        (handle,) = (
+            handle
+            for handle, part in worker.session(name).openings.items()
+            if part.keys and part.opening is not None
+        )
+        keys = worker.session(name).openings[handle].keys
+        assert worker.opening(name, handle, number, keys) is not None
+        assert worker.opening(name, handle, number, [["other", "a", "b"]]) is None
+        assert worker.opening("unknown", handle, number, keys) is None
+        worker.abort(number, tf.errors.CancelledError(None, None, "stopped"))
+        assert worker.opening(name, handle, number, keys) is None
+
+
+def test_large_values_have_messages_of_their_own(target: str) -> None:
+    given, table, sums = lookup()
+    indices = np.arange(20_000) % 8
+    with tf.Session(target) as session:
+        session.run(table.initializer)
+        for _ in range(2):
+            KINDS.clear()
+            found = session.run(sums, {given: indices})
+        np.testing.assert_array_equal(found, TABLE[indices].sum(1))
+    assert KINDS.count(Kind.TENSOR) == 2
