@@ -136,5 +136,5 @@ def test_an_empty_file_is_mapped_as_nothing(tmp_path: Path) -> None:
     path = tmp_path / "empty"
     path.touch()
     mapped = streaming.Mapped(str(path))
-    mapped.advise(streaming._POPULATE_READ, 0, 100)
+    mapped.advise(streaming._DONT_NEED, 0, 100)
     assert mapped.array.size == 0

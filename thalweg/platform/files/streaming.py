@@ -29,9 +29,8 @@ from thalweg.platform.files.tensor_slices import Receiver
 
 Array = NDArray[Any]
 
-#: Linux's advice to map pages at once: one by one, as they are met, takes longer than to copy them.
-_POPULATE_READ = 22
-_DONT_NEED = 4  # its advice to unmap them
+_DONT_NEED = 4  # Linux's advice to unmap pages
+_UNMAPPED_BLOCKS = 4  # at once: every time, the other thread's processor is interrupted
 _MIN_SHARED_BLOCKS = 4  # of fewer it does not pay to wake a second thread
 
 
@@ -121,7 +120,6 @@ class _Stream:
 
     def _read_block(self, block: int) -> None:
         crc = 0
-        self._mapped.advise(_POPULATE_READ, *self._extent(block))
         for memory, at in self._pieces(block):
             crc = self._read(memory, at, crc)
         if self._checksums and crc != self._checksums[block]:
@@ -129,10 +127,16 @@ class _Stream:
             raise damaged(
                 self._path, begin, f"these {end - begin} bytes are not those that were saved"
             )
-        # Both threads unmap what they have read: the end of the whole mapping would be one's work.
-        self._mapped.advise(_DONT_NEED, *self._extent(block))
+        self._unmap_behind(block)
         for tensor in self._blocks[block]:
             self._count(tensor)
+
+    def _unmap_behind(self, block: int) -> None:
+        """Both threads unmap what was read: the end of the whole mapping would be one's work. What
+        the other one is still reading there is mapped again."""
+        if (block + 1) % _UNMAPPED_BLOCKS == 0:
+            begin, _ = self._extent(block + 1 - _UNMAPPED_BLOCKS)
+            self._mapped.advise(_DONT_NEED, begin, self._extent(block)[1])
 
     def _extent(self, block: int) -> tuple[int, int]:
         begin = block * durable.BLOCK
