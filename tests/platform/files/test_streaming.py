@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,26 @@ def test_what_a_receiver_gives_back_is_filled_next(tmp_path: Path) -> None:
     assert all(np.array_equal(array, value) for array in new.values())
     # Two threads fill at most four at once: those they began with, and those these run into.
     assert sum(array.ctypes.data not in places for array in new.values()) <= 4
+
+
+def test_arrays_come_from_the_heap_of_the_calling_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = np.zeros(BLOCK // 2, np.float32)
+    names = [f"x{n}" for n in range(9)]
+    checkpoint_files.save(str(tmp_path / "m"), [[Piece(name, value) for name in names]])
+    allocating: list[int] = []
+    empty = np.empty
+
+    def recorded(shape: Any, dtype: Any) -> Any:
+        if shape == value.shape:
+            allocating.append(threading.get_ident())
+        return empty(shape, dtype)
+
+    monkeypatch.setattr(np, "empty", recorded)
+    opened = checkpoint_files.open_files(str(tmp_path / "m"))
+    opened.hand_over([(name, None, lambda array: array) for name in names])
+    assert set(allocating) == {threading.get_ident()}
 
 
 def damage(path: Path, offset: int) -> None:

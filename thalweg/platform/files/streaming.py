@@ -1,8 +1,8 @@
 """Tensors out of a mapped file, block by block: copied to new arrays, checked, handed over.
 
-Two threads copy, and check what they copy on its way. A tensor is handed over when all blocks that
-it has bytes in were found sound; what the receiver gives back for it is filled next, so that of a
-large file only a few tensors are in memory twice.
+The caller's thread and another one copy, and check what they copy on its way. A tensor is handed
+over when all blocks that it has bytes in were found sound; what the receiver gives back for it is
+filled next, so that of a large file only a few tensors are in memory twice.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import mmap
 import os
 import sys
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ Array = NDArray[Any]
 _DONT_NEED = 4  # Linux's advice to unmap pages
 _UNMAPPED_BLOCKS = 4  # at once: every time, the other thread's processor is interrupted
 _MIN_SHARED_BLOCKS = 4  # of fewer it does not pay to wake a second thread
+_MAX_FILLING = 4  # large arrays that two threads fill at once
 
 
 class Mapped:
@@ -70,6 +72,11 @@ class Wanted:
     shape: tuple[int, ...]
     receive: Receiver
 
+    @property
+    def kind(self) -> tuple[Any, tuple[int, ...]]:
+        """What an array must be to be filled with it."""
+        return self.dtype, self.shape
+
 
 def stream(path: str, content: Mapped, checksums: Sequence[int], wanted: Sequence[Wanted]) -> None:
     """Hand over the tensors of a mapped file; without checksums nothing is checked."""
@@ -101,22 +108,41 @@ class _Stream:
             self._waiting[tensor] = len(blocks)
             for block in blocks:
                 self._blocks[block].append(tensor)
+        self._unread = deque(self._blocks)
         self._lock = threading.Lock()
         self._filling: dict[Wanted, Array] = {}
         self._spare: dict[Any, list[Array]] = defaultdict(list)
 
     def run(self) -> None:
         """Read everything."""
-        if len(self._blocks) < _MIN_SHARED_BLOCKS:
-            for block in self._blocks:
-                self._read_block(block)
+        if len(self._blocks) < _MIN_SHARED_BLOCKS or os.cpu_count() == 1:
+            self._read_blocks()
             return
-        with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-            reading = [pool.submit(self._read_block, block) for block in self._blocks]
-            ended, _ = wait(reading, return_when=FIRST_EXCEPTION)
-            pool.shutdown(cancel_futures=True)
-        for each in ended:
-            each.result()
+        self._reserve()
+        with ThreadPoolExecutor(1) as helper:
+            other = helper.submit(self._read_blocks)
+            self._read_blocks()
+            other.result()
+
+    def _reserve(self) -> None:
+        """Allocate the first arrays here. What the last variables give back is freed into the heap
+        of the thread that made them, mostly this one; the other thread's would have to grow."""
+        for tensor in islice(self._waiting, _MAX_FILLING):
+            self._spare[tensor.kind].append(np.empty(tensor.shape, tensor.dtype))
+
+    def _read_blocks(self) -> None:
+        """Read blocks until there are none left; the other thread stops where this one fails."""
+        try:
+            while (block := self._next_block()) is not None:
+                self._read_block(block)
+        except BaseException:
+            with self._lock:
+                self._unread.clear()
+            raise
+
+    def _next_block(self) -> int | None:
+        with self._lock:
+            return self._unread.popleft() if self._unread else None
 
     def _read_block(self, block: int) -> None:
         crc = 0
@@ -162,7 +188,7 @@ class _Stream:
         with self._lock:
             array = self._filling.get(tensor)
             if array is None:
-                spare = self._spare[tensor.dtype, tensor.shape]
+                spare = self._spare[tensor.kind]
                 array = spare.pop() if spare else np.empty(tensor.shape, tensor.dtype)
                 self._filling[tensor] = array
         return array.reshape(-1).view(np.uint8)
@@ -181,4 +207,4 @@ class _Stream:
         former = tensor.receive(array)
         if former is not None:
             with self._lock:
-                self._spare[tensor.dtype, tensor.shape].append(former)
+                self._spare[tensor.kind].append(former)
