@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,27 @@ def test_what_a_receiver_gives_back_is_filled_next(tmp_path: Path) -> None:
     assert all(np.array_equal(array, value) for array in new.values())
     # Two threads fill at most four at once: those they began with, and those these run into.
     assert sum(array.ctypes.data not in places for array in new.values()) <= 4
+
+
+def test_what_nothing_more_can_fill_is_let_go(tmp_path: Path) -> None:
+    sizes = [BLOCK // 4 + n for n in range(9)]
+    values = {f"x{n}": np.zeros(size, np.float32) for n, size in enumerate(sizes)}
+    checkpoint_files.save(str(tmp_path / "m"), [[Piece(n, value) for n, value in values.items()]])
+    former: list[Any] = []
+    alive: list[int] = []
+
+    def receiver(size: int) -> Any:
+        def receive(array: Any) -> Any:
+            alive.append(sum(each() is not None for each in former))
+            old = np.zeros(size, np.float32)
+            former.append(weakref.ref(old))
+            return old
+
+        return receive
+
+    opened = checkpoint_files.open_files(str(tmp_path / "m"))
+    opened.hand_over([(n, None, receiver(value.size)) for n, value in values.items()])
+    assert max(alive) <= 2  # one that each thread is about to let go
 
 
 def test_arrays_come_from_the_heap_of_the_calling_thread(

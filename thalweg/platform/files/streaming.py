@@ -12,7 +12,7 @@ import mmap
 import os
 import sys
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -109,6 +109,7 @@ class _Stream:
             for block in blocks:
                 self._blocks[block].append(tensor)
         self._unread = deque(self._blocks)
+        self._unfilled = Counter(tensor.kind for tensor in wanted)  # those without an array
         self._lock = threading.Lock()
         self._filling: dict[Wanted, Array] = {}
         self._spare: dict[Any, list[Array]] = defaultdict(list)
@@ -191,6 +192,7 @@ class _Stream:
                 spare = self._spare[tensor.kind]
                 array = spare.pop() if spare else np.empty(tensor.shape, tensor.dtype)
                 self._filling[tensor] = array
+                self._unfilled[tensor.kind] -= 1
         return array.reshape(-1).view(np.uint8)
 
     def _read(self, memory: Array, at: int, crc: int) -> int:
@@ -206,5 +208,10 @@ class _Stream:
             array = self._filling.pop(tensor)
         former = tensor.receive(array)
         if former is not None:
-            with self._lock:
-                self._spare[tensor.kind].append(former)
+            self._keep(former, tensor.kind)
+
+    def _keep(self, array: Array, kind: Any) -> None:
+        """Have an array filled next, unless there are enough for all that are left."""
+        with self._lock:
+            if len(self._spare[kind]) < self._unfilled[kind]:
+                self._spare[kind].append(array)
