@@ -33,6 +33,8 @@ Array = NDArray[Any]
 #: An argument word, the address it begins with, and how far that moves from row to row.
 Move = tuple[int, int, int]
 
+_PLAIN = 0x101  # NumPy's flags of an array that is contiguous, in the order of C, and aligned
+
 
 class Program(DeviceProgram[Invocation, "Call"]):
     """A region, compiled for one set of shapes."""
@@ -164,7 +166,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         held: list[Array] = []
         for place, targets in self.inputs:
             value: Any = values[place]
-            if type(value) is not np.ndarray or not _is_plain(value):
+            if type(value) is not np.ndarray or value.flags.num & _PLAIN != _PLAIN:
                 value = np.require(value, requirements=["C", "A"])
                 held.append(value)
             address = address_of(value)
@@ -267,8 +269,3 @@ class _TimedProgram(Program):
         vars(self).update(vars(program))
         entries = sum(len(program.loaded[call.kernel].functions) for call in program.template.calls)
         self.pool = self.clock = _Clock(program.pool, check, entries)
-
-
-def _is_plain(array: Array) -> bool:
-    flags = array.flags
-    return flags.c_contiguous and flags.aligned
