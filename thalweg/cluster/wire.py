@@ -376,7 +376,7 @@ def write_inline(message: Message, is_answer: bool, request: int, limit: int) ->
 def write_again(kind: Kind, step: int, fields: FixedFields, value: Any) -> bytearray | None:
     """The frame of a message with a value like one that `write_inline` has written; None for any
     other."""
-    if type(value) is not _array:
+    if not isinstance(value, _ARRAYS):
         return None
     head = fields.heads.get((kind, 0, value.dtype, value.shape))
     if head is None:

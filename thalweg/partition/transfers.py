@@ -19,6 +19,8 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer
 from thalweg.partition.rendezvous import Key, Received, Rendezvous
 
+_ARRAYS = (np.ndarray, np.generic)
+
 
 class Transfer(Op, abstract=True):
     """The base of both ends: `tensor_name` is a tensor's, or `^node` for a control edge."""
@@ -60,7 +62,7 @@ class Sending(Transfer, abstract=True):
 
 def send(rendezvous: Rendezvous, key: Key, tensor: Any) -> None:
     """Send what a device has to another one."""
-    if type(tensor) is not np.ndarray and isinstance(tensor, Buffer):
+    if not isinstance(tensor, _ARRAYS) and isinstance(tensor, Buffer):
         tensor = tensor.lease() if tensor.device != key.destination else tensor
     rendezvous.send(key, tensor)
 
