@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.program_template import ProgramTemplate
-from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -82,7 +81,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         self.output_shapes = [output.shape for output in template.outputs]
         self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
         self.written = [place for place, one in enumerate(self.references) if one.written]
-        self.exclusive = _exclusive_places(region)
+        self.exclusive = frozenset(template.exclusive)
         # One element is read in one operation: such a step sees nothing that is half written.
         sizes = [math.prod(reference.shape) for reference in self.references]
         self.shares = bool(self.written) or any(size > 1 for size in sizes)
@@ -260,10 +259,3 @@ def _first_value(cell: VariableCell, shape: tuple[int, ...], first: FirstValues)
     if cell not in first:  # else it is there under another name
         first[cell] = cell.allocate(shape)
     return first[cell]
-
-
-def _exclusive_places(region: Region) -> frozenset[int]:
-    """The variables that updates with locking write."""
-    updates = [node for node in region.nodes if locks_updates(node)]
-    written = [node.inputs[place] for node in updates for place in node.op.parsed.references]
-    return frozenset(region.references.index(region.roots[t]) for t in written if t in region.roots)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Load
 from thalweg.ir.functions.dtypes import Unsupported
@@ -76,6 +77,7 @@ class ProgramTemplate:
     inputs: Sequence[tuple[int, Words]]
     references: Sequence[Reference]
     outputs: Sequence[Output]
+    exclusive: Sequence[int]  # the references that updates with locking write
     arena: int  # bytes
 
 
@@ -143,7 +145,7 @@ def template_of(kernels: Sequence[str], lowered: Lowered, listing: Listing[Any])
     words, bases = (np.array(each or [0], np.int64) for each in (layout.words, layout.bases))
     border = _Border(lowered, layout.places)
     inside = words, bases, layout.constants, border.streams()
-    outside = border.inputs(), border.references(), border.outputs()
+    outside = border.inputs(), border.references(), border.outputs(), border.exclusive()
     return ProgramTemplate(tuple(kernels), *inside, *outside, listing.arena.size)
 
 
@@ -190,6 +192,14 @@ class _Border:
             Stream(positions[node], tuple(spec.values.get(tensor) for tensor in node.inputs))
             for node in self._lowered.streams
         ]
+
+    def exclusive(self) -> list[int]:
+        """The variables that updates with locking write."""
+        region = self._lowered.spec.region
+        updates = [node for node in region.nodes if locks_updates(node)]
+        written = [node.inputs[place] for node in updates for place in node.op.parsed.references]
+        roots = {region.roots[tensor] for tensor in written if tensor in region.roots}
+        return [place for place, tensor in enumerate(region.references) if tensor in roots]
 
     def _output(self, tensor: Tensor) -> Output:
         region, shape = self._lowered.spec.region, self._lowered.spec.shapes[tensor]
