@@ -16,7 +16,8 @@ from thalweg.device.cpu.program import Program
 from thalweg.device.local import local_devices
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Varying
-from thalweg.lower.lowering import Lowered, lower
+from thalweg.lower.lowered import Lowered
+from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import Region
 from thalweg.runtime import engine
 from thalweg.runtime.compiled import Executable

@@ -21,8 +21,7 @@ from thalweg.ir.rewrite import walk
 from thalweg.ir.text.printer import kernel_text
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.flops_bytes import flops_bytes
-from thalweg.lower.lowering import Lowered
-from thalweg.lower.nests.bufferize import Launch
+from thalweg.lower.lowered import Launch, Lowered
 
 #: Ops that pass on what they get: a kernel is named after its other ones.
 _SILENT = {"Const", "ExpandDims", "Identity", "NoOp", "Reshape", "Squeeze", "StopGradient"}

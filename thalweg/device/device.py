@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from thalweg.device.program import AnyProgram
     from thalweg.lower.control.builder import Lower
     from thalweg.lower.dynamic_shapes import SpecializedKernel
-    from thalweg.lower.lowering import Lowered
+    from thalweg.lower.lowered import Lowered
 
 Array = NDArray[Any]
 

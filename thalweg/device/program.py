@@ -26,7 +26,7 @@ from thalweg.ops.state.variable_uses import USES, Use
 
 if TYPE_CHECKING:
     from thalweg.device.compiled_kernel import CompiledKernel
-    from thalweg.lower.lowering import Lowered
+    from thalweg.lower.lowered import Lowered
     from thalweg.lower.memory.arena import Arena
 
 #: First values of variables, which are theirs once the step has ended well.

@@ -25,9 +25,8 @@ from thalweg.lower.specialise import NotCompiled
 
 if TYPE_CHECKING:
     from thalweg.device.program import Listing
-    from thalweg.lower.lowering import Lowered
+    from thalweg.lower.lowered import Launch, Lowered
     from thalweg.lower.memory.arena import Arena
-    from thalweg.lower.nests.bufferize import Launch
 
 Array = NDArray[Any]
 #: Argument words that hold an address: which, and how far from the array's start it points.

@@ -17,7 +17,7 @@ from thalweg.ir.kernel import Kernel
 from thalweg.platform.caches import Bounded
 
 if TYPE_CHECKING:
-    from thalweg.lower.nests.bufferize import Launch
+    from thalweg.lower.lowered import Launch
 
 
 @dataclass(frozen=True)

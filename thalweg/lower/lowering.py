@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Tensor
 from thalweg.ir.target import Target
+from thalweg.lower.lowered import Lowered
 from thalweg.lower.memory.arena import in_place
-from thalweg.lower.memory.buffers import Buffer, Pieces
-from thalweg.lower.nests.bufferize import Launch, bufferize
+from thalweg.lower.memory.buffers import Pieces
+from thalweg.lower.nests.bufferize import bufferize
 from thalweg.lower.nests.builder import NestBuilder
 from thalweg.lower.nests.split import in_pieces, in_steps
 from thalweg.lower.nests.verify import verified, verify_launches, verify_pieces
@@ -21,20 +21,7 @@ from thalweg.lower.passes.merge_reductions import merge_reductions
 from thalweg.lower.passes.pretranspose import pretranspose
 from thalweg.lower.passes.rematerialize import inline_into_rows, rematerialize
 from thalweg.lower.passes.tile_windows import tile_windows
-from thalweg.lower.specialise import Region, Shape, Specialised, specialise
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """Kernel launches in order, and the buffers of the region's inputs and outputs."""
-
-    spec: Specialised
-    launches: tuple[Launch, ...]
-    checked: tuple[Node, ...]  # the node of each fault code, from 1
-    buffers: Mapping[Tensor, Buffer]
-    streams: Mapping[Node, Buffer]
-    pieces: Pieces  # sub-buffers
-    unfused: int  # nests before fusion
+from thalweg.lower.specialise import Region, Shape, specialise
 
 
 def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:

@@ -33,7 +33,7 @@ from thalweg.platform.forks import freed_after_fork
 from thalweg.runtime.program_cache import CachedProgram, ProgramCache
 
 if TYPE_CHECKING:
-    from thalweg.lower.lowering import Lowered
+    from thalweg.lower.lowered import Lowered
 
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[..., list[Any]]  # (context, the region's inputs, its variables) -> its outputs

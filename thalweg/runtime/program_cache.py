@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -29,11 +29,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import Form
 from thalweg.lower.fingerprint import fingerprint
+from thalweg.lower.lowered import Lowered
 from thalweg.lower.specialise import NotCompiled, Region, Shape
 from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encode
-
-if TYPE_CHECKING:
-    from thalweg.lower.lowering import Lowered
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -104,12 +102,13 @@ class ProgramCache:
 
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """A region on concrete shapes, lowered now or in an earlier process."""
-    lowering = importlib.import_module("thalweg.lower.lowering")  # not before it is needed
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
     name = entry_name(fingerprint(region), f"lowering {target} {sizes}")
     found = read_entry(name, region)
-    if not isinstance(found, lowering.Lowered):
-        made = found = lowering.lower(region, shapes, target)
+    if not isinstance(found, Lowered):
+        lowering = importlib.import_module("thalweg.lower.lowering")  # not before it is needed
+        made: Lowered = lowering.lower(region, shapes, target)
+        found = made
         write_entry(name, region, lambda: made, MAX_BYTES)
     return found
 

@@ -26,7 +26,8 @@ from thalweg.ir.index import row_major
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
-from thalweg.lower.lowering import Lowered, lower
+from thalweg.lower.lowered import Lowered
+from thalweg.lower.lowering import lower
 from thalweg.lower.memory.arena import Arena, Request, arrange, by_size, in_place, rounded
 from thalweg.lower.memory.barriers import SHARED, BarrierPlan, is_small
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces

@@ -13,8 +13,9 @@ import pytest
 from tests.lower.programs import lowered
 from thalweg.ir.text.printer import kernel_text
 from thalweg.lower import lowering
+from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.bufferize import Launch, bufferize
+from thalweg.lower.nests.bufferize import bufferize
 from thalweg.lower.nests.loop_nest import LoopNest
 
 _LETTERS = {BufferKind.OUTPUT: "out", BufferKind.CONSTANT: "c"}

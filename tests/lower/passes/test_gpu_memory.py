@@ -17,7 +17,7 @@ from tests.codegen.cuda.sessions import emulated_kernels, run
 from tests.lower.programs import lowered, use_target
 from thalweg.codegen.cuda.target import emulated
 from thalweg.ir.kernel import Contraction, Loops
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Lowered
 
 ROWS, WIDTH = 64, 96
 SMALL = {"far_bytes": 1 << 12, "min_rematerialized_bytes": 256, "min_hoisted_bytes": 256}

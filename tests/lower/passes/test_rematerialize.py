@@ -14,7 +14,7 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import lowered, use_target
 from thalweg.codegen.machine import host
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Lowered
 from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.runtime import engine

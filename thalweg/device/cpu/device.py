@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from thalweg.device.cpu.listing import Call
     from thalweg.lower.control.builder import Lower
     from thalweg.lower.dynamic_shapes import SpecializedKernel
-    from thalweg.lower.lowering import Lowered
+    from thalweg.lower.lowered import Lowered
 
 Array = NDArray[Any]
 LOCAL_TASK = "/job:localhost/replica:0/task:0"  # that of sessions without a cluster

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from thalweg.codegen.cache import Loaded
 from thalweg.codegen.contraction.form import form_of, loads_of
 from thalweg.ir.kernel import Contraction, Kernel
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.bufferize import Launch
 
 _MAX_BYTES = 64 << 20  # of all that a region keeps; the rest is packed in every call
 _PHASES = 2  # of a product that packs: the first one does

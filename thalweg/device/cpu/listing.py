@@ -15,10 +15,9 @@ from thalweg.device.cpu.pool import Entry, entries_of
 from thalweg.device.program import Listing
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
-from thalweg.lower.nests.bufferize import Launch
 
 
 @dataclass(frozen=True, eq=False)

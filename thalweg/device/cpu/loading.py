@@ -19,9 +19,8 @@ from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
 from thalweg.device.program_template import explained, template_of
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import threads_for, work_of
-from thalweg.lower.nests.bufferize import Launch
 
 _MAX_WORK_WITH_GIL = 20_000.0  # of a step that keeps the GIL: it is done in a few microseconds
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thalweg.ir.kernel import Loops
+from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.bufferize import Launch
 
 _MAX_LANES = 8  # a hundred kernels side by side took 70 microseconds longer to launch
 

@@ -28,7 +28,7 @@ from thalweg.device.device import Device
 from thalweg.device.gpu_options import GpuOptions
 from thalweg.lower.control.builder import Lower
 from thalweg.lower.dynamic_shapes import SpecializedKernel
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer, host_buffer
 from thalweg.platform.caches import Bounded

@@ -16,10 +16,9 @@ from thalweg.device.program import Listing
 from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.flops_bytes import flops_bytes
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.nests.bufferize import Launch
 
 _FLOPS_RATE = 2e13  # of plain arithmetic: an estimate that only cuts long steps into graphs
 

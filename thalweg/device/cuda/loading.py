@@ -18,10 +18,9 @@ from thalweg.device.cuda.listing import (
 )
 from thalweg.device.program_template import explained, is_set_first, template_of
 from thalweg.lower.dynamic_shapes import SpecializedKernel
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import amid_updates
 from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.nests.bufferize import Launch
 
 #: Seconds after which a step is cut: between two graphs it hears of signals and of its deadline.
 SLICE = 0.08

@@ -41,8 +41,8 @@ from thalweg.lower.control.program import (
     Storage,
 )
 from thalweg.lower.control.scratch import LoopTraces, Scratch, lasting
-from thalweg.lower.lowering import Lowered
-from thalweg.lower.nests.inline_producers import STREAM_WORDS
+from thalweg.lower.lowered import Lowered
+from thalweg.lower.memory.buffers import STREAM_WORDS
 from thalweg.lower.regions import regions
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, Shape
 from thalweg.ops.core.basic import Const, Identity

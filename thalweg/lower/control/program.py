@@ -16,7 +16,7 @@ import numpy as np
 
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node
-from thalweg.lower.lowering import Lowered
+from thalweg.lower.lowered import Lowered
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import Shape
 

@@ -24,7 +24,7 @@ from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 
 if TYPE_CHECKING:
-    from thalweg.lower.nests.bufferize import Launch
+    from thalweg.lower.lowered import Launch
     from thalweg.lower.nests.loop_nest import LoopNest
 
 Array = NDArray[Any]

@@ -16,9 +16,9 @@ from thalweg.graph.node import Node
 from thalweg.ir.kernel import Kernel, Loops
 from thalweg.ir.target import Target
 from thalweg.lower.flops_bytes import flops_bytes
+from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.bufferize import Launch
 
 #: Stands for all threads.
 SHARED = -1

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+STREAM_WORDS = 6  # of a random stream's state: key and counter
+
 
 class BufferKind(Enum):
     """Where a buffer comes from."""

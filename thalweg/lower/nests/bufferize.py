@@ -4,7 +4,7 @@ that indices from data need become kernels of their own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from thalweg.graph.node import Node
@@ -13,32 +13,13 @@ from thalweg.ir.index import Affine, number
 from thalweg.ir.kernel import Argument, Check, Kernel, KernelRewriter, Loops, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, loads_in
+from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 from thalweg.lower.nests.loop_nest import LoopNest, Span, spans_of
 from thalweg.lower.specialise import NotCompiled
 
 _Numbered = tuple[PendingCheck, int]  # a check, and its fault code
-
-
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """A kernel and the buffers it is called on, one for each of its arguments.
-
-    An argument begins at an element of its buffer: kernels that differ only in where they begin
-    (the steps of an unrolled loop) are one kernel.
-    """
-
-    kernel: Kernel
-    buffers: tuple[Buffer, ...]
-    nodes: tuple[Node, ...]
-    starts: tuple[int, ...]
-
-    @property
-    def written(self) -> list[Buffer]:
-        """The buffers it writes."""
-        pairs = zip(self.buffers, self.kernel.arguments, strict=True)
-        return [buffer for buffer, argument in pairs if argument.written]
 
 
 def bufferize(

@@ -25,9 +25,8 @@ from thalweg.ir.loop import IndexTuple, Scatter, Variable
 from thalweg.ir.rewrite import Replace, free_variables, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer, BufferKind
 from thalweg.lower.nests.inline_producers import (
-    STREAM_WORDS,
     Operands,
     PendingCheck,
     Resolver,

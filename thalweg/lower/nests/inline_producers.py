@@ -33,14 +33,12 @@ from thalweg.ir.index import Affine, affine, expressed, flat, simplified_call
 from thalweg.ir.loop import IndexTuple, Intermediate, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer
+from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer
 from thalweg.lower.specialise import NotCompiled, Specialised
 from thalweg.ops.core import basic
 
 #: Adds a nest that stores a value for every element, and returns the buffer it stores to.
 StoreIntermediate = Callable[[Node, IndexTuple, Expr], Buffer]
-
-STREAM_WORDS = 6  # of a random stream's state: key and counter
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import numpy as np
 
 from thalweg.ir import verify
 from thalweg.ir.rewrite import free_variables
+from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.bufferize import Launch
 from thalweg.lower.nests.loop_nest import LoopNest
 
 _SOUND = WeakSet[LoopNest]()  # a nest never changes: what a pass leaves alone needs no second look
