@@ -193,6 +193,30 @@ def test_steps_that_are_not_one_program_are_not_kept() -> None:
     assert entry_name(called) is None
 
 
+def test_large_constants_that_passes_made_are_not_written(
+    processes: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = step_cache.MAX_BYTES // 4 + 1
+    own = np.arange(size, dtype=np.float32)
+
+    def of_the_user(session: Any) -> Any:
+        return session.run(tf.constant(own) + tf.placeholder_with_default(1.0, []))
+
+    def folded(session: Any) -> Any:
+        made = tf.sqrt(tf.constant(own)) + tf.constant(own)
+        return session.run(made + tf.placeholder_with_default(1.0, []))
+
+    def refused(*arguments: Any) -> Any:
+        raise AssertionError
+
+    for planned in (1, 0):
+        np.testing.assert_array_equal(processes.result(of_the_user, planned), own + 1)
+    monkeypatch.setattr(step_cache, "write_entry", refused)
+    for _ in range(2):
+        found = processes.result(folded, planned=1)
+        np.testing.assert_allclose(found, np.sqrt(own) + own + 1, rtol=1e-6)
+
+
 def test_rules_of_the_user_are_applied(processes: Planned) -> None:
     def squared(session: Any) -> Any:
         return session.run(tf.square(tf.fill([2], tf.placeholder_with_default(3.0, []))))

@@ -25,6 +25,7 @@ from thalweg.device.program_template import Stream
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.fingerprint import Unnamed, flow_text
 from thalweg.lower.specialise import Region
+from thalweg.ops.core.basic import Const
 from thalweg.optimize.custom import are_any_registered
 from thalweg.optimize.options import OptimizerSwitches
 from thalweg.runtime.fast_path import FastPath, ProgramPath, StepBorder
@@ -66,12 +67,20 @@ class StepEntry:
         drawing = [node.original for node, _ in program.streams]
         if not places.keys() >= {*drawing, *(tensor.op for tensor in path.references)}:
             return  # a pass made some of them
+        if self._folded_bytes(program.template.constants) > MAX_BYTES:
+            return  # to write them would take longer than to find them again
         values = [stream.values for stream in program.template.streams]
         streams = [Stream(places[node], each) for node, each in zip(drawing, values, strict=True)]
         template = replace(program.template, streams=streams)
         references = [(places[tensor.op], tensor.value_index) for tensor in path.references]
         entry: _Entry = shapes, template, tuple(path.border), references
         write_entry(self._name, self._nodes, lambda: entry, MAX_BYTES)
+
+    def _folded_bytes(self, constants: Sequence[Any]) -> int:
+        """The size of the constants that no node of the step has: passes made them."""
+        ops = [node.op for node in self._nodes.nodes]
+        own = {id(op.value) for op in ops if isinstance(op, Const)}
+        return sum(constant.nbytes for constant in constants if id(constant) not in own)
 
 
 def _unlisted() -> Any:
