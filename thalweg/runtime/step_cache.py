@@ -28,6 +28,7 @@ from thalweg.lower.specialise import Region
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.custom import are_any_registered
 from thalweg.optimize.options import OptimizerSwitches
+from thalweg.platform.collector import gc_paused
 from thalweg.runtime.fast_path import FastPath, ProgramPath, StepBorder
 from thalweg.runtime.plan import Step
 from thalweg.runtime.program_cache import MAX_BYTES, entry_name, read_entry, write_entry
@@ -46,8 +47,9 @@ class StepEntry:
 
     def find(self) -> ProgramPath | None:
         """The step on the program that an earlier process made; None where there is none."""
-        found: _Entry | None = read_entry(self._name, self._nodes)
-        kernels = None if found is None else self._device.find_kernels(found[1].kernels)
+        with gc_paused():
+            found: _Entry | None = read_entry(self._name, self._nodes)
+            kernels = None if found is None else self._device.find_kernels(found[1].kernels)
         if found is None or kernels is None:
             return None
         shapes, template, border, references = found
