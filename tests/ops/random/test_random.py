@@ -15,7 +15,7 @@ from thalweg.ops.nn.candidate_sampling import (
     ThreadUnsafeUnigramCandidateSampler,
 )
 from thalweg.ops.random import distributions
-from thalweg.ops.random.philox import Philox, Stream, Words
+from thalweg.ops.random.philox import Draws, Philox, Stream, Words
 
 
 def run(build: Callable[[], Any], steps: int = 1, seed: int | None = 7) -> list[Any]:
@@ -210,6 +210,24 @@ def test_crop():
     assert (np.diff(values, axis=1) == 1).all()
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"Need value\.shape >= size"):
         run(lambda: tf.random_crop(np.zeros([2, 2]), [3, 2]))
+
+
+class TestDraws:
+    def test_they_are_those_of_the_stream(self) -> None:
+        stream, draws = Stream(3, 4), Draws(Stream(3, 4), 100)
+        for _ in range(40):
+            wanted, found = Words(stream.reserve(100)), draws.next()
+            assert [found.word() for _ in range(300)] == [wanted.word() for _ in range(300)]
+            assert found.below(1000) == wanted.below(1000)
+
+    def test_others_may_draw_in_between(self) -> None:
+        stream, own = Stream(3, 4), Stream(3, 4)
+        draws = Draws(own, 70)
+        for skipped in (0, 70, 3, 0, 700, 1):
+            assert stream.reserve(skipped) == own.reserve(skipped)
+            wanted, found = Words(stream.reserve(70)), draws.next()
+            assert found.float64s() == wanted.float64s()
+            assert found.float64s() == wanted.float64s()
 
 
 class TestStreams:

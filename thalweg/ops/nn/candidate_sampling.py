@@ -18,7 +18,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.ops.core.context import Context
 from thalweg.ops.nn import samplers
-from thalweg.ops.random.philox import WORDS, Stream, Words
+from thalweg.ops.random.philox import WORDS, Draws, Stream
 from thalweg.ops.random.random import Random, seeds
 from thalweg.platform.files import gfile
 from thalweg.public import public
@@ -75,12 +75,13 @@ class _State:
 
     def __init__(self, op: CandidateSampler) -> None:
         self.sampler = op.sampler()
-        self.stream = Stream(op.seed, op.seed2)
+        blocks = op.num_sampled * _WORDS_PER_SAMPLE // WORDS
+        self._draws = Draws(Stream(op.seed, op.seed2), blocks)
         self.lock = threading.Lock()
 
     def draw(self, op: CandidateSampler, true_classes: Array) -> tuple[Array, Array, Array]:
-        words = Words(self.stream.reserve(op.num_sampled * _WORDS_PER_SAMPLE // WORDS))
         with self.lock:
+            words = self._draws.next()
             drawn, tries = samplers.sample_batch(self.sampler, words, op.num_sampled, op.unique)
             true_count, drawn_count = (
                 samplers.expected_count(self.sampler.probability(classes), op.num_sampled, tries)

@@ -116,19 +116,23 @@ class Stream:
 
 
 class Words:
-    """The words of a generator one after another, for samplers that decide as they go."""
+    """The words of a generator one after another, for samplers that decide as they go. The first
+    ones may be there already."""
 
-    _READ_AHEAD = 64  # blocks
+    READ_AHEAD = 64  # blocks
 
-    def __init__(self, generator: Philox) -> None:
-        self._generator = generator
+    def __init__(self, generator: Philox, first: Array | None = None) -> None:
+        self._generator, self._first = generator, first
+        self._array = np.empty(0, np.uint32)
         self._words: list[int] = []
         self._position = 0
 
     def word(self) -> int:
         """The next 32 bits."""
-        if self._position == len(self._words):
+        if self._position == len(self._array):
             self._read()
+        if not self._words:
+            self._words = self._array.tolist()
         self._position += 1
         return self._words[self._position - 1]
 
@@ -148,16 +152,17 @@ class Words:
 
     def float64s(self) -> list[float]:
         """The next such numbers, as many as were read ahead; no others may be drawn before."""
-        if self._position == len(self._words):
+        if self._position == len(self._array):
             self._read()
-        pairs = np.array(self._words[self._position :], np.uint64).reshape(-1, 2)
-        self._position = len(self._words)
+        pairs = self._array[self._position :].astype(np.uint64).reshape(-1, 2)
+        self._position = len(self._array)
         return (((pairs[:, 0] & 0xFFFFF) << 32 | pairs[:, 1]) / (1 << 52)).tolist()
 
     def _read(self) -> None:
-        self._words = self._generator.words(self._READ_AHEAD * WORDS).tolist()
-        self._generator = self._generator.skip(self._READ_AHEAD)
-        self._position = 0
+        read, self._first = self._first, None
+        self._array = self._generator.words(self.READ_AHEAD * WORDS) if read is None else read
+        self._words, self._position = [], 0
+        self._generator = self._generator.skip(self.READ_AHEAD)
 
     def below(self, limit: int, bits: int = 32) -> int:
         """An integer in [0, limit) without bias: what would favour small ones is thrown away."""
@@ -169,3 +174,25 @@ class Words:
         while value < remainder:
             value = draw()
         return value % limit
+
+
+class Draws:
+    """The same number of blocks of a stream, again and again, of which a few are mostly enough. Of
+    the next ones these are encrypted together: one takes nearly as long."""
+
+    _MAX_AHEAD = 16
+
+    def __init__(self, stream: Stream, blocks: int) -> None:
+        self._stream, self._blocks = stream, blocks
+        self._first: dict[int, Array] = {}  # words by the counter that blocks begin with
+        steps = np.arange(self._MAX_AHEAD, dtype=np.uint64)[:, None] * np.uint64(blocks)
+        self._offsets = (steps + np.arange(Words.READ_AHEAD, dtype=np.uint64)).ravel()
+
+    def next(self) -> Words:
+        """The next blocks; one thread at a time."""
+        here = self._stream.reserve(self._blocks)
+        if here.counter not in self._first:
+            words = here.blocks_at(self._offsets).reshape(self._MAX_AHEAD, -1)
+            places = [here.skip(n * self._blocks).counter for n in range(self._MAX_AHEAD)]
+            self._first = dict(zip(places, words, strict=True))
+        return Words(here, self._first.pop(here.counter))
