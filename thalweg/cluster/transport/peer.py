@@ -137,10 +137,6 @@ class Peer(ABC):
         number = next(self._numbers)
         self._requests[number] = done
         try:
-            if self._held is None and not self._courier.is_busy:
-                frame = wire.write_inline(message, False, number, MAX_INLINE)
-                if frame is not None and self._attempt_small(frame):  # as nearly always
-                    return
             self._send(message, False, number)
         except Exception as error:
             self._answer(number, None, error)
