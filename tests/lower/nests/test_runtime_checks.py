@@ -15,7 +15,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.graph.op import REGISTRY
-from thalweg.ops.arrays import indexing, segment, slicing
+from thalweg.ops.arrays import indexing, partitioning, segment, slicing
 from thalweg.ops.image import crops
 from thalweg.ops.math import division
 from thalweg.ops.quantized import quantize, quantized_maths
@@ -171,6 +171,16 @@ CASES: dict[str, Case] = {
     ),
     "StridedSliceAssign": Case(rewritten, (ROWS[:2], whole(1), whole(3)), {1: whole(3)}),
     "Slice": Case(lambda x, at: tf.slice(x, at, [1, 2]), (ROWS, whole(2, 1)), {1: whole(-1, 1)}),
+    "_PartitionPlaces": Case(
+        lambda chosen: partitioning.PartitionPlaces(num_partitions=3)(chosen, name="find")[0],
+        (whole(2, 0, 2, 1),),
+        {0: whole(2, 0, 3, 1)},
+    ),
+    "_StitchParts": Case(
+        lambda places, counts, x: partitioning.StitchParts()(places, counts, [x, x], name="stitch"),
+        (whole(2, 0, 3, 1, 7, 4, 5, 6), whole(4, 4), ROWS),
+        {1: whole(3, 5)},
+    ),
     "SparseToDense": Case(
         lambda places, values: tf.sparse_to_dense(places, [4, 3], values),
         (PLACES, PAIR),
