@@ -29,7 +29,7 @@ from thalweg.cluster.tasks import task_of
 from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.loop import Waiter
-from thalweg.cluster.values import Held, Keyed, by_key, by_place
+from thalweg.cluster.values import Held, Keyed, by_place
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import TaskSession
 from thalweg.device.cpu.device import cpu_device
@@ -379,7 +379,8 @@ class RunningStep:
             if places := message.fields["places"]:
                 self._found.update(by_place(places, message))
             if (keys := message.fields["keys"]) and self._member.worker is not None:
-                self._member.worker.receive(self._number, by_key(keys, message))
+                values = message.values[-len(keys) :]
+                self._member.worker.receive(self._number, keys, values)
         except errors.OpError as failure:
             self.fail(failure)
         finally:

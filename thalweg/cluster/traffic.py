@@ -28,4 +28,7 @@ class Traffic:
 
 def size_of(values: Sequence[Any]) -> int:
     """The bytes of values."""
-    return sum([getattr(value, "nbytes", 0) for value in values])
+    size = 0
+    for value in values:
+        size += getattr(value, "nbytes", 0)
+    return size

@@ -485,7 +485,10 @@ def read(frame: bytes) -> Letter:
     if length != size:
         raise WireError(f"{length} bytes where the values end at {size}")
     values: Sequence[Any] = ()
-    if places:
+    if len(places) == 1 and places[0][1] is not None:  # as most have it
+        header, dtype, start = places[0]
+        values = [_array(header.shape, dtype, frame, start)]
+    elif places:
         values = [
             _array(header.shape, dtype, frame, start)
             if dtype is not None

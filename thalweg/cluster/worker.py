@@ -22,7 +22,7 @@ from thalweg.cluster.tasks import task_of
 from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.lending import Lender
-from thalweg.cluster.values import Held, Keyed
+from thalweg.cluster.values import Held, Keyed, key_of
 from thalweg.cluster.wire import FixedFields
 from thalweg.device.device import Device
 from thalweg.device.workers import WORKERS
@@ -143,7 +143,7 @@ class Worker:
         plan = opened.plans[handle]
         step = self._step(number, session)
         for key, value in received:
-            step.take(key, value)
+            self.deliver(number, key, value)
         ended = partial(self._ran, step, done)
         if isinstance(plan, StartablePartitions):
             step.held = held
@@ -186,16 +186,18 @@ class Worker:
         self.traffic.steps += 1
         done(found, error)
 
-    def receive(self, number: int, values: Keyed) -> None:
+    def receive(self, number: int, keys: Sequence[Sequence[str]], values: Sequence[Any]) -> None:
         """Take values that came with another message."""
-        for key, value in values:
+        for key, value in zip(keys, values, strict=True):
             size = value.nbytes
             self.traffic.bytes_received += size
-            self.deliver(number, key, value)
+            self.deliver(number, key_of(*key), value)
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Take a value that another task pushed."""
-        (self._steps.get(number) or self._step(number)).take(key, value)
+        step = self._steps.get(number) or self._step(number)
+        if step.cancellation.error is None:
+            Rendezvous.send(step, key, value)
 
     def abort(self, number: int, error: errors.OpError) -> None:
         """End a step, be it running or still to come."""
@@ -320,11 +322,6 @@ class TaskStep(Rendezvous):
             raise self.error
         elif self.held is None or not self.held.keep(key, value):
             self._outgoing.push(self.number, key, value)
-
-    def take(self, key: Key, value: Any) -> None:
-        """Give a value of another task to who receives it, unless the step was stopped."""
-        if self.cancellation.error is None:
-            super().send(key, value)
 
     def flush(self) -> None:
         """Have leave what this thread has sent."""

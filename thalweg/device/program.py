@@ -201,8 +201,8 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
                 borrowed = [cell.buffer for cell in cells]
                 is_bound = self._borrow(invocation, cells, borrowed, first)
                 invocation.use.buffers = borrowed
-        else:
-            borrowed = [cell.buffer for cell in cells]  # which keeps them alive
+        else:  # which keeps them alive
+            borrowed = [cells[0].buffer] if len(cells) == 1 else [cell.buffer for cell in cells]
             is_bound = self._borrow(invocation, cells, borrowed, first)
         if not is_bound:
             return None

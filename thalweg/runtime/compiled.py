@@ -145,7 +145,11 @@ class Executable:
         if self._converts:
             arrays, cells = host_arrays(arrays), host_cells(cells)
         try:
-            shapes = tuple([array.shape for array in arrays]) if arrays else ()
+            shapes = (
+                (arrays[0].shape,)  # often, and no comprehension is called for it
+                if len(arrays) == 1
+                else tuple([array.shape for array in arrays])
+            )
         except AttributeError:  # a number
             shapes = tuple([np.shape(array) for array in arrays])
         program = self.programs.get(shapes)
