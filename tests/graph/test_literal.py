@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.graph import literal
 from thalweg.graph.literal import make_array
+
+
+@pytest.fixture(autouse=True)
+def as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of old are given integers that wrap, for good: other tests may run some here."""
+    monkeypatch.setattr(literal, "_integers_wrap", False)
+
 
 CHOSEN: dict[str, Any] = {
     "int": (1, np.int32),
