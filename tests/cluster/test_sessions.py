@@ -9,6 +9,7 @@ import gc
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -310,6 +311,32 @@ def test_a_task_that_comes_up_late_is_not_taken_for_lost(monkeypatch: pytest.Mon
         assert session.run(there) == 3.0
     second.stop()
     first.stop()
+
+
+@pytest.mark.parametrize("receiver", [WORKER, PS1])
+def test_who_waits_hears_that_values_were_lost(receiver: str) -> None:
+    """A task that loses its way to another has lost what it sent there. All other connections may
+    be as good as ever, those of the master among them."""
+    (worker,), servers = tf.test.create_local_cluster(1, 2)
+    with tf.Graph().as_default():
+        with tf.device(PS0):
+            queue = tf.FIFOQueue(3, [tf.float32], [[]], name="q")
+            taken, given = queue.dequeue(), queue.enqueue(7.0)
+        with tf.device(receiver):
+            y = tf.exp(taken)
+        sender, other = servers[0]._task, receiver.replace("/task", "/replica:0/task")
+        with tf.Session(worker.target) as session, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(session.run, y)
+            while not sender._worker._steps:
+                pass
+            lost = tf.errors.UnavailableError(None, None, "nobody answered")
+            sender.endpoint.loop.call(lambda: sender._peer(other).lose(lost))
+            with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
+                waiting.result()
+            session.run(given)
+            assert session.run(y) == np.exp(np.float32(7))
+    for each in (worker, *servers):
+        each.stop()
 
 
 def test_a_session_may_come_before_its_server_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from queue import SimpleQueue
@@ -277,6 +277,14 @@ class Master(Engine):
             if step.uses(address):
                 step.fail(error)
 
+    def parted(self, tasks: Set[str], error: errors.OpError) -> None:
+        """Tasks have lost their way to each other: the steps in which they have parts end."""
+        with self._lock:
+            running = [*self._running.values()]
+        for step in running:
+            if step.has_parts_of(tasks):
+                step.fail(error)
+
     def _error(self, error: errors.OpError) -> errors.OpError:
         """What is told of an error: a task that has forgotten a closed session is no news."""
         is_closed = self._is_closed and isinstance(error, errors.AbortedError)
@@ -418,6 +426,10 @@ class RunningStep:
     def uses(self, address: str) -> bool:
         """Whether the task at an address has a part in the step."""
         return any(part.peer and part.peer.address == address for part in self._plan.tasks)
+
+    def has_parts_of(self, tasks: Set[str]) -> bool:
+        """Whether all of some tasks have parts in the step."""
+        return tasks <= {part.task for part in self._plan.tasks}
 
     def fail(self, error: errors.OpError | None) -> None:
         """End the step everywhere; the first error is the one that is raised."""

@@ -48,7 +48,11 @@ class Member:
     # Messages
 
     def received(self, peer: Peer, message: Message) -> None:
-        """A message that answers none of ours: a client expects none."""
+        """A message that answers none of ours."""
+        if message.kind is Kind.LOST:
+            error, pair = failures.decode(message.fields), set(message.fields["tasks"])
+            for master in list(self._masters):
+                master.parted(pair, error)
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
         """A peer is gone."""

@@ -77,6 +77,7 @@ class TaskServer(Member):
             Kind.DEREGISTER: self._deregister,
             Kind.CLOSE: self._close,
             Kind.RESET: self._answer_later(self._reset),
+            Kind.LOST: super().received,
         }
         self._job, self._index = job, index
         self._made, self._is_made = threading.Event(), False
@@ -187,21 +188,22 @@ class TaskServer(Member):
         answer, where there is no rest; else it leaves before that begins."""
         _, number, fields, values, _ = message
         rest, worker, sent = opening.rest, self._worker, list[Any]()
+        is_answer = rest is None and part.tasks <= {fields["task"]}
         try:
             if opening.calls:
                 sent = opening(part.context, values)
+            for key, value in zip(() if is_answer else opening.sends, sent, strict=False):
+                self.push(number, key, value)
         except Exception:
             worker.end(number)
             raise
-        if rest is None and (not sent or part.tasks == {fields["task"]}):
+        if is_answer:
             if sent:
                 size = size_of(sent)
                 worker.traffic.bytes_sent += size
             self._reply(peer, message, part.fields, sent)
             worker.end(number)
             return
-        for key, value in zip(opening.sends, sent, strict=True):
-            self.push(number, key, value)
         if rest is None:
             self._reply(peer, message, _NO_PLACES, ())
             worker.end(number)
@@ -289,6 +291,16 @@ class TaskServer(Member):
         super().lost(peer, error)
         for session in self._sessions.pop(peer, ()):
             self._end(session, error)
+        for task, address in self._by_task.items():
+            if address == peer.address and self.endpoint.has_made(peer):
+                self._tell_lost(task, error)
+
+    def _tell_lost(self, task: str, error: errors.OpError) -> None:
+        """Tell masters that values for another task may be gone: who waits for them does so on
+        connections that may be as good as ever."""
+        fields = failures.encode(error, self.task) | {"tasks": [self.task, task]}
+        for master in [*self._sessions]:
+            self.send(master, Message(Kind.LOST, 0, fields))
 
     def _peer(self, task: str) -> Peer:
         return self.endpoint.peer(self._by_task[task])

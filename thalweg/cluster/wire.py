@@ -118,6 +118,7 @@ class Kind(IntEnum):
     ABORT = 23
     RESET = 24
     DEREGISTER = 25  # a step will not be run again
+    LOST = 26  # a task has lost its way to another: values that it sent there may be gone
 
 
 _KINDS = {int(kind): kind for kind in Kind}

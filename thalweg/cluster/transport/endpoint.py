@@ -137,6 +137,11 @@ class Endpoint:
                 del self._peers[peer.address]
                 self._former[peer.address] = known.session or self._former.get(peer.address, 0)
 
+    @staticmethod
+    def has_made(peer: Peer) -> bool:
+        """Whether the connection to a peer is one that this side made."""
+        return isinstance(peer, Outbound)
+
     def refuse(self, reason: str) -> None:
         """Count a message that was dropped."""
         is_known = reason in self.refused or len(self.refused) < _MAX_REASONS
