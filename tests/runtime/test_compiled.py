@@ -17,6 +17,7 @@ from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled
 from thalweg.runtime import compiled, engine
 from thalweg.runtime.compiled import Executable
+from thalweg.runtime.program_cache import ProgramCache
 
 
 @pytest.fixture
@@ -111,7 +112,9 @@ def refusing(kind: str) -> Iterator[list[Any]]:
                 raise NotCompiled(node, "of the test")
         return lower(region, shapes, target)
 
-    with mock.patch.object(compiled, "lower", refused):
+    none_found = mock.patch.object(ProgramCache, "find", return_value=None)
+    none_kept = mock.patch.object(ProgramCache, "store_failure")  # else the next run finds it
+    with mock.patch.object(compiled, "lower", refused), none_found, none_kept:
         yield tried
 
 
