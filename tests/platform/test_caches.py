@@ -37,7 +37,6 @@ LIMITS = {
     "programs of a region": 128,
     "runs without a program": 1_024,
     "schedules that won": 1 << 13,
-    "steps on programs found": 1_000,
     "tapes of a Python function": 10_000,
 }
 

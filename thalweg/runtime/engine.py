@@ -18,9 +18,8 @@ from thalweg.place.placer import Placer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.executor import execute
-from thalweg.runtime.plan import Plan, Step, plan, prune
+from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.step_cache import StepEntry, step_entry
 
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
 COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
@@ -42,10 +41,6 @@ class Engine(ABC):
     @abstractmethod
     def plan(self, step: Step) -> Plan:
         """A step, ready to run."""
-
-    def entry(self, step: Step) -> StepEntry | None:
-        """Where the program of a step is kept for later processes; None where nothing is."""
-        return None
 
     def explained(self, planned: Plan) -> Plan:
         """A plan with all that can be told of it."""
@@ -75,13 +70,6 @@ class LocalEngine(Engine):
 
     def plan(self, step: Step) -> Plan:
         return plan(step, self.devices, self.placer, COMPILES, self._switches)
-
-    def entry(self, step: Step) -> StepEntry | None:
-        if not COMPILES or len(self.devices) > 1:
-            return None
-        nodes = prune(step.fetches, step.targets, step.feeds)
-        self.placer.place(nodes)  # a device that a node cannot have is an error, planned or not
-        return step_entry(step, nodes, self.devices[0], self._switches)
 
     def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         return execute(planned, feeds, self.resources, cancellation)

@@ -9,9 +9,8 @@ eager code, traced functions and data pipelines all run their steps through here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,67 +26,42 @@ from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
 
 Shape = tuple[int, ...]
-Shapes = tuple[Shape, ...]
 #: (context, the region's inputs, its variables) -> the fetched values, or None
 BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
 
 
-class StepBorder(NamedTuple):
-    """What a step and its one region give each other."""
-
-    inputs: list[int]  # the places among the feeds of what the region takes
-    fetches: list[int]  # the outputs of the region that are fetched
-    cells: list[int]  # the fetched values that are references to variables
-    output_count: int
-
-
-class ProgramPath:
-    """A step that one program runs, which is found by the shapes of what it takes.
+class FastPath:
+    """A step whose only computation is one region.
 
     Results are fresh arrays, NumPy scalars, and cells for references to variables.
     """
 
     def __init__(
-        self,
-        node: Node,
-        border: StepBorder,
-        references: Sequence[Tensor],
-        programs: Mapping[Shapes, AnyProgram],
+        self, instruction: Instruction, executable: Executable, plan: Plan, feeds: Sequence[Tensor]
     ) -> None:
-        self.node, self.border, self.references = node, border, references
-        self.inputs, self.cells = border.inputs, border.cells
-        self.is_whole = border.fetches == list(range(border.output_count))
-        self._fetches, self.programs = border.fetches, programs
+        region = executable.region
+        self.node: Node = instruction.node
+        self.executable = executable
+        self.references = region.references
+        self.inputs = [feeds.index(tensor) for tensor in region.inputs]  # among the feeds
+        fetches = [slot - instruction.output for slot in plan.fetches]
+        self.is_whole = fetches == list(range(instruction.output_count))
+        #: Fetched values that are references to variables.
+        self.cells = [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots]
+        self._fetches = fetches
+        self._programs = executable.programs
 
     def run(
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
     ) -> list[Any] | None:
         """The fetched values for the region's inputs and variables."""
-        program = self.programs.get(tuple([array.shape for array in arrays]))
+        program = self._programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
         results = program(context, arrays, cells)
         if results is None or self.is_whole:
             return results
         return [results[place] for place in self._fetches]
-
-
-class FastPath(ProgramPath):
-    """A step whose only computation is one region."""
-
-    def __init__(
-        self, instruction: Instruction, executable: Executable, plan: Plan, feeds: Sequence[Tensor]
-    ) -> None:
-        region = executable.region
-        fetches = [slot - instruction.output for slot in plan.fetches]
-        border = StepBorder(
-            [feeds.index(tensor) for tensor in region.inputs],
-            fetches,
-            [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots],
-            instruction.output_count,
-        )
-        super().__init__(instruction.node, border, region.references, executable.programs)
-        self.executable = executable
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The fetched values for each of the rows that some of the region's inputs have."""
@@ -96,7 +70,7 @@ class FastPath(ProgramPath):
 
     def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
         """`run` for arrays of these shapes alone, and the shapes of what it gives."""
-        program = self.programs.get(tuple([array.shape for array in arrays]))
+        program = self._programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
         shapes = [program.output_shapes[place] for place in self._fetches]
@@ -120,7 +94,7 @@ class DeviceFastPath(FastPath):
     def run(
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
     ) -> list[Any] | None:
-        program = self.programs.get(tuple([array.shape for array in arrays]))
+        program = self._programs.get(tuple([array.shape for array in arrays]))
         if program is None or (results := program(context, arrays, cells)) is None:
             return None
         if not self.is_whole:
@@ -168,48 +142,53 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
     return kind(instruction, executable, plan, feeds)
 
 
+#: (plan, feeds as arrays) -> the fetched values
+Execute = Callable[[Plan, Sequence[Any]], list[Any]]
+
+
 class CachedStep:
-    """A step of a session with the fast path where it has one: fed values are taken as they come,
-    and variables are looked up once."""
+    """A step of a session, planned, with the fast path where it has one: fed values are taken as
+    they come, and variables are looked up once."""
 
     def __init__(
         self,
-        path: ProgramPath | None,
+        plan: Plan,
         step: Step,
-        execute: Callable[[Sequence[Any]], list[Any]],
+        execute: Execute,
         resources: Resources,
-        cancellation: Cancellation,
+        cancellation: Cancellation | None,
     ) -> None:
-        """`execute` gives the fetched values for feeds, as arrays, by the general path; the
-        cancellation stops all runs on the fast path for good."""
-        self._path, self._execute = path, execute
+        """Without a cancellation, which stops all runs for good, there is no fast path."""
+        self._plan, self._execute = plan, execute
         self._feeds = [(n, tensor, _array_dtype(tensor)) for n, tensor in enumerate(step.feeds)]
         self.feed_count = len(step.feeds)
         self._objects, self._version = resources.objects, -1
         self._cells: list[VariableCell] = []
-        if path is not None:
-            self._context = Context(path.node, resources, cancellation)
-            self._takes_all = path.inputs == list(range(len(step.feeds)))
+        self._path = None if cancellation is None else _path_of(plan, step)
+        if self._path is not None and cancellation is not None:
+            self._context = Context(self._path.node, resources, cancellation)
+            self._takes_all = self._path.inputs == list(range(len(step.feeds)))
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The fetched values of a step with these feeds."""
         path = self._path
         if path is None:
-            return self._run_general(values)
+            return self._run_plan(values)
         arrays = self._arrays(values, path) if values else values
         if self._version != self._objects.version:
             self._look_up(path)
         results = path.run(self._context, arrays, self._cells)
         if results is None:
-            return self._run_general(values)
+            return self._run_plan(values)
         for place in path.cells:
             results[place] = results[place].snapshot()
         return results
 
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        return self._execute([feed_value(t, values[place]) for place, t, _ in self._feeds])
+    def _run_plan(self, values: Sequence[Any]) -> list[Any]:
+        given = [feed_value(tensor, values[place]) for place, tensor, _ in self._feeds]
+        return self._execute(self._plan, given)
 
-    def _arrays(self, values: Sequence[Any], path: ProgramPath) -> list[Any]:
+    def _arrays(self, values: Sequence[Any], path: FastPath) -> list[Any]:
         """The region's inputs, as arrays."""
         arrays = [
             value
@@ -219,45 +198,14 @@ class CachedStep:
         ]
         return arrays if self._takes_all else [arrays[place] for place in path.inputs]
 
-    def _look_up(self, path: ProgramPath) -> None:
+    def _look_up(self, path: FastPath) -> None:
         """The cells of the variables, which stay the same until something is forgotten."""
         self._version = self._objects.version
         variables = [tensor.op for tensor in path.references]
         self._cells = [node.op.kernel(self._context.at(node)) for node in variables]
 
 
-class RestoredStep(CachedStep):
-    """A step that was not planned, since its program was found. It is planned when that program
-    does not do: for other shapes, or where the reference kernels must decide."""
-
-    def __init__(
-        self,
-        path: ProgramPath,
-        step: Step,
-        plan: Callable[[], CachedStep],
-        resources: Resources,
-        cancellation: Cancellation,
-    ) -> None:
-        self._plan, self._step = cache(plan), step
-        self._programs: Mapping[Shapes, AnyProgram] = path.programs
-        super().__init__(path, step, lambda given: self._plan().run(given), resources, cancellation)
-
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        self._path = None  # for good: the plan has a path of its own
-        return self._plan().run(values)
-
-    def repeat(self, plan: Plan) -> None:
-        """Have a plan of the step find what ran here: which sizes of its programs vary depends on
-        those that came before."""
-        path = step_path(plan, self._step)
-        for shapes, program in self._programs.items():
-            if path is not None and program.has_run:
-                path.executable.compile(shapes, self._cells)
-        self._programs = {}
-
-
-def step_path(plan: Plan, step: Step) -> FastPath | None:
-    """The fast path of a session's step, whose variables the session looks up."""
+def _path_of(plan: Plan, step: Step) -> FastPath | None:
     path = fast_path(plan, step.feeds)
     has_cells = path is not None and all(tensor.op.op.has("kernel") for tensor in path.references)
     return path if has_cells else None

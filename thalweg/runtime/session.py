@@ -13,7 +13,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, cast
 
 from thalweg import errors, protos
@@ -31,12 +30,11 @@ from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import RunMetadata, session_options, store_graphs
 from thalweg.runtime.engine import Engine, LocalEngine
-from thalweg.runtime.fast_path import CachedStep, RestoredStep, step_path
+from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.step_cache import StepEntry
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
 
@@ -65,7 +63,6 @@ class BaseSession:
         self._engine.on_failure = self._fail
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
         self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
-        self._restored = Bounded[Step, RestoredStep]("steps on programs found", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
         self._failure: errors.OpError | None = None  # what ended the session, if it did not close
@@ -138,23 +135,18 @@ class BaseSession:
         """
         self._check_open()
         key = _call_key(fetches, feed_dict)
-        asks_more = options is not None or run_metadata is not None
-        known = None if asks_more else self._calls.get(key)
+        known = self._calls.get(key) if options is None and run_metadata is None else None
         if known is not None:
             parsed, cached = known
             return parsed.result(cached.run([*feed_dict.values()] if feed_dict else ()))
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
-        given = list(feeds.values())
-        if key is not None and len(step.feeds) == len(feed_dict or ()) and not asks_more:
-            cached = self._cached(step)
-            values = cached.run(given)
-            self._calls[key] = parsed, cached
-            return parsed.result(values)
-        values = self._execute(self._plan(step), given, options, run_metadata)
+        values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
             store_graphs(run_metadata, self._partition_graphs(step))
+        if key is not None and len(step.feeds) == len(feed_dict or ()):
+            self._calls[key] = parsed, self._cached(step)
         return parsed.result(values)
 
     def _partition_graphs(self, step: Step) -> list[Any]:
@@ -166,45 +158,17 @@ class BaseSession:
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
     def _cached(self, step: Step) -> CachedStep:
-        """A step on a program of an earlier process, or planned."""
-        entry = self._entry(step)
-        path = None if entry is None else entry.find()
-        if path is None:
-            return self._planned(step, entry)
-        plan, resources = partial(self._planned, step), self._engine.resources
-        made = self._restored[step] = RestoredStep(path, step, plan, resources, self._closing)
-        return made
-
-    def _entry(self, step: Step) -> StepEntry | None:
-        """Where the program of a step is kept, of one that need not be planned for its own sake."""
-        options = self._options
-        if step in self._plans or options.log_device_placement or options.timeout_in_ms:
-            return None
-        self._graph.graph_def_versions.check()
-        return self._engine.entry(step)
-
-    def _planned(self, step: Step, entry: StepEntry | None = None) -> CachedStep:
-        """A step, planned; what it then runs on is kept in an entry."""
-        planned = self._plan(step)
         has_clock = bool(self._options.timeout_in_ms)  # which the fast path never checks
-        path = None if has_clock else step_path(planned, step)
-
-        def execute(given: Sequence[Any]) -> list[Any]:
-            values = self._execute(planned, given)
-            if entry is not None and path is not None:
-                entry.store(path)
-            return values
-
+        stop = None if has_clock else self._closing
+        planned = self._plan(step)
         resources = self._engine.resources.on(planned.device)
-        return CachedStep(path, step, execute, resources, self._closing)
+        return CachedStep(planned, step, self._execute, resources, stop)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
             found = self._plans[step] = self._engine.plan(step)
-            if step in self._restored:
-                self._restored.pop(step).repeat(found)
             if self._options.log_device_placement:
                 _log_placement(found)
         return found
@@ -346,7 +310,6 @@ class BaseSession:
         self._engine.close()
         self._plans.clear()
         self._calls.clear()
-        self._restored.clear()
         live.discard(self)
 
     def _fail(self, error: errors.OpError) -> None:
