@@ -1,6 +1,7 @@
 """Which ops the tests ran, and whose gradients they held to central differences.
 
-`watch` wraps the two places every op passes: the planner, and the look-up of a gradient. What the
+`watch` wraps the places that every op passes: the planner, constant folding, which runs what the
+planner then does not see, and the look-up of a gradient. What the
 tests of one process saw is a `Record`; records of several processes merge, and `Record.faults`
 says which ops of the package no test covers.
 """
@@ -16,6 +17,7 @@ from thalweg.autodiff import gradients
 from thalweg.graph.node import Node
 from thalweg.graph.op import REGISTRY
 from thalweg.graph.subgraph import needed
+from thalweg.optimize.passes import fold_constants
 from thalweg.runtime import plan
 from thalweg.runtime.dataflow import control_region
 from thalweg.testing import gradient_checker
@@ -111,6 +113,7 @@ def gradient_check(second: bool = False) -> Iterator[None]:
 def watch() -> None:
     """Record from now on what is planned and differentiated in this process."""
     plan._call = _noting_runs(plan._call)
+    fold_constants.outputs_of = _noting_folds(fold_constants.outputs_of)
     control_region.cached_lower = _noting_parts(control_region.cached_lower)
     gradients.gradient_function = _noting_gradients(gradients.gradient_function)
     gradient_checker._gradient = _checking(gradient_checker._gradient)
@@ -123,6 +126,17 @@ def _noting_runs(make: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return call
+
+
+def _noting_folds(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """What is folded has run by then: its kernel made the constant."""
+
+    def outputs_of(node: Node, values: list[Any]) -> Any:
+        outputs = evaluate(node, values)
+        record.executed.add(node.type)
+        return outputs
+
+    return outputs_of
 
 
 def _noting_parts(lower: Callable[..., Any]) -> Callable[..., Any]:
