@@ -1,9 +1,9 @@
 """Which ops the tests ran, and whose gradients they held to central differences.
 
 `watch` wraps the places that every op passes: the planner, constant folding, which runs what the
-planner then does not see, and the look-up of a gradient. What the
-tests of one process saw is a `Record`; records of several processes merge, and `Record.faults`
-says which ops of the package no test covers.
+planner then does not see, and the look-up of a gradient. What the tests of one process saw is a
+`Record`; records of several processes merge, and `Record.faults` says which ops of the package no
+test covers.
 """
 
 from __future__ import annotations

@@ -192,8 +192,9 @@ class TaskServer(Member):
         try:
             if opening.calls:
                 sent = opening(part.context, values)
-            for key, value in zip(() if is_answer else opening.sends, sent, strict=False):
-                self.push(number, key, value)
+            if not is_answer:
+                for key, value in zip(opening.sends, sent, strict=True):
+                    self.push(number, key, value)
         except Exception:
             worker.end(number)
             raise
