@@ -1,8 +1,9 @@
-"""Keeps the updates of a chief and its checkpoints apart.
+"""Keeps a chief's updates out of the checkpoints that it writes.
 
-The chief of a synchronous job updates variables of many tasks on a thread of its own, and saves
-them on another. A worker that was started again may complete the gradients of an update while the
-chief saves; a checkpoint that was written meanwhile would have some variables from before it.
+The chief of a synchronous job updates variables of many tasks on one thread and saves them on another. A worker that
+was restarted may complete the gradients of an update while the chief saves; a checkpoint written meanwhile would mix
+variables from before and after the update. Whoever saves calls `guard_updates` before the chief starts: a job without
+checkpoints needs no lock, and its chief waits for gradients and applies them in one step.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ _PATIENCE = 5.0  # seconds; an update that takes longer waits for a task that is
 _locks: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()  # by graph
 
 
-def update_lock(graph: Any) -> threading.Lock:
-    """What a chief holds while it updates the variables of a graph."""
-    return _locks.setdefault(graph, threading.Lock())
+def guard_updates(graph: Any) -> None:
+    """Have a chief that starts later hold a lock while it updates the variables of a graph."""
+    _locks.setdefault(graph, threading.Lock())
+
+
+def update_lock(graph: Any) -> threading.Lock | None:
+    """The lock that a chief holds during an update; None where nobody saves checkpoints."""
+    return _locks.get(graph)
 
 
 @contextmanager
 def between_updates(graph: Any) -> Generator[None]:
-    """Have no update begin meanwhile."""
-    lock = update_lock(graph)
+    """Hold back the updates of a guarded graph."""
+    lock = _locks[graph]
     is_held = lock.acquire(timeout=_PATIENCE)
     try:
         yield

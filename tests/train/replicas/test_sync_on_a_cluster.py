@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import thalweg as tf
-from thalweg.train.update_lock import between_updates
+from thalweg.train.update_lock import between_updates, guard_updates
 
 pytest.importorskip("zmq")
 
@@ -27,6 +27,7 @@ def cluster():
 def program(index, aggregate, total, name):
     """The optimizer of a worker, what counts its steps, and what all count together."""
     setter = tf.train.replica_device_setter(SERVERS, worker_device=f"/job:worker/task:{index}")
+    guard_updates(tf.get_default_graph())  # what they count together is read between updates
     with tf.device(setter), tf.variable_scope(name):
         step = tf.train.create_global_step()
         counts = [

@@ -11,7 +11,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.train.replicas.sync_runner import ChiefQueueRunner
-from thalweg.train.update_lock import between_updates
+from thalweg.train.update_lock import between_updates, guard_updates, update_lock
 
 
 @pytest.fixture(autouse=True)
@@ -267,6 +267,7 @@ def test_no_update_is_applied_while_a_checkpoint_is_written():
         tokens = optimizer._token_queue.size()
         with tf.Session() as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            guard_updates(graph)
             with between_updates(graph):
                 runner.create_threads(session, daemon=True, start=True)
                 session.run(push)
@@ -274,3 +275,18 @@ def test_no_update_is_applied_while_a_checkpoint_is_written():
                 assert session.run([w, step, tokens]) == [0, 0, 0]
             session.run(optimizer._token_queue.dequeue())
             assert session.run([w, step]) == [-1, 1]
+
+
+def test_updates_are_guarded_where_checkpoints_are_saved(tmp_path):
+    """Without checkpoints, the chief waits for gradients and applies them in one step."""
+    for folder in (tmp_path, None):
+        with tf.Graph().as_default() as graph:
+            w, step = tf.Variable(0.0), tf.train.create_global_step()
+            optimizer = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(1.0), 1, 1)
+            train = optimizer.minimize(w, global_step=step)
+            hook = optimizer.make_session_run_hook(is_chief=True, num_tokens=0)
+            with tf.train.MonitoredTrainingSession(hooks=[hook], checkpoint_dir=folder) as session:
+                assert (update_lock(graph) is not None) == (folder is not None)
+                for _ in range(3):
+                    session.run(train)
+                assert session.run([w, step]) == [-3, 3]

@@ -24,7 +24,7 @@ from thalweg.train.global_steps import global_step
 from thalweg.train.hooks.basic import as_list
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.hooks.step_timer import PeriodicHook, SecondOrStepTimer, watched_global_step
-from thalweg.train.update_lock import between_updates
+from thalweg.train.update_lock import between_updates, guard_updates
 
 if TYPE_CHECKING:
     from thalweg.summary.writer import FileWriter
@@ -83,6 +83,7 @@ class CheckpointSaverHook(PeriodicHook):
 
     def begin(self) -> None:
         """Open the event file, which makes the folder."""
+        guard_updates(get_default_graph())
         self._summary_writer = event_writer(self._checkpoint_dir)
         super().begin()
         for listener in self._listeners:

@@ -25,19 +25,20 @@ class ChiefQueueRunner(QueueRunner):
     _is_joined = False
 
     def __init__(self, op: Node, name: str, enough: Node | None = None) -> None:
-        self._enough = enough  # done when the op will not wait, so that it can be kept from saves
+        self._enough = enough  # done when the op will not block: it must not hold a lock and wait
         own = FIFOQueue(1, "int32", shapes=[()], name=name)
         ends = (errors.OutOfRangeError, errors.CancelledError)
         super().__init__(own, [op], queue_closed_exception_types=ends)
 
     def _enqueue(self, sess: Any, node: Any, coord: Coordinator | None) -> None:
-        if self._enough is None:
+        lock = update_lock(sess.graph)
+        if self._enough is None or lock is None:
             super()._enqueue(sess, node, coord)
             return
         wait, update = sess.make_callable(self._enough), sess.make_callable(node)
         while coord is None or not coord.should_stop():
             wait()
-            with update_lock(sess.graph):
+            with lock:
                 update()
 
     def _report(self, error: Exception, coord: Coordinator | None) -> None:
