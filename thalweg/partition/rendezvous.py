@@ -44,12 +44,14 @@ class Rendezvous:
         with self._lock:
             if self.error is not None:
                 raise self.error
-            expected = self._expected.pop(key, None)
+            expected, arrived = self._expected.pop(key, None), self._arrived
             received = None if expected is not None else self._waiting.pop(key, None)
             if expected is None and received is None:
                 self._sent[key] = value
-        if expected is not None and self._arrived is not None:
-            self._arrived(expected, value, None)
+            elif not self._expected:  # who is called refers to this rendezvous: end the cycle
+                self._arrived = None
+        if expected is not None and arrived is not None:
+            arrived(expected, value, None)
         elif received is not None:
             received(value, None)
 
@@ -60,8 +62,10 @@ class Rendezvous:
         with self._lock:
             error = self.error
             if error is None:
-                self._expected, self._arrived = {**expected}, arrived
-                return self._early(expected) if self._sent else []
+                self._expected = {**expected}
+                early = self._early(expected) if self._sent else []
+                self._arrived = arrived if self._expected else None
+                return early
         arrived(None, None, error)
         return []
 

@@ -1,9 +1,10 @@
 """Keeps a chief's updates out of the checkpoints that it writes.
 
-The chief of a synchronous job updates variables of many tasks on one thread and saves them on another. A worker that
-was restarted may complete the gradients of an update while the chief saves; a checkpoint written meanwhile would mix
-variables from before and after the update. Whoever saves calls `guard_updates` before the chief starts: a job without
-checkpoints needs no lock, and its chief waits for gradients and applies them in one step.
+The chief of a synchronous job updates variables of many tasks on one thread and saves them on
+another. A worker that was restarted may complete the gradients of an update while the chief saves;
+a checkpoint written meanwhile would mix variables from before and after the update. Whoever saves
+calls `guard_updates` before the chief starts: a job without checkpoints needs no lock, and its
+chief waits for gradients and applies them in one step.
 """
 
 from __future__ import annotations

@@ -263,13 +263,14 @@ class Queue:
         """Meet a request now, or have it wait; whether it waits, or did."""
         with self._lock:
             request.is_over = not line and request.advance(self) == DONE
-            if not request.is_over:
+            waits = not request.is_over
+            if waits:
                 request.told = told
                 line.append(request)
             if self._puts or self._takes:
                 self._serve()
         self._tell()
-        return request.told is not None
+        return waits
 
     def _submit(
         self, request: Request, line: deque[Request], cancellation: Cancellation, limit: float
@@ -325,9 +326,10 @@ class Queue:
         """Tell those whose requests have ended; without the lock, as they go on at once."""
         while self._ended:
             try:
-                told = self._ended.popleft().told
+                request = self._ended.popleft()
             except IndexError:  # another thread was faster
                 return
+            told, request.told = request.told, None  # which knows the request: no cycle is left
             if told is not None:
                 told()
 

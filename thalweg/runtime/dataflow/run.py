@@ -61,16 +61,23 @@ def run_all(
 
 
 @dataclass(slots=True, eq=False)
-class Iteration:
-    """The tokens of one iteration of a frame that have not been used yet."""
+class Tokens:
+    """Tokens that have not been consumed: values by slot, and what each vertex still waits for."""
 
-    frame: Frame
-    index: int
     values: list[Any]
     pending: list[int]
     ready: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class Iteration(Tokens):
+    """One iteration of a frame. The two refer to each other until the iteration has ended, and no
+    longer: a step leaves no reference cycle."""
+
+    frame: Frame
+    index: int
     dead: bytearray = field(init=False)  # the vertices with a dead input
-    out: int = 0  # calls that may block and have not come back
+    out: int = 0  # calls that may block and have not returned
     children: dict[int, Frame] = field(default_factory=dict[int, "Frame"])
     queued: bool = False
 
@@ -86,7 +93,7 @@ class Frame:
         self.place = place
         self.parent = parent
         #: what iterations begin with: constants
-        self.pattern = Iteration(self, -1, wiring.values[:], wiring.pending[:], [])
+        self.pattern = Tokens(wiring.values[:], wiring.pending[:], [])
         self.iterations: dict[int, Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
@@ -99,7 +106,7 @@ class Frame:
         """The next iteration."""
         self.newest += 1
         like = self.pattern
-        begun = Iteration(self, self.newest, like.values[:], like.pending[:], like.ready[:])
+        begun = Iteration(like.values[:], like.pending[:], like.ready[:], self, self.newest)
         self.iterations[self.newest] = begun
         return begun
 
@@ -148,30 +155,30 @@ class _Run:
 
     # Sending
 
-    def _send(self, iteration: Iteration, edges: Edges, value: Any) -> None:
+    def _send(self, tokens: Tokens, edges: Edges, value: Any) -> None:
         """Send a value to the followers of an output."""
-        values, pending = iteration.values, iteration.pending
+        values, pending = tokens.values, tokens.pending
         for place, slot in edges.plain:
             values[slot] = value
             left = pending[place] = pending[place] - 1
             if not left:
-                iteration.ready.append(place)
+                tokens.ready.append(place)
         for place, slot, number, _ in edges.merges:
             if values[slot] is EMPTY:
                 values[slot], values[slot + 1] = value, number
-                self._count_down(iteration, place)
+                self._count_down(tokens, place)
 
-    def _count_down(self, iteration: Iteration, place: int) -> None:
-        left = iteration.pending[place] = iteration.pending[place] - 1
+    def _count_down(self, tokens: Tokens, place: int) -> None:
+        left = tokens.pending[place] = tokens.pending[place] - 1
         if not left:
-            iteration.ready.append(place)
+            tokens.ready.append(place)
 
-    def send_done(self, iteration: Iteration, vertex: WiredVertex) -> None:
+    def send_done(self, tokens: Tokens, vertex: WiredVertex) -> None:
         """Send a token without a value along control edges."""
         for place in vertex.controls:
-            self._count_down(iteration, place)
+            self._count_down(tokens, place)
         for place in vertex.triggers:
-            self._count_down(iteration, place)
+            self._count_down(tokens, place)
 
     def _kill(self, iteration: Iteration, edges: Edges) -> None:
         """Send a dead token to the followers of an output."""
@@ -324,10 +331,10 @@ class _Run:
             self._arrive(each, vertex, value)
             self._queue(each)
 
-    def _arrive(self, iteration: Iteration, vertex: WiredVertex, value: Any) -> None:
-        self._send(iteration, vertex.edges[0], value)
+    def _arrive(self, tokens: Tokens, vertex: WiredVertex, value: Any) -> None:
+        self._send(tokens, vertex.edges[0], value)
         if vertex.is_awaited:
-            self.send_done(iteration, vertex)
+            self.send_done(tokens, vertex)
 
     def next_iteration(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a value to the next iteration."""
