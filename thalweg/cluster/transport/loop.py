@@ -18,7 +18,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from heapq import heappop, heappush
 from importlib import import_module
@@ -322,20 +322,40 @@ class Waiter:
 _SIGNAL = object()  # has arrived
 
 
+class _PythonHandlers:
+    """Which signals have handlers in Python. Asked before every wait, and seldom another answer."""
+
+    def __init__(self) -> None:
+        self._dispositions: list[Any] = []
+        self._handlers: dict[int, Callable[[int, Any], Any]] = {}
+
+    def current(self) -> Mapping[int, Callable[[int, Any], Any]]:
+        """The handlers that are installed now, by signal."""
+        dispositions = [*map(_signal.getsignal, _SIGNALS)]
+        if dispositions != self._dispositions:
+            pairs = zip(_SIGNALS, dispositions, strict=True)
+            self._handlers = {number: handler for number, handler in pairs if callable(handler)}
+            self._dispositions = dispositions
+        return self._handlers
+
+
+_python_handlers = _PythonHandlers()
+
+
 class _Uninterrupted:
-    """Has the main thread finish callbacks before the handlers of signals run, Ctrl-C among them:
-    one that raises would leave a message half read."""
+    """Defers signals with Python handlers, Ctrl-C among them, while the main thread runs callbacks:
+    a handler that raises would leave a message half read."""
 
     def __init__(self, waiter: Waiter) -> None:
         self._waiter = waiter
-        self._handlers: dict[int, Callable[[int, Any], Any]] = {}
+        self._handlers: Mapping[int, Callable[[int, Any], Any]] = {}
         self._arrived = list[tuple[int, Any]]()
 
     def __enter__(self) -> None:
         if threading.get_ident() == threading.main_thread().ident:
-            for number in _SIGNALS:
-                if callable(_signal.getsignal(number)):
-                    self._handlers[number] = _signal.signal(number, self._defer)
+            self._handlers = _python_handlers.current()
+            for number in self._handlers:
+                _signal.signal(number, self._defer)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
