@@ -12,7 +12,8 @@ pytest.importorskip("zmq")
 def target():
     workers, servers = tf.test.create_local_cluster(1, 2)
     yield workers[0].target
-    del servers
+    for server in [*workers, *servers]:
+        server.stop()
 
 
 def _updates():
