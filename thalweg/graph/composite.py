@@ -66,7 +66,7 @@ class IndexedSlices:
         return self.values.graph
 
     def components(self) -> list[Tensor]:
-        """The tensors this is made of."""
+        """The tensors of this value."""
         tensors = [self.values, self.indices]
         return tensors if self.dense_shape is None else [*tensors, self.dense_shape]
 
@@ -199,7 +199,7 @@ class SparseTensor:
         return self._values.graph
 
     def components(self) -> list[Tensor]:
-        """The tensors this is made of."""
+        """The tensors of this value."""
         return [self._indices, self._values, self._dense_shape]
 
     def eval(

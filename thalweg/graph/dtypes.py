@@ -164,13 +164,13 @@ def as_dtype(type_value: "DTypeLike") -> DType:
     if type(type_value) is DType:
         return type_value
     try:
-        found = _by_value.get(type_value)
+        dtype = _by_value.get(type_value)
     except TypeError:  # unhashable
-        found = None
-    found = found or _from_numpy(type_value)
-    if found is None:
+        dtype = None
+    dtype = dtype or _from_numpy(type_value)
+    if dtype is None:
         raise TypeError(f"Cannot convert value {type_value!r} to a TensorFlow DType.")
-    return found
+    return dtype
 
 
 def _from_numpy(value: Any) -> DType | None:

@@ -538,7 +538,7 @@ class Graph:
         """The tensor of the outer graph that `inner` captures, if it is a capture."""
         return None
 
-    # What a session may do
+    # Permissions of sessions, export and finalization
 
     def prevent_feeding(self, tensor: Tensor) -> None:
         """Make a tensor unfeedable."""

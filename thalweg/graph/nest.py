@@ -97,13 +97,12 @@ def pack_sequence_as(
     """A structure like `structure` with the leaves `flat_sequence`."""
     if not is_sequence(flat_sequence):
         raise TypeError(f"flat_sequence must be a sequence, not {flat_sequence!r}")
-    wanted = len(flatten(structure, expand_composites))
-    if wanted != len(flat_sequence):
-        count = len(flat_sequence)
+    leaves, count = len(flatten(structure, expand_composites)), len(flat_sequence)
+    if leaves != count:
         if not is_sequence(structure):
             raise ValueError(f"Structure is a scalar but len(flat_sequence) == {count} > 1")
         raise ValueError(
-            f"Structure had {wanted} elements, but flat_sequence had {count} elements.  "
+            f"Structure had {leaves} elements, but flat_sequence had {count} elements.  "
             f"Structure: {structure!r}, flat_sequence: {flat_sequence!r}."
         )
     return _pack(structure, iter(flat_sequence), expand_composites)
@@ -146,8 +145,8 @@ def _assert_same(nest1: Any, nest2: Any, check_types: bool) -> None:
     if check_types:
         _assert_same_type(nest1, nest2)
     _assert_same_keys(nest1, nest2)
-    for one, two in zip(_parts(nest1), _parts(nest2), strict=True):
-        _assert_same(one, two, check_types)
+    for part1, part2 in zip(_parts(nest1), _parts(nest2), strict=True):
+        _assert_same(part1, part2, check_types)
 
 
 def _assert_same_type(nest1: Any, nest2: Any) -> None:
@@ -189,7 +188,7 @@ def map_structure(func: Callable[..., Any], *structure: Structure, **kwargs: Any
         raise ValueError(f"map_structure has no keyword argument '{next(iter(kwargs))}'")
     for other in structure[1:]:
         assert_same_structure(structure[0], other, check_types, expand_composites)
-    rows = zip(*(flatten(one, expand_composites) for one in structure), strict=True)
+    rows = zip(*(flatten(nested, expand_composites) for nested in structure), strict=True)
     return pack_sequence_as(structure[0], [func(*row) for row in rows], expand_composites)
 
 
