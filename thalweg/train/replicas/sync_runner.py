@@ -1,4 +1,4 @@
-"""The chief's threads and hook: what one of the workers does so that all of them step together."""
+"""The chief's thread and the hook of workers that are synchronised."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from thalweg.train.update_lock import update_lock
 
 
 class ChiefQueueRunner(QueueRunner):
-    """A thread that runs one op for all workers, again and again until its session is closed.
+    """A thread that runs one op repeatedly, for all workers, until its session is closed.
 
-    The op waits for the workers, so a coordinator must not wait for the thread: the session is
-    closed after all threads of a coordinator have ended. It closes no queue that outlives its
-    session, or workers could not go on with another chief.
+    The op waits for the workers, so a coordinator must not join the thread: the session is closed
+    after all threads of a coordinator have ended. The thread closes no queue that outlives its
+    session, so that workers can continue with another chief.
     """
 
     _is_joined = False
 
     def __init__(self, op: Node, name: str, enough: Node | None = None) -> None:
-        self._enough = enough  # done when the op will not wait, so that it can be kept from saves
-        own = FIFOQueue(1, "int32", shapes=[()], name=name)
-        ends = (errors.OutOfRangeError, errors.CancelledError)
-        super().__init__(own, [op], queue_closed_exception_types=ends)
+        self._enough = enough  # done when the op will not block: only then is the update lock held
+        queue = FIFOQueue(1, "int32", shapes=[()], name=name)
+        end_errors = (errors.OutOfRangeError, errors.CancelledError)
+        super().__init__(queue, [op], queue_closed_exception_types=end_errors)
 
     def _enqueue(self, sess: Any, node: Any, coord: Coordinator | None) -> None:
         if self._enough is None:
@@ -41,13 +41,13 @@ class ChiefQueueRunner(QueueRunner):
                 update()
 
     def _report(self, error: Exception, coord: Coordinator | None) -> None:
-        """Tell the coordinator, unless it is done with its session, as whose end this is."""
+        """Report an error to the coordinator, unless it is caused by the end of its session."""
         if coord is None or not coord.joined:
             super()._report(error, coord)
 
 
 class Synchronised(Protocol):
-    """A program that keeps workers in step: the ops that its chief and its workers begin with."""
+    """The initial ops of a synchronised program: those of the chief, and those of all workers."""
 
     chief_init_op: Node
     local_step_init_op: Node
@@ -59,7 +59,7 @@ class Synchronised(Protocol):
 
 
 class SynchronisingHook(SessionRunHook):
-    """Begins a worker's part with every new session; the chief's thread too, on the chief."""
+    """Initialises a worker in every new session, and starts the chief's thread on the chief."""
 
     def __init__(self, program: Synchronised, is_chief: bool, num_tokens: int = -1) -> None:
         self._program = program
@@ -67,7 +67,7 @@ class SynchronisingHook(SessionRunHook):
         self._num_tokens = num_tokens
 
     def begin(self) -> None:
-        """Make what has to be in the graph."""
+        """Build the nodes."""
         program = self._program
         self._runner = program.get_chief_queue_runner()
         self._init_op = program.local_step_init_op
@@ -76,7 +76,7 @@ class SynchronisingHook(SessionRunHook):
             self._tokens_op = program.get_init_tokens_op(self._num_tokens)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Set the worker's step; on the chief, hand out the first tokens and start the thread."""
+        """Set the worker's step; on the chief, enqueue the first tokens and start the thread."""
         is_ready, reason = readiness(
             self._program.ready_for_local_init_op, session, "The model is not initialized"
         )
