@@ -113,17 +113,7 @@ def save(
 
     `rest` is called between blocks: a background writer sleeps in it.
     """
-    with _writers.hold(prefix):
-        names = _data_names(prefix, len(shards))
-        written: list[Shard] = []
-        try:
-            for name, pieces in zip(names, shards, strict=True):
-                written.append(_write_shard(name, pieces, threads, rest))
-            _commit(prefix, written)
-        except BaseException:
-            _remove(shard.path for shard in written)
-            raise
-        _clean_up(prefix, written)
+    _replace(prefix, shards, lambda path, pieces: _write_shard(path, pieces, threads, rest))
 
 
 def save_file(path: str, pieces: Iterable[Piece], threads: int = 2) -> None:
@@ -156,17 +146,23 @@ def _data_names(prefix: str, count: int) -> list[str]:
         generation += 1
 
 
-def _commit(prefix: str, shards: Sequence[Shard]) -> None:
-    durable.sync_folder(prefix)  # the data files must be durable before the index refers to them
-    durable.put_file(index_path(prefix), _index(prefix, shards))
-
-
-def _clean_up(prefix: str, shards: Sequence[Shard]) -> None:
-    """Make a commit durable, and remove the data files of older checkpoints."""
-    durable.sync_folder(prefix)
-    kept = {shard.path for shard in shards}
-    _remove(name for name in glob.glob(data_pattern(prefix)) if name not in kept)
-    durable.sweep(os.path.dirname(prefix))
+def _replace(prefix: str, sources: Sequence[Any], write: Callable[[str, Any], Shard]) -> None:
+    """Replace the checkpoint of a prefix by one with a data file for each source, which
+    `write(path, source)` creates. On an error the old checkpoint remains."""
+    with _writers.hold(prefix):
+        written: list[Shard] = []
+        try:
+            for name, source in zip(_data_names(prefix, len(sources)), sources, strict=True):
+                written.append(write(name, source))
+            durable.sync_folder(prefix)  # the data files must be durable before the index
+            durable.put_file(index_path(prefix), _index(prefix, written))
+        except BaseException:
+            _remove(shard.path for shard in written)
+            raise
+        durable.sync_folder(prefix)
+        kept = {shard.path for shard in written}
+        _remove(name for name in glob.glob(data_pattern(prefix)) if name not in kept)
+        durable.sweep(os.path.dirname(prefix))
 
 
 def _remove(paths: Iterable[str]) -> None:
@@ -216,19 +212,13 @@ def _add_tensor(tensors: dict[str, Any], name: str, entry: Entry, number: int) -
 def merge(prefixes: Sequence[str], destination: str, delete_old_folders: bool = True) -> None:
     """Merge several checkpoints into one: renames their data files, and writes one index."""
     shards = [shard for prefix in prefixes for shard in _open_indexed(prefix).shards]
-    with _writers.hold(destination):
-        names = _data_names(destination, len(shards))
-        moved: list[Shard] = []
-        try:
-            with durable.file_errors(destination):
-                for shard, name in zip(shards, names, strict=True):
-                    os.rename(shard.path, name)
-                    moved.append(replace(shard, path=name))
-            _commit(destination, moved)
-        except BaseException:
-            _remove(shard.path for shard in moved)
-            raise
-        _clean_up(destination, moved)
+
+    def move(path: str, shard: Shard) -> Shard:
+        with durable.file_errors(destination):
+            os.rename(shard.path, path)
+        return replace(shard, path=path)
+
+    _replace(destination, shards, move)
     _remove(index_path(prefix) for prefix in prefixes if prefix != destination)
     if delete_old_folders:
         _remove_folders(prefixes, destination)

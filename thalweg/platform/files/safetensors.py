@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.compat import as_bytes
 from thalweg.platform.dtype_traits import TABLE
 from thalweg.platform.files.tensor_slices import (
     NUMPY,
@@ -103,13 +104,9 @@ def _bytes(array: Array) -> Array:
 
 def _string_bytes(array: Array) -> Array:
     """The lengths, of eight bytes each, then the strings."""
-    items: list[bytes] = [_as_bytes(item) for item in array.reshape(-1).tolist()]
+    items = [as_bytes(item) for item in array.reshape(-1).tolist()]
     lengths = np.array([len(item) for item in items], "<u8")
     return np.frombuffer(lengths.tobytes() + b"".join(items), np.uint8)
-
-
-def _as_bytes(item: str | bytes) -> bytes:
-    return item.encode() if isinstance(item, str) else item
 
 
 def _header_entry(piece: Piece, begin: int, end: int) -> dict[str, Any]:
