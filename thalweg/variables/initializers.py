@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
@@ -204,21 +204,11 @@ class RandomUniform(Initializer):
         return random.random_uniform(shape, self.minval, high, self._dtype(dtype), seed=self.seed)
 
 
-@public("random_normal_initializer", "initializers.random_normal")
-class RandomNormal(Initializer):
-    """An initializer that draws from a normal distribution.
+class _Normal(Initializer):
+    """The base of initializers that draw from a normal distribution."""
 
-    Args:
-        mean: the mean.
-        stddev: the standard deviation.
-        seed: a number that, with the graph's seed, fixes the values.
-        dtype: the dtype, if a call has none.
-
-    Example:
-        >>> w = tf.get_variable("w", [4, 2], initializer=tf.random_normal_initializer(stddev=0.1))
-        >>> w.shape.as_list()
-        [4, 2]
-    """
+    #: (shape, mean, stddev, dtype, seed) -> Tensor
+    _draw: ClassVar[Callable[..., Tensor]]
 
     def __init__(
         self,
@@ -236,13 +226,31 @@ class RandomNormal(Initializer):
         self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
     ) -> Tensor:
         """Normal random numbers."""
-        return random.random_normal(
-            shape, self.mean, self.stddev, self._dtype(dtype), seed=self.seed
-        )
+        dtype = self._dtype(dtype)
+        return self._draw(shape, self.mean, self.stddev, dtype, seed=self.seed)
+
+
+@public("random_normal_initializer", "initializers.random_normal")
+class RandomNormal(_Normal):
+    """An initializer that draws from a normal distribution.
+
+    Args:
+        mean: the mean.
+        stddev: the standard deviation.
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, if a call has none.
+
+    Example:
+        >>> w = tf.get_variable("w", [4, 2], initializer=tf.random_normal_initializer(stddev=0.1))
+        >>> w.shape.as_list()
+        [4, 2]
+    """
+
+    _draw = staticmethod(random.random_normal)
 
 
 @public("truncated_normal_initializer", "initializers.truncated_normal")
-class TruncatedNormal(Initializer):
+class TruncatedNormal(_Normal):
     """An initializer that draws from a normal distribution cut off at two standard deviations.
 
     Args:
@@ -257,25 +265,7 @@ class TruncatedNormal(Initializer):
         np.True_
     """
 
-    def __init__(
-        self,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        seed: int | None = None,
-        dtype: Any = dtypes.float32,
-    ) -> None:
-        self.mean = mean
-        self.stddev = stddev
-        self.seed = seed
-        self.dtype = _floating(dtype)
-
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Truncated normal random numbers."""
-        return random.truncated_normal(
-            shape, self.mean, self.stddev, self._dtype(dtype), seed=self.seed
-        )
+    _draw = staticmethod(random.truncated_normal)
 
 
 @public("uniform_unit_scaling_initializer", "initializers.uniform_unit_scaling")
