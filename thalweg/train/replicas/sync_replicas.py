@@ -26,7 +26,8 @@ from thalweg.train.averages import ExponentialMovingAverage
 from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.optimizers.optimizer import Gradient, GradientAndVariable, Optimizer
 from thalweg.train.queue_runner import QueueRunner
-from thalweg.train.replicas.sync_runner import ChiefQueueRunner, SynchronisingHook
+from thalweg.train.replicas.sync_runner import ChiefQueueRunner
+from thalweg.train.session_manager import readiness
 from thalweg.variables.collections import global_variables, report_uninitialized_variables
 from thalweg.variables.variable import Variable
 
@@ -162,7 +163,10 @@ class SyncReplicasOptimizer(Optimizer):
                 with name_scope(""):
                     update = self._opt.apply_gradients(means, global_step)
             with colocate_with(global_step.op, ignore_existing=True):
-                self._token_queue = self._make_token_queue(global_step)
+                dtype, shared_name = global_step.dtype.base_dtype, f"{self._name}/token_queue"
+                self._token_queue = FIFOQueue(
+                    -1, dtype, shapes=[()], shared_name=shared_name, name="sync_token_q"
+                )
                 synchronise = self._enqueue_tokens(self._token_queue, update, global_step)
                 with control_dependencies([pushed]):
                     token = self._token_queue.dequeue()
@@ -213,10 +217,6 @@ class SyncReplicasOptimizer(Optimizer):
         accumulator = aggregation.accumulator
         with colocate_with(accumulator.accumulator_ref, ignore_existing=True):
             return accumulator.await_grads(self._replicas_to_aggregate)
-
-    def _make_token_queue(self, global_step: Any) -> FIFOQueue:
-        dtype, name = global_step.dtype.base_dtype, f"{self._name}/token_queue"
-        return FIFOQueue(-1, dtype, shapes=[()], shared_name=name, name="sync_token_q")
 
     def _enqueue_tokens(self, tokens: FIFOQueue, update: Node, global_step: Any) -> Node:
         """The op that the chief repeats: update, then enqueue a token for each worker."""
@@ -286,4 +286,36 @@ class SyncReplicasOptimizer(Optimizer):
         Returns:
             A `tf.train.SessionRunHook` for `tf.train.MonitoredTrainingSession`.
         """
-        return SynchronisingHook(self, is_chief, num_tokens)
+        return _SynchronisingHook(self, is_chief, num_tokens)
+
+
+class _SynchronisingHook(SessionRunHook):
+    """Initialises a worker in every new session, and starts the chief's thread on the chief."""
+
+    def __init__(self, optimizer: SyncReplicasOptimizer, is_chief: bool, num_tokens: int) -> None:
+        self._optimizer = optimizer
+        self._is_chief = is_chief
+        self._num_tokens = num_tokens
+
+    def begin(self) -> None:
+        """Build the nodes."""
+        optimizer = self._optimizer
+        self._runner = optimizer.get_chief_queue_runner()
+        self._init_op = optimizer.local_step_init_op
+        if self._is_chief:
+            self._init_op = optimizer.chief_init_op
+            self._tokens_op = optimizer.get_init_tokens_op(self._num_tokens)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Set the worker's step; on the chief, enqueue the first tokens and start the thread."""
+        is_ready, reason = readiness(
+            self._optimizer.ready_for_local_init_op, session, "The model is not initialized"
+        )
+        if not is_ready:
+            raise RuntimeError(
+                f"Init operations did not make model ready for {self._init_op.name}: {reason}"
+            )
+        session.run(self._init_op)
+        if self._is_chief:
+            session.run(self._tokens_op)
+            self._runner.create_threads(session, coord=coord, daemon=True, start=True)

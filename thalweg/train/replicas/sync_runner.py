@@ -1,16 +1,14 @@
-"""The chief's thread and the hook of workers that are synchronised."""
+"""The chief's thread, which runs an op for all workers."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.ops.state.queues import FIFOQueue
 from thalweg.train.coordinator import Coordinator
-from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.queue_runner import QueueRunner
-from thalweg.train.session_manager import readiness
 from thalweg.train.update_lock import update_lock
 
 
@@ -44,47 +42,3 @@ class ChiefQueueRunner(QueueRunner):
         """Report an error to the coordinator, unless it is caused by the end of its session."""
         if coord is None or not coord.joined:
             super()._report(error, coord)
-
-
-class Synchronised(Protocol):
-    """The initial ops of a synchronised program: those of the chief, and those of all workers."""
-
-    chief_init_op: Node
-    local_step_init_op: Node
-    ready_for_local_init_op: Any
-
-    def get_chief_queue_runner(self) -> QueueRunner: ...
-
-    def get_init_tokens_op(self, num_tokens: int = -1) -> Node: ...
-
-
-class SynchronisingHook(SessionRunHook):
-    """Initialises a worker in every new session, and starts the chief's thread on the chief."""
-
-    def __init__(self, program: Synchronised, is_chief: bool, num_tokens: int = -1) -> None:
-        self._program = program
-        self._is_chief = is_chief
-        self._num_tokens = num_tokens
-
-    def begin(self) -> None:
-        """Build the nodes."""
-        program = self._program
-        self._runner = program.get_chief_queue_runner()
-        self._init_op = program.local_step_init_op
-        if self._is_chief:
-            self._init_op = program.chief_init_op
-            self._tokens_op = program.get_init_tokens_op(self._num_tokens)
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Set the worker's step; on the chief, enqueue the first tokens and start the thread."""
-        is_ready, reason = readiness(
-            self._program.ready_for_local_init_op, session, "The model is not initialized"
-        )
-        if not is_ready:
-            raise RuntimeError(
-                f"Init operations did not make model ready for {self._init_op.name}: {reason}"
-            )
-        session.run(self._init_op)
-        if self._is_chief:
-            session.run(self._tokens_op)
-            self._runner.create_threads(session, coord=coord, daemon=True, start=True)
