@@ -250,18 +250,14 @@ class _CommandLine:
         return self._take_negation(name, text)
 
     def _take_value(self, flag: Flag, text: str | None) -> None:
-        if text is None:
-            text = self._next_boolean() if flag.boolean else self._next_value(flag)
+        if text is None and flag.boolean:
+            follows = bool(self.pending) and self.pending[-1].lower() in ("true", "false")
+            text = self.pending.pop() if follows else "true"
+        elif text is None:
+            if not self.pending:
+                raise Error(f"Missing value for flag --{flag.name}")
+            text = self.pending.pop()
         flag.take(text)
-
-    def _next_boolean(self) -> str:
-        follows = bool(self.pending) and self.pending[-1].lower() in ("true", "false")
-        return self.pending.pop() if follows else "true"
-
-    def _next_value(self, flag: Flag) -> str:
-        if not self.pending:
-            raise Error(f"Missing value for flag --{flag.name}")
-        return self.pending.pop()
 
     def _take_negation(self, name: str, text: str | None) -> bool:
         flag = self.flags.get(name[2:]) if name.startswith("no") else None

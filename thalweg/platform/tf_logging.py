@@ -55,16 +55,13 @@ _counters: Final[dict[tuple[str, int], Iterator[int]]] = defaultdict(itertools.c
 _counters_lock: Final = threading.Lock()
 
 
-@public("logging.log")
+@public("logging.log", "logging.vlog")
 def log(level: int, msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at `level`."""
-    _logger.log(level, msg, *args, stacklevel=2, **kwargs)
-
-
-@public("logging.vlog")
-def vlog(level: int, msg: object, *args: object, **kwargs: Any) -> None:
     """Log `msg % args` at a numeric `level`."""
     _logger.log(level, msg, *args, stacklevel=2, **kwargs)
+
+
+vlog = log
 
 
 @public("logging.debug")

@@ -79,10 +79,9 @@ def footprint_of(
     effects: Iterable[Effect] | None, signature: Signature, has_stream: bool
 ) -> Footprint:
     """The footprint that a block declares; if it declares None, the one of its signature."""
-    footprint = (
-        _derived(signature, has_stream) if effects is None else _declared(effects, signature)
-    )
-    return footprint or NO_FOOTPRINT
+    if effects is None:
+        return _derived(signature, has_stream) or NO_FOOTPRINT
+    return _declared(effects, signature) or NO_FOOTPRINT
 
 
 def _declared(effects: Iterable[Effect], signature: Signature) -> Footprint:
