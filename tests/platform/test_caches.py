@@ -76,9 +76,9 @@ REGISTRIES = {
     "ops/io/saving.py:_deferred": "files that are not written yet",
     "platform/caches.py:_functions": "functions that are memoized",
     "platform/disk_cache.py:_refused": "folders that were warned of",
-    "platform/depth.py:_depths": "those that are inside now",
-    "platform/spans.py:_watchers": "those that watch now",
-    "platform/spans.py:_lasting": "what lasts now",
+    "platform/depth.py:_saved_limits": "an entry for each open block",
+    "platform/spans.py:_watchers": "a function for each module that watches",
+    "platform/spans.py:_lasting": "open spans",
     "protos/classes.py:_loaded": "the files of the package",
     "public.py:_installed": "the public modules",
     "public.py:_lazy": "public names",
@@ -145,8 +145,8 @@ def test_a_full_cache_seldom_looks_for_its_oldest_entries(monkeypatch: pytest.Mo
     """To find the first entry of a dictionary, all that were removed before it are passed: a look
     for each new entry would take time in proportion to the limit."""
     looks = list[int]()
-    drop = Bounded[int, None]._drop_oldest
-    monkeypatch.setattr(Bounded, "_drop_oldest", lambda self: (looks.append(1), drop(self)))
+    drop = Bounded[int, None]._evict
+    monkeypatch.setattr(Bounded, "_evict", lambda self: (looks.append(1), drop(self)))
     cache = Bounded[int, None]("test", 1000)
     for number in range(3000):
         cache[number] = None

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from thalweg.platform.memory import _option
+from thalweg.platform.memory import _mallopt
 
 # A process of its own: heaps of threads that ended before are given to new ones, with what is left
 # in them. The pieces are noted, and memory is looked at, outside of the thread whose heap it is.
@@ -39,7 +39,7 @@ print(before - resident())
 """
 
 
-@pytest.mark.skipif(_option() is None, reason="the allocator is not glibc's, or left alone")
+@pytest.mark.skipif(_mallopt() is None, reason="the allocator is not glibc's, or left alone")
 def test_a_thread_hands_back_what_it_freed():
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

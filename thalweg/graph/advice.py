@@ -1,7 +1,7 @@
-"""Words for those who treat a tensor of a graph as a Python value: what to write instead.
+"""Error messages for uses of a graph tensor as a Python value, with what to write instead.
 
-Comes in: the tensor, and what Python asked of it. Goes out: the text of an error with the user's
-line, and that line's `if`, `while` or `for` as the `tf.cond` or `tf.while_loop` that it should be.
+Each function takes the tensor and returns the message: the reason, the user's line, and the
+`tf.cond`, `tf.while_loop` or other call that replaces the `if`, `while` or `for` on that line.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from thalweg.graph.node import Tensor, operators
-from thalweg.graph.origin import user_place
+from thalweg.graph.origin import user_location
 from thalweg.platform.notebook import location
 
-#: An expression that a tensor was asked for in, and what to write for it.
+#: An expression that uses a tensor as a Python value, and its replacement.
 Advice = tuple[ast.expr, str]
 
 
 def as_bool(tensor: Tensor) -> str:
-    """Why a tensor is neither true nor false."""
-    line, instead = _found(_tests)
+    """The error for `bool(tensor)`."""
+    line, instead = _advice(_truth_tests)
     return (
         f"Using a tf.Tensor as a Python bool is not allowed: {tensor.name} (made at "
         f"{tensor.op.origin}) has no value while the graph is built and cannot decide an `if`, "
@@ -31,8 +31,8 @@ def as_bool(tensor: Tensor) -> str:
 
 
 def as_iterable(tensor: Tensor) -> str:
-    """Why there are no elements to visit."""
-    line, instead = _found(_iterations)
+    """The error for `iter(tensor)`."""
+    line, instead = _advice(_iterations)
     return (
         f"'Tensor' object is not iterable: {tensor.name} (made at {tensor.op.origin}) has no value "
         "while the graph is built. Use tf.unstack, tf.map_fn to visit each element, or a "
@@ -41,8 +41,8 @@ def as_iterable(tensor: Tensor) -> str:
 
 
 def as_sized(tensor: Tensor) -> str:
-    """Why there is no length."""
-    line, _ = _found(_iterations)
+    """The error for `len(tensor)`."""
+    line, _ = _advice(_iterations)
     return (
         f"len is not defined for {tensor.name} (made at {tensor.op.origin}): its size may be known "
         f"only when a step runs. Use tf.shape(x)[0], or x.shape[0] for what is known now.{line}"
@@ -52,33 +52,33 @@ def as_sized(tensor: Tensor) -> str:
 operators.update(as_bool=as_bool, as_iterable=as_iterable, as_sized=as_sized)
 
 
-def _found(kinds: Callable[[ast.AST], Iterator[Advice]]) -> tuple[str, str]:
-    """The user's line, and what to write there: texts to add to an error."""
-    file, number = user_place()
-    place, text = location(file, number), linecache.getline(file, number).strip()
+def _advice(matches: Callable[[ast.AST], Iterator[Advice]]) -> tuple[str, str]:
+    """The user's line, and its replacement if there is one: texts to append to an error."""
+    file, line = user_location()
+    where, text = location(file, line), linecache.getline(file, line).strip()
     if not text:
-        return f" (at {place})", ""
-    shown = f"\n  {place}:  {text}"
-    instead = _instead(file, number, kinds)
-    return shown, f"\nInstead, write:  {instead}" if instead else ""
+        return f" (at {where})", ""
+    instead = _replacement(file, line, matches)
+    return f"\n  {where}:  {text}", f"\nInstead, write:  {instead}" if instead else ""
 
 
-def _instead(file: str, line: int, kinds: Callable[[ast.AST], Iterator[Advice]]) -> str:
+def _replacement(file: str, line: int, matches: Callable[[ast.AST], Iterator[Advice]]) -> str:
+    """The replacement of the innermost matching expression on a line."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # what runs is not what stands there
+    except SyntaxError:  # the file has changed since it was imported
         return ""
-    found = [
+    advices = [
         advice
         for node in ast.walk(tree)
-        for advice in kinds(node)
+        for advice in matches(node)
         if advice[0].lineno <= line <= (advice[0].end_lineno or line)
     ]
-    return max(found, key=_depth)[1] if found else ""
+    return max(advices, key=_nesting)[1] if advices else ""
 
 
-def _depth(advice: Advice) -> tuple[int, int]:
-    """Statements come before the expressions inside them: of two, the inner one is meant."""
+def _nesting(advice: Advice) -> tuple[int, int]:
+    """A sort key: inner expressions start later and end earlier."""
     return advice[0].lineno, -(advice[0].end_lineno or 0)
 
 
@@ -86,8 +86,8 @@ def _text(node: Any) -> str:
     return ast.unparse(node)
 
 
-def _tests(node: ast.AST) -> Iterator[Advice]:
-    """Where Python asks whether something is true."""
+def _truth_tests(node: ast.AST) -> Iterator[Advice]:
+    """The expressions of a node whose truth value Python takes."""
     match node:
         case ast.If(test=test):
             yield test, f"tf.cond({_truth(test)}, true_fn, false_fn)  # functions of nothing"
@@ -108,15 +108,15 @@ def _tests(node: ast.AST) -> Iterator[Advice]:
 
 
 def _iterations(node: ast.AST) -> Iterator[Advice]:
-    """Where Python visits elements."""
+    """The expressions of a node that Python iterates over."""
     match node:
-        case ast.For(target=target, iter=visited):
+        case ast.For(target=target, iter=iterable):
             yield (
-                visited,
-                f"tf.map_fn(lambda {_text(target)}: ..., {_text(visited)})  # or a tf.while_loop",
+                iterable,
+                f"tf.map_fn(lambda {_text(target)}: ..., {_text(iterable)})  # or a tf.while_loop",
             )
-        case ast.comprehension(target=target, iter=visited):
-            yield visited, f"tf.map_fn(lambda {_text(target)}: ..., {_text(visited)})"
+        case ast.comprehension(target=target, iter=iterable):
+            yield iterable, f"tf.map_fn(lambda {_text(target)}: ..., {_text(iterable)})"
         case ast.Assign(targets=[ast.Tuple() | ast.List() as targets], value=value):
             yield value, f"{_text(targets)} = tf.unstack({_text(value)})"
         case _:
@@ -124,7 +124,7 @@ def _iterations(node: ast.AST) -> Iterator[Advice]:
 
 
 def _truth(test: ast.expr) -> str:
-    """An expression without `and`, `or` and `not`."""
+    """The text of an expression, with `and`, `or` and `not` as TensorFlow's functions."""
     match test:
         case ast.BoolOp(op=op, values=values):
             name = "logical_and" if isinstance(op, ast.And) else "logical_or"

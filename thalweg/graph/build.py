@@ -1,6 +1,6 @@
-"""From a called op to a node: inputs are converted, dtypes bound, the shape inferred.
+"""Node construction: converts the inputs of a called op, binds dtypes and infers shapes.
 
-Every node is made here. Errors in dtype or shape come now, on the user's line.
+Every node is created here, so that dtype and shape errors are raised on the user's line.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _UNKNOWN = unknown_shape()
 
 
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
-    """Add a node with `op` to the graph of its inputs; return its outputs as a user wants them."""
+    """Add a node with `op` to the graph of its inputs; return its outputs (see `results`)."""
     current = get_default_graph()
     graph = _graph_of(arguments, current)
     if op.of_shapes and isinstance(graph, SubGraph) and graph.sources:
-        graph = _where_known(graph, arguments)
+        graph = _shape_graph(graph, arguments)
     if graph is current:
         return results(add_node(graph, op, arguments, name))
     with graph.as_default():
@@ -44,29 +44,32 @@ def add_node(
     like: Node | None = None,
     is_imported: bool = False,
 ) -> Node:
-    """Add a node with `op` to `graph`, which is the default one; at the line of another node, or
-    of the user's code that runs now. An imported one has the colocation that its GraphDef says."""
-    given = name or op.type_name
-    inputs, grouped, bound, counts = convert_inputs(op, arguments, given)
-    if not _are_inside(graph, inputs):
-        inputs = _captured(graph, inputs)
+    """Add a node with `op` to `graph`, which must be the default graph.
+
+    Its origin is that of the node `like`, or the user's current line. An imported node keeps the
+    colocation of its GraphDef.
+    """
+    base_name = name or op.type_name
+    inputs, grouped, bound, counts = convert_inputs(op, arguments, base_name)
+    if not _all_inside(graph, inputs):
+        inputs = _capture_inputs(graph, inputs)
         grouped = op.parsed.group(inputs, counts or _counts(op, grouped))
-    dtypes, shapes = _outputs(op, grouped, bound, given)
+    dtypes, shapes = _outputs(op, grouped, bound, base_name)
     annotations = None if counts is None else {"_counts": counts}
     override = graph.gradient_override(op.type_name)
     if override is not None:
         annotations = (annotations or {}) | {"_gradient_op_type": override}
     made_at = None if like is None else like.made_at
     if is_imported or not op.parsed.references:
-        return graph.add(op, inputs, dtypes, shapes, given, annotations, made_at)
+        return graph.add(op, inputs, dtypes, shapes, base_name, annotations, made_at)
     # An op that writes to a variable runs where the variable is.
     with graph.colocate_with(inputs[op.parsed.references[0]]):
-        return graph.add(op, inputs, dtypes, shapes, given, annotations, made_at)
+        return graph.add(op, inputs, dtypes, shapes, base_name, annotations, made_at)
 
 
-def _are_inside(graph: Graph, inputs: Sequence[Tensor]) -> bool:
-    """Whether all inputs are of a graph."""
-    for tensor in inputs:  # noqa: SIM110 - a plain loop is twice as quick, and this is for each node
+def _all_inside(graph: Graph, inputs: Sequence[Tensor]) -> bool:
+    """Whether all inputs belong to a graph."""
+    for tensor in inputs:  # noqa: SIM110 - a plain loop is twice as fast, and runs for every node
         if tensor.op.graph is not graph:
             return False
     return True
@@ -79,20 +82,22 @@ def create_op(
     name: str | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> Node:
-    """Add a node by the name of its op, its flat inputs and its attributes."""
+    """Add a node, given the name of its op, its flat inputs and its attributes."""
     block = ops.REGISTRY.get(op_type)
     if block is None:
         raise ValueError(f"No op named {op_type}")
     op = block(**dict(attrs or {}))
-    spare = len(inputs) - sum(not argument.is_list for argument in op.parsed.inputs)
-    counts = [spare if argument.is_list else 1 for argument in op.parsed.inputs]
+    list_length = len(inputs) - sum(not argument.is_list for argument in op.parsed.inputs)
+    counts = [list_length if argument.is_list else 1 for argument in op.parsed.inputs]
     with graph.as_default():
         return add_node(graph, op, tuple(op.parsed.group(list(inputs), tuple(counts))), name)
 
 
 def results(node: Node, tensors: Sequence[Tensor] | None = None) -> Any:
-    """The outputs of a node (or what stands for them): itself if none, the tensor if one, else a
-    (named) tuple."""
+    """The outputs of a node, or `tensors` in their place, as user code gets them.
+
+    The node itself if it has no output, the tensor (or list) if it has one, else a named tuple.
+    """
     arguments = node.op.parsed.outputs
     outputs = node.outputs if tensors is None else tensors
     if not arguments:
@@ -105,28 +110,30 @@ def results(node: Node, tensors: Sequence[Tensor] | None = None) -> Any:
 
 
 def graph_of(arguments: Sequence[Any]) -> Graph:
-    """The graph to work in with (possibly nested) arguments: that of the first tensor, or the
-    current one where that is the default or lies inside it."""
+    """The graph for nodes over (possibly nested) arguments.
+
+    The graph of the first tensor, unless the default graph can use that graph's tensors.
+    """
     return _graph_of(arguments, get_default_graph())
 
 
 def _graph_of(arguments: Sequence[Any], current: Graph) -> Graph:
-    found = _first_graph(arguments)
-    if found is None or found is current or found.is_eager or current.sees(found):
+    first = _first_graph(arguments)
+    if first is None or first is current or first.is_eager or current.sees(first):
         return current
-    return found
+    return first
 
 
-def _where_known(graph: SubGraph, arguments: Sequence[Any]) -> Graph:
-    """Where to ask for a shape: in the graph of the tensor, so that only the shape is captured.
+def _shape_graph(graph: SubGraph, arguments: Sequence[Any]) -> Graph:
+    """The graph for a shape op: that of the first tensor, so that only its result is captured.
 
-    An op of several shapes is asked there only if that graph sees all of them.
+    It must see the tensors of all arguments.
     """
-    found = _first_graph(arguments)
-    if found not in graph.sources or not isinstance(arguments[0], Tensor):
+    first = _first_graph(arguments)
+    if first not in graph.sources or not isinstance(arguments[0], Tensor):
         return graph
     others = [argument.graph for argument in arguments if isinstance(argument, Tensor)]
-    return found if all(found.sees(other) for other in others) else graph
+    return first if all(first.sees(other) for other in others) else graph
 
 
 def _first_graph(arguments: Sequence[Any]) -> Graph | None:
@@ -146,33 +153,34 @@ def _first_graph(arguments: Sequence[Any]) -> Graph | None:
 
 
 def _open_graph(tensor: Tensor) -> Graph:
+    """The graph of a tensor; an error if it is a finished sub-graph, not visible from here."""
     graph: Graph = tensor.graph
     if isinstance(graph, SubGraph) and not get_default_graph().sees(graph):
         check_open(graph, tensor)
     return graph
 
 
-def _captured(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """The inputs as tensors of a graph: those from around a sub-graph are captured."""
-    found: list[Tensor] = []
+def _capture_inputs(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The inputs as tensors of a graph: tensors of graphs around a sub-graph are captured."""
+    captured: list[Tensor] = []
     for tensor in inputs:
         if tensor.op.graph is graph:
-            found.append(tensor)
+            captured.append(tensor)
         elif tensor.op.graph.is_eager and not root(graph).is_eager:
-            found.append(_embedded(tensor))
+            captured.append(_eager_constant(tensor))
         elif isinstance(graph, SubGraph):
             _open_graph(tensor)
-            found.append(graph.capture(tensor))
+            captured.append(graph.capture(tensor))
         else:
             _open_graph(tensor)
             raise ValueError(
                 f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
                 "inputs. Build both under one `with graph.as_default()`"
             )
-    return tuple(found)
+    return tuple(captured)
 
 
-def _embedded(tensor: Any) -> Tensor:
+def _eager_constant(tensor: Any) -> Tensor:
     """The value of an eager tensor as a constant of the current graph."""
     if tensor.dtype.is_ref_dtype:
         raise ValueError(
@@ -199,7 +207,7 @@ def _flat(grouped: Sequence[Any]) -> list[Any]:
 def convert_inputs(
     op: Op, arguments: tuple[Any, ...], name: str
 ) -> tuple[tuple[Tensor, ...], list[Any], dict[str, Any], tuple[int, ...] | None]:
-    """Flat tensors, the same grouped by argument, bound types, and list lengths if any."""
+    """Flat tensors, the same grouped by argument, bound dtypes, and list lengths if ambiguous."""
     declared = op.parsed.inputs
     if len(arguments) != len(declared):
         raise TypeError(
@@ -207,9 +215,9 @@ def convert_inputs(
             f"({', '.join(a.name for a in declared)}), got {len(arguments)}"
         )
     dtypes = None if op.parsed.has_lists else _dtypes(arguments)
-    known = None if dtypes is None else _bound_by(type(op), dtypes)
-    if known is not None:
-        return arguments, list(arguments), known, None
+    bound = None if dtypes is None else _bind_dtypes(type(op), dtypes)
+    if bound is not None:
+        return arguments, list(arguments), bound, None
     bound = _bind_tensors(op, declared, arguments)
     grouped: list[Any] = []
     for argument, value in zip(declared, arguments, strict=True):
@@ -223,31 +231,33 @@ def convert_inputs(
 
 def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:
     """The dtypes of arguments, if all are tensors."""
-    found: list[DType] = []
+    dtypes: list[DType] = []
     for value in arguments:
         if not isinstance(value, Tensor):
             return None
-        found.append(value.dtype)
-    return tuple(found)
+        dtypes.append(value.dtype)
+    return tuple(dtypes)
 
 
 @memoized(1_024)
-def _bound_by(kind: type[Op], dtypes: tuple[DType, ...]) -> dict[str, Any] | None:
-    """The types that tensors bind where nothing else has a say. None where attributes have, or
-    where the tensors do not fit: the long way says what is wrong."""
+def _bind_dtypes(block: type[Op], dtypes: tuple[DType, ...]) -> dict[str, Any] | None:
+    """The type variables that input dtypes bind: the fast path if all inputs are tensors.
+
+    None if a field binds one too, or if a dtype does not fit: the general path raises the error.
+    """
     bound: dict[str, Any] = {}
-    for argument, dtype in zip(kind.parsed.inputs, dtypes, strict=True):
-        wanted = argument.fixed or bound.setdefault(argument.type, dtype.base_dtype)
-        fits = wanted in (dtype, dtype.base_dtype) and dtype.is_ref_dtype >= argument.is_ref
-        if argument.type in kind.fields or not fits:
+    for argument, dtype in zip(block.parsed.inputs, dtypes, strict=True):
+        expected = argument.fixed or bound.setdefault(argument.type, dtype.base_dtype)
+        fits = expected in (dtype, dtype.base_dtype) and dtype.is_ref_dtype >= argument.is_ref
+        if argument.type in block.fields or not fits:
             return None
-    limits = kind.parsed.allowed.items()
+    limits = block.parsed.allowed.items()
     return bound if all(bound.get(name) in allowed for name, allowed in limits) else None
 
 
 def _bind_tensors(op: Op, declared: Sequence[Argument], arguments: Sequence[Any]) -> dict[str, Any]:
-    """Bind type variables from the arguments that are tensors already, so that Python values
-    take the dtype of the tensors they stand beside."""
+    """Bind type variables from fields and from arguments that are tensors, so that Python values
+    of the same type variable are converted to that dtype."""
     bound: dict[str, Any] = {}
     for argument, value in zip(declared, arguments, strict=True):
         if argument.fixed is not None or argument.is_mixed or argument.type in bound:
@@ -279,29 +289,30 @@ def _convert(op: Op, argument: Argument, value: Any, bound: dict[str, Any], name
 def _convert_value(
     op: Op, argument: Argument, value: Any, dtype: DType | None, name: str
 ) -> Tensor:
-    """A Python value: an error says which input of which op would not convert."""
-    own_name = None if argument.fixed is not None else f"{name.rstrip('/')}/{argument.name}"
+    """Convert a Python value; an error names the op and the input."""
+    value_name = None if argument.fixed is not None else f"{name.rstrip('/')}/{argument.name}"
     try:
-        return convert_to_tensor(value, dtype, name=own_name)
+        return convert_to_tensor(value, dtype, name=value_name)
     except (TypeError, ValueError) as error:
-        raise _unfit(op, argument, value, dtype, error) from error
+        raise _conversion_error(op, argument, value, dtype, error) from error
 
 
-def _unfit(
+def _conversion_error(
     op: Op, argument: Argument, value: Any, dtype: DType | None, error: Exception
 ) -> Exception:
-    """What to raise for a value that cannot be this input."""
-    kind = TypeError if isinstance(error, TypeError) else ValueError
+    """The error for a value that cannot be converted to this input."""
+    error_class = TypeError if isinstance(error, TypeError) else ValueError
     fault = "cannot be a tensor"
     if dtype is not None:
-        fault = f"has type {_type_of(value)} that does not match {_wanted(op, argument, dtype)}"
-    return kind(
+        expected = _expected_type(op, argument, dtype)
+        fault = f"has type {_type_of(value)} that does not match {expected}"
+    return error_class(
         f"Input '{argument.name}' of '{op.type_name}' Op {fault}: {error} (at {user_line()})"
     )
 
 
-def _wanted(op: Op, argument: Argument, dtype: DType) -> str:
-    """Where the dtype an input should have comes from."""
+def _expected_type(op: Op, argument: Argument, dtype: DType) -> str:
+    """The expected dtype of an input, and the argument that determines it."""
     others = [a for a in op.parsed.inputs if a.type == argument.type and a is not argument]
     if argument.fixed is not None or not others:
         return f"expected type of {dtype.name}"
@@ -322,15 +333,15 @@ def _convert_list(
         )
     values = cast("Sequence[Any]", value)
     if argument.is_mixed:
-        wanted = op.__dict__.get(argument.type) or [None] * len(values)
-        tensors = [convert_to_tensor(v, d) for v, d in zip(values, wanted, strict=True)]
+        dtypes = op.__dict__.get(argument.type) or [None] * len(values)
+        tensors = [convert_to_tensor(v, d) for v, d in zip(values, dtypes, strict=True)]
         bound[argument.type] = [t.dtype.base_dtype for t in tensors]
         return tensors
     try:
         tensors = convert_all(values, dtype)
     except (TypeError, ValueError) as error:
-        _check_alike(op, argument, values)
-        raise _unfit(op, argument, value, dtype, error) from error
+        _check_same_dtype(op, argument, values)
+        raise _conversion_error(op, argument, value, dtype, error) from error
     if tensors and argument.fixed is None:
         bound.setdefault(argument.type, tensors[0].dtype.base_dtype)
     elif dtype is None and argument.type not in op.__dict__:
@@ -342,13 +353,13 @@ def _convert_list(
     return tensors
 
 
-def _check_alike(op: Op, argument: Argument, values: Sequence[Any]) -> None:
-    """Tensors of one list have one dtype."""
-    found = [value.dtype.base_dtype.name for value in values if isinstance(value, Tensor)]
-    if len(set(found)) > 1:
+def _check_same_dtype(op: Op, argument: Argument, values: Sequence[Any]) -> None:
+    """Raise a TypeError unless all tensors of a list have one dtype."""
+    names = [value.dtype.base_dtype.name for value in values if isinstance(value, Tensor)]
+    if len(set(names)) > 1:
         raise TypeError(
             f"Tensors in list passed to '{argument.name}' of '{op.type_name}' Op have types "
-            f"[{', '.join(found)}] that don't all match (at {user_line()})"
+            f"[{', '.join(names)}] that don't all match (at {user_line()})"
         )
 
 
@@ -362,13 +373,13 @@ def _check_types(
     for argument, value in zip(declared, grouped, strict=True):
         if argument.is_mixed:
             continue
-        wanted: DType = argument.fixed or bound.get(argument.type)  # pyright: ignore[reportAssignmentType] - bound above
+        expected: DType = argument.fixed or bound.get(argument.type)  # pyright: ignore[reportAssignmentType] - bound above
         for tensor in value if argument.is_list else (value,):
-            if tensor.dtype is not wanted and tensor.dtype.base_dtype is not wanted:
+            if tensor.dtype is not expected and tensor.dtype.base_dtype is not expected:
                 raise TypeError(
                     f"Input '{argument.name}' of '{op.type_name}' Op has type {tensor.dtype.name} "
-                    f"that does not match {_wanted(op, argument, wanted)}: {tensor.name} was made "
-                    f"at {tensor.op.origin}, for the node '{name.rstrip('/')}'"
+                    f"that does not match {_expected_type(op, argument, expected)}: {tensor.name} "
+                    f"was made at {tensor.op.origin}, for the node '{name.rstrip('/')}'"
                 )
             if argument.is_ref and not tensor.dtype.is_ref_dtype:
                 raise TypeError(
@@ -400,8 +411,8 @@ def _outputs(
         return [_output_type(op, declared[0], bound)], [_UNKNOWN if inferred is None else inferred]
     dtypes: list[DType] = []
     for argument in declared:
-        kind = _output_type(op, argument, bound)
-        dtypes += kind if argument.is_mixed else [kind] * argument.size(bound | op.__dict__)
+        dtype = _output_type(op, argument, bound)
+        dtypes += dtype if argument.is_mixed else [dtype] * argument.size(bound | op.__dict__)
     shapes = _flat_shapes(inferred, len(dtypes))
     if len(shapes) != len(dtypes):
         raise AssertionError(f"{op.type_name}: {len(dtypes)} outputs, {len(shapes)} shapes")
@@ -416,8 +427,8 @@ def _output_type(op: Op, argument: Argument, bound: dict[str, Any]) -> Any:
 def _flat_shapes(inferred: Any, count: int) -> list[TensorShape]:
     if inferred is None:
         return [_UNKNOWN] * count
-    parts = cast("Sequence[Any]", inferred if isinstance(inferred, list | tuple) else [inferred])
-    return _flat([_UNKNOWN if part is None else part for part in parts])
+    shapes = cast("Sequence[Any]", inferred if isinstance(inferred, list | tuple) else [inferred])
+    return _flat([_UNKNOWN if shape is None else shape for shape in shapes])
 
 
 def _shape_error(op: Op, grouped: list[Any], name: str, error: Exception) -> str:

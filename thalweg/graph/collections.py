@@ -61,7 +61,7 @@ def add_to_collection(name: Hashable, value: UserObject) -> None:
     """Append a value to a named list of the default graph.
 
     Args:
-        name: the name of the collection; it begins empty.
+        name: the name of the collection; a new one is created empty.
         value: anything.
 
     Example:
@@ -84,10 +84,10 @@ def get_collection(key: Hashable, scope: str | None = None) -> list[Any]:
 
     Args:
         key: the name of the collection, often one of `tf.GraphKeys`.
-        scope: a regular expression; only members whose names it matches from the start are given.
+        scope: a regular expression; only members whose names it matches from the start.
 
     Returns:
-        A list, in the order things were added; empty if there is no such collection.
+        A list, in order of addition; empty if there is no such collection.
 
     Example:
         >>> w = tf.Variable(1.0, name="layer/w")
@@ -99,7 +99,7 @@ def get_collection(key: Hashable, scope: str | None = None) -> list[Any]:
 
 @public("get_collection_ref")
 def get_collection_ref(key: Hashable) -> list[Any]:
-    """A named list of the default graph itself: what is done to it lasts.
+    """A named list of the default graph, not a copy: changes to it are changes to the graph.
 
     Args:
         key: the name of the collection.

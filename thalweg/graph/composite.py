@@ -1,4 +1,4 @@
-"""Values made of several tensors: IndexedSlices, SparseTensor, and entries of lists."""
+"""Values of several tensors: IndexedSlices, SparseTensor, and entries of list gradients."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @public("IndexedSlices")
 class IndexedSlices:
-    """Rows of a larger tensor, which is zero elsewhere: what the gradient of a gather is.
+    """Rows of a larger tensor that is zero elsewhere, such as the gradient of a gather.
 
     Args:
         values: the rows.
-        indices: the index of each; rows of one index add up.
-        dense_shape: the shape of the larger tensor, where it is known.
+        indices: the index of each row; rows of the same index are summed.
+        dense_shape: the shape of the larger tensor, if it is known.
 
     Example:
         >>> w = tf.Variable(tf.ones([1000, 2]))
@@ -66,9 +66,9 @@ class IndexedSlices:
         return self.values.graph
 
     def components(self) -> list[Tensor]:
-        """The tensors this is made of."""
-        parts = [self.values, self.indices]
-        return parts if self.dense_shape is None else [*parts, self.dense_shape]
+        """The tensors of this value."""
+        tensors = [self.values, self.indices]
+        return tensors if self.dense_shape is None else [*tensors, self.dense_shape]
 
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self.values, self.indices, self.dense_shape)
@@ -83,7 +83,7 @@ class IndexedSlices:
 
 @public("IndexedSlicesValue")
 class IndexedSlicesValue(NamedTuple):
-    """What a session returns for IndexedSlices."""
+    """The value of IndexedSlices that a session returns."""
 
     values: Any
     indices: Any
@@ -91,8 +91,8 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class ListEntry:
-    """Part of the gradient of a list: `write(total, *inputs)` adds it to the list of gradients
-    `total` in place. `like` is the list whose gradient it is part of."""
+    """A contribution to the gradient of the list `like`: `write(total, *inputs)` adds it to the
+    list of gradients `total` in place."""
 
     def __init__(self, like: Tensor, write: Op, inputs: tuple[Tensor, ...]) -> None:
         self.like = like
@@ -100,13 +100,13 @@ class ListEntry:
         self.inputs = inputs
 
     def added_to(self, total: Tensor) -> Tensor:
-        """The list of gradients with this entry."""
+        """Add this entry to a list of gradients."""
         return self.write(total, *self.inputs)
 
 
 @public("SparseTensorValue")
 class SparseTensorValue(NamedTuple):
-    """What a session returns for a SparseTensor, and takes to feed one.
+    """The value of a SparseTensor that a session returns, and that feeds one.
 
     Args:
         indices: [count, rank].
@@ -126,7 +126,7 @@ class SparseTensorValue(NamedTuple):
 
 @public("SparseTensor")
 class SparseTensor:
-    """A tensor by its elements that are not zero: dense[indices[i]] = values[i].
+    """A tensor in coordinate form: dense[indices[i]] = values[i], and zero elsewhere.
 
     Args:
         indices: int64 [count, rank], often in row-major order (`tf.sparse_reorder`).
@@ -152,7 +152,7 @@ class SparseTensor:
 
     @classmethod
     def from_value(cls, sparse_tensor_value: SparseLike) -> SparseTensor:
-        """A SparseTensor of a SparseTensorValue (or as it is)."""
+        """A SparseTensor from a SparseTensorValue; a SparseTensor is returned unchanged."""
         if isinstance(sparse_tensor_value, SparseTensor):
             return sparse_tensor_value
         if not isinstance(sparse_tensor_value, SparseTensorValue):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
@@ -161,7 +161,7 @@ class SparseTensor:
 
     @property
     def indices(self) -> Tensor:
-        """int64 [n, rank]: where the values are."""
+        """int64 [n, rank]: the coordinates of the values."""
         return self._indices
 
     @property
@@ -176,11 +176,11 @@ class SparseTensor:
 
     @property
     def shape(self) -> TensorShape:
-        """What is known of the dense shape."""
+        """The static shape of the dense form."""
         return self.get_shape()
 
     def get_shape(self) -> TensorShape:
-        """What is known of the dense shape."""
+        """The static shape of the dense form."""
         return operators["known_shape"](self._dense_shape)
 
     @property
@@ -199,7 +199,7 @@ class SparseTensor:
         return self._values.graph
 
     def components(self) -> list[Tensor]:
-        """The tensors this is made of."""
+        """The tensors of this value."""
         return [self._indices, self._values, self._dense_shape]
 
     def eval(

@@ -1,6 +1,6 @@
-"""What is current in this thread: the default graph's and the default session's stacks.
+"""Per-thread stacks of default graphs and sessions.
 
-The graph layer knows a session only as a `Runner`: something with a graph that can run fetches.
+The graph layer knows a session only as a `Runner`: an object with a graph that runs fetches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 
 class Runner(Protocol):
-    """A session, as far as graphs need to know one."""
+    """The interface of a session that graphs use."""
 
     @property
     def graph(self) -> Graph:
@@ -57,7 +57,7 @@ sessions: ThreadStack[Runner] = ThreadStack()
 
 
 def runner_for(graph: Any, session: Runner | None, call: str) -> Runner:
-    """The session to run a node of `graph` in, or the error that tells what to write."""
+    """The session, or the default one, to run a node of `graph`; a ValueError if it cannot."""
     runner = session or sessions.top
     if runner is None:
         raise ValueError(

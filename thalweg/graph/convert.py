@@ -1,4 +1,4 @@
-"""From Python values to tensors: a table of conversion functions by type and priority."""
+"""Conversion of Python values to tensors: a table of functions by type and priority."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Conversion = Callable[..., Any]
 _conversions: dict[int, list[tuple[tuple[type, ...], Conversion]]] = {}
 _by_type = Bounded[type, "list[Conversion]"]("conversions by type", 1_000)
 
-#: What stands for values of exactly these types that are tensors in all but name.
+#: Conversions for values of exactly these types, which are treated as tensors.
 stand_ins: dict[type, Callable[[Any], Tensor]] = {}
 
 
@@ -28,7 +28,7 @@ stand_ins: dict[type, Callable[[Any], Tensor]] = {}
 def register_tensor_conversion_function(
     base_type: type | tuple[type, ...], conversion_func: Conversion, priority: int = 100
 ) -> None:
-    """Let values of a type stand where tensors are wanted; lower priorities are asked first."""
+    """Register a conversion of values of a type to tensors; lower priorities are tried first."""
     types = base_type if isinstance(base_type, tuple) else (base_type,)
     if not all(isinstance(t, type) for t in types):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
         raise TypeError("base_type must be a type or a tuple of types.")
@@ -38,25 +38,21 @@ def register_tensor_conversion_function(
     _by_type.clear()
 
 
-def _conversions_for(kind: type) -> list[Conversion]:
-    found = _by_type.get(kind)
-    if found is None:
-        found = _by_type[kind] = [
+def _conversions_for(value_type: type) -> list[Conversion]:
+    conversions = _by_type.get(value_type)
+    if conversions is None:
+        conversions = _by_type[value_type] = [
             convert
             for priority in sorted(_conversions)
             for types, convert in _conversions[priority]
-            if issubclass(kind, types)
+            if issubclass(value_type, types)
         ]
-    return found
-
-
-def _type(value: Any) -> type:
-    return value.__class__
+    return conversions
 
 
 def has_conversion(value: Any) -> bool:
-    """Whether the type of `value` asked to be converted (and is not just any Python object)."""
-    return isinstance(value, Tensor) or len(_conversions_for(_type(value))) > 1
+    """Whether a conversion is registered for the type of `value`, besides that of all objects."""
+    return isinstance(value, Tensor) or len(_conversions_for(value.__class__)) > 1
 
 
 @public("convert_to_tensor")
@@ -68,14 +64,14 @@ def convert_to_tensor(
     as_ref: bool = False,
     dtype_hint: DTypeLike | None = None,
 ) -> Tensor:
-    """`value` as a tensor: tensors as they are, other values as constants.
+    """Convert a value to a tensor: tensors are returned unchanged, other values become constants.
 
     Args:
         value: a tensor, variable, number, array, list, or anything with a registered conversion.
-        dtype: the dtype that the tensor must have.
+        dtype: the required dtype.
         name: the name of a new node.
-        preferred_dtype: a dtype to use if the value allows it.
-        as_ref: give the reference of a variable instead of its value.
+        preferred_dtype: the dtype to use if the value can be converted to it.
+        as_ref: whether to return the reference of a variable instead of its value.
         dtype_hint: another name of `preferred_dtype`.
 
     Returns:
@@ -90,7 +86,7 @@ def convert_to_tensor(
                [3., 4.]], dtype=float32)
     """
     preferred_dtype = dtype_hint if preferred_dtype is None else preferred_dtype
-    stand_in = None if as_ref else stand_ins.get(_type(value))
+    stand_in = None if as_ref else stand_ins.get(value.__class__)
     value = value if stand_in is None else stand_in(value)
     if isinstance(value, Tensor):
         if dtype is not None and not as_dtype(dtype).is_compatible_with(value.dtype):
@@ -102,16 +98,16 @@ def convert_to_tensor(
     if value is None:  # pyright: ignore[reportUnnecessaryComparison] - user input
         whose = "." if name is None else f": '{name}' is None."
         raise ValueError(f"None values not supported{whose}")
-    wanted = None if dtype is None else as_dtype(dtype)
-    if wanted is None and preferred_dtype is not None:
+    required = None if dtype is None else as_dtype(dtype)
+    if required is None and preferred_dtype is not None:
         preferred = as_dtype(preferred_dtype)
         with suppress(TypeError, ValueError):
             return _convert(value, preferred, name, as_ref)
-    return _convert(value, wanted, name, as_ref)
+    return _convert(value, required, name, as_ref)
 
 
 def _convert(value: Any, dtype: DType | None, name: str | None, as_ref: bool) -> Tensor:
-    for convert in _conversions_for(_type(value)):
+    for convert in _conversions_for(value.__class__):
         converted = convert(value, dtype=dtype, name=name, as_ref=as_ref)
         if converted is NotImplemented:
             continue
@@ -124,10 +120,10 @@ def _convert(value: Any, dtype: DType | None, name: str | None, as_ref: bool) ->
 
 
 def convert_all(values: Iterable[Any], dtype: DType | None = None) -> list[Tensor]:
-    """Convert a list of values to tensors of one dtype: that of the first tensor among them."""
+    """Convert values to tensors of one dtype: by default that of the first tensor among them."""
     values = list(values)
     if dtype is None:
-        given = (v.dtype for v in values if has_conversion(v) and hasattr(v, "dtype"))
-        dtype = next(given, None)
+        dtypes = (v.dtype for v in values if has_conversion(v) and hasattr(v, "dtype"))
+        dtype = next(dtypes, None)
         dtype = None if dtype is None else as_dtype(dtype).base_dtype
     return [convert_to_tensor(value, dtype) for value in values]

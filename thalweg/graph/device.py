@@ -1,7 +1,7 @@
 """Device names: `/job:worker/replica:0/task:3/device:CPU:0`, parsed, merged and printed.
 
-A device scope is a function from a node to a device name; strings become functions that fill in
-what inner scopes left open.
+A device scope is a function from a node to a device name. The function of a name completes the
+node's device, which inner scopes have requested, with the parts that they left unspecified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DeviceFunction = Callable[["Node"], str]
 @public("DeviceSpec")
 @dataclass
 class DeviceSpec:
-    """A device name in parts; a part that is None is open.
+    """A device name in parts; a part that is None is unspecified.
 
     Args:
         job: the name of a job.
@@ -80,7 +80,7 @@ class DeviceSpec:
             self.device_index = int(part[1])
 
     def merge_from(self, other: DeviceSpec) -> None:
-        """Take every part that `other` has."""
+        """Replace every part that `other` specifies."""
         if other.device_type is not None:
             self.device_index = None
         for name, value in vars(other).items():
@@ -104,7 +104,7 @@ class DeviceSpec:
 
 
 class DeviceName(str):
-    """The name of a device that is there; what TensorFlow keeps about one can be asked of it."""
+    """The name of an existing device, with the attributes of TensorFlow's device objects."""
 
     __slots__ = ()
 
@@ -120,7 +120,7 @@ class DeviceName(str):
 
     @property
     def memory_limit_bytes(self) -> int:
-        """0: a device takes what memory the machine has."""
+        """0: no limit but the machine's memory."""
         return 0
 
 
@@ -136,7 +136,7 @@ def canonical_name(device: Any) -> str:
 
 
 def device_function(device: Any) -> DeviceFunction | None:
-    """A device scope as a function of a node; None stands for "forget the outer scopes"."""
+    """A device scope as a function of a node; None ignores the outer scopes."""
     if device is None:
         return None
     if callable(device):
@@ -150,7 +150,7 @@ def device_function(device: Any) -> DeviceFunction | None:
 
 
 def _merged(outer: DeviceSpec, inner: str) -> str:
-    """What the inner scopes said, filled in from the outer one."""
+    """The device of inner scopes, completed with the parts of the outer one."""
     if not inner:
         return outer.to_string()
     merged = replace(outer)

@@ -27,8 +27,8 @@ _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, ex
 class DType:
     """The type of the elements of a tensor: `tf.float32`, `tf.int64`, `tf.string` and so on.
 
-    There is one object for each, so `is` compares them. Wherever a dtype is asked for, its name or
-    the NumPy type will do.
+    There is one object for each type, so `is` compares them. Arguments that are dtypes may also be
+    names or NumPy types.
 
     Args:
         type_enum: the number of the type in serialized graphs.
@@ -90,7 +90,7 @@ class DType:
 
     @property
     def compute_dtype(self) -> "DType":
-        """The type that arithmetic on values of this type is carried out in."""
+        """The type in which arithmetic on values of this type is done."""
         return float32 if self.is_narrow_float else self.base_dtype
 
     @property
@@ -118,9 +118,9 @@ class DType:
         return self.traits.storage.itemsize if self.is_numpy_compatible else 1
 
     def is_compatible_with(self, other: Any) -> builtins.bool:
-        """Whether a tensor of type `other` may stand where this type is wanted.
+        """Whether a tensor of type `other` can be used as this type.
 
-        A reference may stand for its value, but a value never for a reference.
+        A reference can be used as a value, but a value not as a reference.
         """
         other = as_dtype(other)
         return self is other or self is other.base_dtype
@@ -164,17 +164,17 @@ def as_dtype(type_value: "DTypeLike") -> DType:
     if type(type_value) is DType:
         return type_value
     try:
-        found = _by_value.get(type_value)
+        dtype = _by_value.get(type_value)
     except TypeError:  # unhashable
-        found = None
-    found = found or _from_numpy(type_value)
-    if found is None:
+        dtype = None
+    dtype = dtype or _from_numpy(type_value)
+    if dtype is None:
         raise TypeError(f"Cannot convert value {type_value!r} to a TensorFlow DType.")
-    return found
+    return dtype
 
 
 def _from_numpy(value: Any) -> DType | None:
-    """Looks up NumPy types that come in families: strings of any length, any byte order."""
+    """The DType of a NumPy type with several forms: strings of any length, any byte order."""
     if isinstance(value, type) and issubclass(value, np.generic):
         return _from_scalar_type(cast("type[np.generic[Any]]", value))
     if not isinstance(value, np.dtype):
@@ -186,7 +186,7 @@ def _from_numpy(value: Any) -> DType | None:
 
 
 def _from_scalar_type(scalar_type: "type[np.generic[Any]]") -> DType | None:
-    # Abstract types must not reach np.dtype(), which would quietly choose a width for them.
+    # Abstract types must not reach np.dtype(), which would choose a width for them.
     if issubclass(scalar_type, np.character):
         return string
     if scalar_type in (np.longlong, np.ulonglong, np.intc, np.uintc):
@@ -195,34 +195,34 @@ def _from_scalar_type(scalar_type: "type[np.generic[Any]]") -> DType | None:
 
 
 def _define(traits: Traits) -> None:
-    """Makes a type and its reference type, and registers their names."""
+    """Create a type and its reference type, and register their names."""
     base, reference = object.__new__(DType), object.__new__(DType)
-    for made, suffix, offset in ((base, "", 0), (reference, "_ref", _REFERENCE_OFFSET)):
-        made.traits, made.as_numpy_dtype = traits, traits.numpy
-        made.base_dtype, made.as_ref = base, reference
-        made.name, made.is_ref_dtype = traits.name + suffix, made is reference
-        made.as_datatype_enum = number = traits.enum + offset
-        for kind in ("bool", "complex", "quantized", "unsigned"):
-            setattr(made, f"is_{kind}", traits.dtype_class == kind)
-        made.is_floating = traits.dtype_class == "float"
-        made.is_narrow_float = traits.is_narrow_float
-        made.is_integer = traits.dtype_class in ("signed", "unsigned")
-        made.is_numpy_compatible = traits.dtype_class != "opaque"
-        _by_enum[number] = _by_value[number] = made
+    for dtype, suffix, offset in ((base, "", 0), (reference, "_ref", _REFERENCE_OFFSET)):
+        dtype.traits, dtype.as_numpy_dtype = traits, traits.numpy
+        dtype.base_dtype, dtype.as_ref = base, reference
+        dtype.name, dtype.is_ref_dtype = traits.name + suffix, dtype is reference
+        dtype.as_datatype_enum = enum = traits.enum + offset
+        for dtype_class in ("bool", "complex", "quantized", "unsigned"):
+            setattr(dtype, f"is_{dtype_class}", traits.dtype_class == dtype_class)
+        dtype.is_floating = traits.dtype_class == "float"
+        dtype.is_narrow_float = traits.is_narrow_float
+        dtype.is_integer = traits.dtype_class in ("signed", "unsigned")
+        dtype.is_numpy_compatible = traits.dtype_class != "opaque"
+        _by_enum[enum] = _by_value[enum] = dtype
         names = (traits.name, *traits.aliases, traits.short_name)
-        _by_value.update((name + suffix, made) for name in names)
-        publish_value(made.name, made)
-        publish_value(f"dtypes.{made.name}", made)
+        _by_value.update((name + suffix, dtype) for name in names)
+        publish_value(dtype.name, dtype)
+        publish_value(f"dtypes.{dtype.name}", dtype)
     for alias in traits.aliases:
         publish_value(alias, base)
-    if traits.storage != np.dtype(object):  # which stands for three types; see _PYTHON_TYPES
+    if traits.storage != np.dtype(object):  # the storage of three types; see _PYTHON_TYPES
         _by_value[traits.numpy] = _by_value[traits.storage] = base
 
 
 for _row in TABLE:
     _define(_row)
 
-# The types that this library speaks of by name; programs find every row of the table in `tf`.
+# The types that this library uses by name; `tf` has every row of the table.
 float32 = as_dtype("float32")
 float64 = as_dtype("float64")
 int32 = as_dtype("int32")

@@ -1,7 +1,7 @@
-"""A graph: nodes by name, the scopes new nodes are made in, and collections.
+"""Graphs: nodes by name, the open scopes, and collections.
 
-Scopes (names, devices, control dependencies, colocation, attributes) are stacks that only affect
-nodes made while they are open. Nodes are added by `thalweg.graph.build`; nothing here knows ops.
+Scopes (names, devices, control dependencies, colocation, attributes) are stacks that affect only
+nodes created while they are open. `thalweg.graph.build` adds nodes; this module knows no op.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ _SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
 _NO_ANNOTATIONS: Mapping[str, Any] = {}
 
 
-class _Controls:
-    """One `control_dependencies` block: what comes first, and the nodes made inside."""
+class _ControlScope:
+    """One `control_dependencies` block: its control inputs, and the nodes created inside."""
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[Node], has_controls: bool) -> None:
         self.nodes = nodes
-        self.has_controls = bool(nodes)
-        self.seen: set[Node] = set()
-        self.reads: dict[Tensor, Tensor] = {}  # of a variable's reference: its value in here
+        #: Inside a sub-graph, all control inputs may be nodes of outer graphs, not in `nodes`.
+        self.has_controls = has_controls
+        self.members: set[Node] = set()
+        self.reads: dict[Tensor, Tensor] = {}  # a variable's reference -> its value read in here
 
 
 class _NameScope:
-    """`with graph.name_scope(name) as prefix`. A class, since generators cost more per op."""
+    """`with graph.name_scope(name) as prefix`. A class, since a generator costs more per op."""
 
     __slots__ = ("_graph", "_name", "_outer")
 
@@ -73,9 +74,10 @@ class _NameScope:
 
 @public("Graph")
 class Graph:
-    """A dataflow graph under construction, or one that is finalized and only run.
+    """A dataflow graph, to which nodes are added until it is finalized.
 
-    Nodes go to the default graph: a global one, or the one whose `as_default()` block is open.
+    New nodes go to the default graph: the one whose `as_default()` block is open, else a global
+    one.
 
     Example:
         >>> graph = tf.Graph()
@@ -88,7 +90,7 @@ class Graph:
         np.int32(3)
     """
 
-    is_eager: ClassVar[bool] = False  # its ops run as they are written
+    is_eager: ClassVar[bool] = False  # whether its ops run when they are called
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -97,7 +99,7 @@ class Graph:
         self._names = Names()
         self._scope = ""
         self._devices: list[DeviceFunction | None] = []
-        self._controls: list[_Controls] = []
+        self._controls: list[_ControlScope] = []
         self._colocation: list[Node] = []
         self._annotations: dict[str, Any] = {}
         self._gradient_overrides: dict[str, str] = {}
@@ -119,16 +121,16 @@ class Graph:
 
     @property
     def version(self) -> int:
-        """A number that grows with every node."""
+        """A number that increases with every node."""
         return len(self._order)
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes in the order they were made."""
+        """The nodes in order of creation."""
         return self._order
 
     def get_operations(self) -> list[Node]:
-        """The nodes in the order they were made, as a fresh list."""
+        """The nodes in order of creation, as a new list."""
         return list(self._order)
 
     def add(
@@ -141,29 +143,29 @@ class Graph:
         annotations: Mapping[str, Any] | None = None,
         made_at: tuple[CodeType, int] | None = None,
     ) -> Node:
-        """Make a node inside the open scopes. The lowest level: inputs are checked already."""
+        """Create a node inside the open scopes, from inputs that the caller has checked."""
         if self._finalized:
             raise RuntimeError(
                 f"Graph is finalized and cannot be modified: no {op.type_name} can be added. "
                 "Build the whole graph before finalize() or before the training session starts."
             )
         controls = self._control_inputs(inputs) if self._controls else ()
-        annotated = self._annotate(annotations)
+        merged = self._merge_annotations(annotations)
         line = made_at or self._line or user_frame()
-        return self._add(op, inputs, controls, dtypes, shapes, name, annotated, line)
+        return self._add(op, inputs, controls, dtypes, shapes, name, merged, line)
 
     def copied(
         self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], name: str
     ) -> Node:
-        """A node like one of another graph, for the same device and made at the same line."""
+        """A copy of a node of another graph, with its annotations, device and origin."""
         dtypes = [tensor.dtype for tensor in node.outputs]
         shapes = [tensor.shape for tensor in node.outputs]
-        found = {**dict.fromkeys(self._control_inputs(inputs)), **dict.fromkeys(controls)}
+        merged = {**dict.fromkeys(self._control_inputs(inputs)), **dict.fromkeys(controls)}
         kept = node.annotations, node.made_at, node.device
-        return self._add(node.op, inputs, tuple(found), dtypes, shapes, name, *kept)
+        return self._add(node.op, inputs, tuple(merged), dtypes, shapes, name, *kept)
 
     def original(self, node: Node) -> Node:
-        """The node of the user's graph that a node stands for: itself, unless rewritten."""
+        """The node of the user's graph that a node replaces: itself, unless rewritten."""
         return node
 
     def _add(
@@ -181,34 +183,35 @@ class Graph:
         name = as_text(name)
         with self._lock:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
-            place = len(self._order)
-            node = Node(self, op, full_name, inputs, controls, device, annotations, *made_at, place)
-            if len(dtypes) == 1:  # most nodes; there are many
+            index = len(self._order)
+            node = Node(self, op, full_name, inputs, controls, device, annotations, *made_at, index)
+            if len(dtypes) == 1:  # the fast path for most nodes
                 node.outputs = (Tensor(node, 0, dtypes[0], shapes[0]),)
             else:
-                kinds = zip(dtypes, shapes, strict=True)
-                node.outputs = tuple([Tensor(node, n, *kind) for n, kind in enumerate(kinds)])
+                types = zip(dtypes, shapes, strict=True)
+                node.outputs = tuple([Tensor(node, n, *pair) for n, pair in enumerate(types)])
             if self._devices or self._colocation:
                 self._place(node)
             self._nodes[full_name] = node
             self._names.add(full_name)
             self._order.append(node)
-        for block in self._controls:
-            block.seen.add(node)
+        for scope in self._controls:
+            scope.members.add(node)
         return node
 
-    def _annotate(self, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        if not (given or self._annotations or self._colocation):
+    def _merge_annotations(self, own: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The annotations of a new node: its own over those of the open scopes."""
+        if not (own or self._annotations or self._colocation):
             return _NO_ANNOTATIONS
-        annotations = {**self._annotations, **(given or {})}
+        annotations = {**self._annotations, **(own or {})}
         if self._colocation:
             groups = {g for node in self._colocation for g in node.colocation_groups()}
-            # Beside a peer, a node is in the peer's group whatever group a scope asks for.
-            annotations["_class"] = sorted(groups | set((given or {}).get("_class", ())))
+            # A colocated node is in its peer's group, whatever group an attribute scope says.
+            annotations["_class"] = sorted(groups | set((own or {}).get("_class", ())))
         return {name: value for name, value in annotations.items() if value is not None}
 
     def _place(self, node: Node) -> None:
-        """Ask the device scopes, innermost first; a colocated node goes where its peer is."""
+        """Apply the device scopes, innermost first; a colocated node takes its peer's device."""
         for choose in reversed(self._devices):
             if choose is None:
                 break
@@ -217,64 +220,67 @@ class Graph:
             node.device = peer.device
 
     def _apply_device_functions(self, op: Any) -> None:
-        """Tell an object with `device` and `_set_device` where a node would go that is made now."""
+        """Apply the device scopes to an object with `device` and `_set_device`."""
         for choose in reversed(self._devices):
             if choose is None:
                 break
             op._set_device(choose(op))
 
     def _control_inputs(self, inputs: tuple[Tensor, ...]) -> tuple[Node, ...]:
-        """The open control dependencies, less those an input already waits for."""
-        found: dict[Node, None] = {}
-        for controls in self._controls:
-            if not any(tensor.op in controls.seen for tensor in inputs):
-                found.update(dict.fromkeys(controls.nodes))
-        return tuple(found)
+        """The open control dependencies, less those that an input already has."""
+        nodes: dict[Node, None] = {}
+        for scope in self._controls:
+            if not any(tensor.op in scope.members for tensor in inputs):
+                nodes.update(dict.fromkeys(scope.nodes))
+        return tuple(nodes)
 
     def reconnect(self, node: Node, inputs: tuple[Tensor, ...]) -> None:
-        """Give a node other inputs, which may have been made after it."""
+        """Replace the inputs of a node; they may have been created after it."""
         self._check_not_finalized()
         with self._lock:
             node.inputs = inputs
             self._consumers = (0, {})
 
     def move_before(self, node: Node, other: Node) -> None:
-        """Have a node stand before one that was made earlier."""
+        """Move a node before one that was created earlier, in the order of creation."""
         with self._lock:
             self._order.remove(node)
             first = other.index
             self._order.insert(first, node)
-            for index, each in enumerate(self._order[first:], first):
-                each.index = index
+            for index, moved in enumerate(self._order[first:], first):
+                moved.index = index
             self._consumers = (0, {})
 
     def consumers(self, tensor: Tensor) -> list[Node]:
-        """The nodes that take a tensor."""
-        seen, index = self._consumers
-        if seen != len(self._order):
-            index = defaultdict(list, index)
-            for node in self._order[seen:]:
+        """The nodes that have a tensor as an input."""
+        indexed, consumers = self._consumers
+        if indexed != len(self._order):
+            consumers = defaultdict(list, consumers)
+            for node in self._order[indexed:]:
                 for source in dict.fromkeys(node.inputs):
-                    index[source].append(node)
-            self._consumers = (len(self._order), index)
-        return list(index.get(tensor, ()))
+                    consumers[source].append(node)
+            self._consumers = (len(self._order), consumers)
+        return list(consumers.get(tensor, ()))
 
     # Names
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """`name` inside the current scope, with `_1`, `_2`, … where it is taken, in any case."""
+        """`name` inside the current scope, with a suffix `_1`, `_2`, … if it is taken in any case.
+
+        With `mark_as_used` the result is taken from now on.
+        """
         return self._names.unique(f"{self._scope}/{name}" if self._scope else name, mark_as_used)
 
     def imported_names(self, names: Collection[str]) -> dict[str, str]:
-        """The names that nodes of a GraphDef get in the current scope."""
+        """New names in the current scope for the nodes of a GraphDef."""
         return self._names.imported(f"{self._scope}/" if self._scope else "", names)
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
-        """Prefix new names. `"scope/"` re-enters a scope exactly; None or "" goes to the root."""
+        """Prefix new names. `"scope/"` re-enters that scope; None or "" goes to the root."""
         return _NameScope(self, name)
 
     def enter_scope(self, name: str | None) -> str:
-        """Open a name scope without a `with`; returns the outer one, for `leave_scope`."""
+        """Open a name scope; returns the outer one, for `leave_scope`."""
         outer = self._scope
         if not name:
             self._scope = ""
@@ -289,7 +295,7 @@ class Graph:
         return outer
 
     def leave_scope(self, outer: str) -> None:
-        """Go back to the scope that `enter_scope` returned."""
+        """Restore the scope that `enter_scope` returned."""
         self._scope = outer
 
     def get_name_scope(self) -> str:
@@ -300,34 +306,33 @@ class Graph:
 
     @contextmanager
     def device(self, device_name_or_function: DeviceLike) -> Generator[None]:
-        """Ask for a device for new nodes: a string, a DeviceSpec, a function of a node, or None."""
-        with self._having(_devices=[*self._devices, device_function(device_name_or_function)]):
+        """Request a device for new nodes: a name, a DeviceSpec, a function of a node, or None."""
+        with self._override(_devices=[*self._devices, device_function(device_name_or_function)]):
             yield
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Generator[None]:
-        """New nodes run after `control_inputs`; None forgets the outer dependencies."""
-        given = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
+        """New nodes run after `control_inputs`; None drops the outer dependencies."""
+        values = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
         outer = [] if control_inputs is None else self._controls
-        block = _Controls(self._graph_nodes(given))
-        block.has_controls = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
-        with self._having(_controls=[*outer, block]):
+        scope = _ControlScope(self._graph_nodes(values), bool(values))
+        with self._override(_controls=[*outer, scope]):
             yield
 
     def reads_here(self) -> dict[Tensor, Tensor] | None:
-        """The values of variables that were read inside the open control dependencies; None where
-        there are none."""
-        return self._controls[-1].reads if any(b.has_controls for b in self._controls) else None
+        """The reads of variables in the innermost control scope, by reference; None if no control
+        dependency is open."""
+        return self._controls[-1].reads if any(s.has_controls for s in self._controls) else None
 
     @contextmanager
     def without_scopes(self) -> Generator[None]:
-        """New nodes come after nothing, beside nothing, and anywhere."""
-        with self._having(_devices=[], _colocation=[]), self.control_dependencies(None):
+        """New nodes have no control inputs, no colocation and no device request."""
+        with self._override(_devices=[], _colocation=[]), self.control_dependencies(None):
             yield
 
     @contextmanager
-    def _having(self, **state: Any) -> Generator[None]:
-        """Attributes of the graph have other values inside the block."""
+    def _override(self, **state: Any) -> Generator[None]:
+        """Set attributes of the graph inside the block."""
         saved = [(name, getattr(self, name)) for name in state]
         for name, value in state.items():
             setattr(self, name, value)
@@ -343,23 +348,23 @@ class Graph:
 
     @contextmanager
     def colocate_with(self, op: NodeLike | None, ignore_existing: bool = False) -> Generator[None]:
-        """New nodes share the device of `op`."""
+        """New nodes are placed on the device of `op`."""
         devices = self._devices if op is None else []
-        peers = [] if ignore_existing or op is None else self._colocation
-        beside = [] if op is None else [as_node(op)]
-        with self._having(_devices=devices, _colocation=[*peers, *beside]):
+        outer = [] if ignore_existing or op is None else self._colocation
+        peers = outer if op is None else [*outer, as_node(op)]
+        with self._override(_devices=devices, _colocation=peers):
             yield
 
     @contextmanager
     def attr_scope(self, annotations: Mapping[str, Any]) -> Generator[None]:
         """Attach annotations to new nodes; None removes an outer one."""
-        with self._having(_annotations={**self._annotations, **annotations}):
+        with self._override(_annotations={**self._annotations, **annotations}):
             yield
 
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Generator[None]:
-        """Nodes made inside use the registered gradient `op_type_map[type]` for their op type."""
-        with self._having(_gradient_overrides={**self._gradient_overrides, **op_type_map}):
+        """New nodes use the registered gradient `op_type_map[type]` for their op type."""
+        with self._override(_gradient_overrides={**self._gradient_overrides, **op_type_map}):
             yield
 
     def gradient_override(self, type_name: str) -> str | None:
@@ -368,14 +373,14 @@ class Graph:
 
     @contextmanager
     def at_line(self, line: MadeAt | None) -> Generator[None]:
-        """All nodes made inside are made at this line of the user's; None: each at its own."""
-        with self._having(_line=line):
+        """New nodes have this line of the user's as their origin; None: each its own."""
+        with self._override(_line=line):
             yield
 
     @contextmanager
     def container(self, container_name: str) -> Generator[str]:
-        """Stateful nodes made inside keep their state in this container."""
-        with self._having(container_name=container_name):
+        """New stateful nodes keep their state in this container."""
+        with self._override(container_name=container_name):
             yield container_name
 
     # Collections
@@ -425,7 +430,7 @@ class Graph:
         allow_tensor: bool = True,
         allow_operation: bool = True,
     ) -> Any:
-        """The tensor or node of this graph that `obj` is, names, or converts to."""
+        """The tensor or node of this graph that `obj` is, that it names, or that it converts to."""
         if not (allow_tensor or allow_operation):
             raise ValueError("allow_tensor and allow_operation can't both be False.")
         kinds = " or ".join(["Tensor"] * allow_tensor + ["Operation"] * allow_operation)
@@ -459,13 +464,13 @@ class Graph:
             )
         return self._node_by_name(name, name)
 
-    def _node_by_name(self, name: str, asked: str) -> Node:
+    def _node_by_name(self, name: str, requested: str) -> Node:
         node = self._nodes.get(name)
         if node is None:
-            if asked == name:
+            if requested == name:
                 raise KeyError(f"The name {name!r} refers to an Operation not in the graph.")
             raise KeyError(
-                f"The name {asked!r} refers to a Tensor which does not exist. The operation, "
+                f"The name {requested!r} refers to a Tensor which does not exist. The operation, "
                 f"{name!r}, does not exist in the graph."
             )
         return node
@@ -486,54 +491,54 @@ class Graph:
         return node.outputs[int(index)]
 
     def get_operation_by_name(self, name: str) -> Node:
-        """The node of a name.
+        """The node with a name.
 
         Args:
             name: such as "layer/add".
 
         Raises:
-            KeyError: where there is none.
+            KeyError: where no node has it.
         """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Operation names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_tensor=False)
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor of a name.
+        """The tensor with a name.
 
         Args:
-            name: the name of the node, a colon and the number of the output, such as "layer/add:0".
+            name: the name of the node, a colon and the index of the output, such as "layer/add:0".
 
         Raises:
-            KeyError: where there is none.
+            KeyError: where no tensor has it.
         """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Tensor names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_operation=False)
 
-    # Graphs around this one
+    # Outer graphs
 
     def sees(self, graph: Graph) -> bool:
-        """Whether tensors of a graph can be used in this one."""
+        """Whether nodes of this graph can use tensors of another graph."""
         return graph is self
 
     @property
-    def around_control_flow(self) -> Graph:
-        """The graph that holds the conditionals and loops which this one is a part of."""
+    def outside_control_flow(self) -> Graph:
+        """The innermost graph around this one that is no part of a conditional or loop."""
         return self
 
     @contextmanager
     def with_scopes_of(self, inner: Graph) -> Generator[None]:
-        """New nodes are named and placed as those of a graph inside this one, after nothing."""
+        """New nodes get the name scope and devices of an inner graph, and no control inputs."""
         scopes = {"_scope": inner._scope, "_devices": inner._devices}
-        with self._having(**scopes), self.control_dependencies(None):
+        with self._override(**scopes), self.control_dependencies(None):
             yield
 
-    # What a session may do
-
     def outside(self, inner: Tensor) -> Tensor | None:
-        """The tensor of a graph around this one that `inner` stands for, if there is one."""
+        """The tensor of the outer graph that `inner` captures, if it is a capture."""
         return None
+
+    # Permissions of sessions, export and finalization
 
     def prevent_feeding(self, tensor: Tensor) -> None:
         """Make a tensor unfeedable."""
@@ -557,8 +562,8 @@ class Graph:
         """The graph as a protocol buffer.
 
         Args:
-            from_version: only the nodes that were made since the graph had this `version`.
-            add_shapes: write static shapes along.
+            from_version: only the nodes that were added since the graph had this `version`.
+            add_shapes: also write static shapes.
 
         Returns:
             A `tf.GraphDef`.
@@ -577,7 +582,7 @@ class Graph:
         compute_shapes: bool = True,
         compute_device: bool = True,
     ) -> Node:
-        """Add a node by the name of its op; dtypes, shapes and device follow from the op."""
+        """Add a node, given the name of its op, which determines dtypes, shapes and device."""
         return operators["create_op"](self, op_type, inputs, name, attrs)
 
     def finalize(self) -> None:
@@ -606,25 +611,25 @@ class Graph:
 
 
 def flatten_control_inputs(values: Iterable[Any]) -> Iterable[Any]:
-    """Control inputs, with the parts of IndexedSlices and SparseTensors in their place."""
+    """Control inputs, with composites such as SparseTensors replaced by their tensors."""
     for value in values:
-        parts: Callable[[], list[Tensor]] | None = getattr(value, "components", None)
-        if parts is None:
+        components: Callable[[], list[Tensor]] | None = getattr(value, "components", None)
+        if components is None:
             yield value
         else:
-            yield from parts()
+            yield from components()
 
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()
-#: The graph that is the default where none is pushed; None until somebody asks for it.
+#: The default graph while none is pushed; None until it is first requested.
 global_graph: list[Graph | None] = [None]
-#: What makes it.
+#: The function that creates it.
 default_graph: list[Callable[[], Graph]] = [Graph]
 
 
 @public("get_default_graph")
 def get_default_graph() -> Graph:
-    """The graph that new nodes go to in this thread.
+    """The graph to which this thread adds new nodes.
 
     Returns:
         The `tf.Graph` whose `as_default()` block is innermost, else the global one.
@@ -642,10 +647,10 @@ def get_default_graph() -> Graph:
 
 @public("reset_default_graph")
 def reset_default_graph() -> None:
-    """Throw the global default graph away; the next node starts a new one.
+    """Discard the global default graph; the next node starts a new one.
 
-    Tensors, variables and sessions made before belong to the old graph and cannot be mixed with
-    what is made afterwards.
+    Existing tensors, variables and sessions belong to the old graph and cannot be combined with
+    those of the new one.
 
     Raises:
         AssertionError: inside the `as_default()` block of a graph.
@@ -668,5 +673,5 @@ def has_default_nodes() -> bool:
 
 
 def forget_default_graph() -> None:
-    """Let the next question for the global default graph make a new one."""
+    """Discard the global default graph; the next request creates a new one."""
     global_graph[0] = None

@@ -1,10 +1,10 @@
-"""What is known of a tensor's value while the graph is built.
+"""Static evaluation: the values of tensors that are known while the graph is built.
 
 `constant_value` evaluates pure nodes whose inputs are all known with their NumPy kernels.
-`constant_elements` also follows integer vectors that are known in part, so that
-`reshape(x, [tf.shape(y)[0], -1])` keeps what is known; `constant_value_as_shape` reads the same
-as a shape. What the body of a conditional or loop captures is known there as it is outside. A query
-visits a bounded number of nodes, and at none of them twice.
+`constant_elements` also propagates integer vectors that are known in part, so that
+`reshape(x, [tf.shape(y)[0], -1])` keeps the known sizes; `constant_value_as_shape` returns them as
+a shape. A capture of a conditional's or loop's body has the known value of the outer tensor. A
+query visits a bounded number of nodes, each at most once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MAX_NODES = 256
 _MAX_DEPTH = 32
 
 
-class _Inquiry(threading.local):
-    """The question being answered in this thread, and the answers found for it so far."""
+class _Query(threading.local):
+    """The current outermost query of this thread, with its memoized results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,17 +41,18 @@ class _Inquiry(threading.local):
         self.values: dict[Tensor, Array | None] = {}
         self.elements: dict[Tensor, Elements | None] = {}
 
-    def answer(
-        self, answers: dict[Tensor, Any], find: Callable[[Tensor], Any], tensor: Tensor
+    def memoized(
+        self, results: dict[Tensor, Any], evaluate: Callable[[Tensor], Any], tensor: Tensor
     ) -> Any:
-        """What there is to find of a tensor; it is forgotten with the outermost question."""
-        if tensor in answers:
-            return answers[tensor]
+        """`evaluate(tensor)`, memoized in `results` until the outermost query ends; None beyond
+        the limits."""
+        if tensor in results:
+            return results[tensor]
         self.depth += 1
         try:
-            proceed = self.depth <= _MAX_DEPTH and self.visited <= _MAX_NODES
-            found = answers[tensor] = find(tensor) if proceed else None
-            return found
+            is_allowed = self.depth <= _MAX_DEPTH and self.visited <= _MAX_NODES
+            result = results[tensor] = evaluate(tensor) if is_allowed else None
+            return result
         finally:
             self.depth -= 1
             if self.depth == 0:
@@ -60,7 +61,7 @@ class _Inquiry(threading.local):
                 self.elements.clear()
 
 
-_inquiry = _Inquiry()
+_query = _Query()
 
 
 @public("contrib.util.constant_value", "get_static_value")
@@ -82,23 +83,23 @@ def constant_value(tensor: TensorLike, partial: bool = False) -> Array | None:
 
 
 def _value(tensor: Tensor) -> Array | None:
-    return _inquiry.answer(_inquiry.values, _evaluated, tensor)
+    return _query.memoized(_query.values, _evaluated, tensor)
 
 
 def _evaluated(tensor: Tensor) -> Array | None:
-    """Evaluate what leads to a tensor, inputs first; None as soon as anything is unknown."""
-    known = _inquiry.values
+    """Evaluate a tensor after its inputs; None as soon as any value is unknown."""
+    known = _query.values
     pending = [tensor.op]
     while pending:
         node = pending[-1]
         outputs = _ready_value(node)
         if outputs is None:
-            if not _can_evaluate(node) or _inquiry.visited > _MAX_NODES:
+            if not _can_evaluate(node) or _query.visited > _MAX_NODES:
                 return None
-            waiting = [t for t in node.inputs if t not in known]
-            if waiting:
-                _inquiry.visited += 1
-                pending.append(waiting[0].op)
+            missing = [t for t in node.inputs if t not in known]
+            if missing:
+                _query.visited += 1
+                pending.append(missing[0].op)
                 continue
             outputs = _evaluate(node, [known[t] for t in node.inputs])
         if outputs is None:
@@ -109,7 +110,7 @@ def _evaluated(tensor: Tensor) -> Array | None:
 
 
 def _ready_value(node: Node) -> list[Any] | None:
-    """The outputs of a node that needs no inputs evaluated: constants and static shapes."""
+    """The outputs of a node that need no input values: constants, static shapes, captures."""
     known = getattr(node.op, "known_value", None)
     if known is None:
         outer = _outside(node)
@@ -122,7 +123,7 @@ def _ready_value(node: Node) -> list[Any] | None:
 
 
 def _outside(node: Node) -> Tensor | None:
-    """What a node of a body stands for, if it is a value that does not change in there."""
+    """The tensor of the outer graph that a node of a body captures, if it is a capture."""
     if node.inputs or len(node.outputs) != 1:
         return None
     return node.graph.outside(node.outputs[0])
@@ -142,7 +143,7 @@ def _evaluate(node: Node, values: list[Any]) -> list[Any] | None:
     try:
         with np.errstate(all="ignore"):
             result = node.op.numpy(*node.op.parsed.group(values, node.input_counts()))
-    except Exception:  # a value that cannot be computed now is unknown; the step will say why
+    except Exception:  # unknown here; the step will raise the error
         return None
     return list(cast("list[Any]", result)) if isinstance(result, list | tuple) else [result]
 
@@ -152,8 +153,8 @@ def _grouped(node: Node) -> list[Any]:
 
 
 def constant_elements(tensor: Tensor) -> Elements | None:
-    """The elements of an integer scalar or vector, None where unknown; None if the length is."""
-    return _inquiry.answer(_inquiry.elements, _elements, tensor)
+    """The elements of an integer scalar or vector, each None if unknown; None if the length is."""
+    return _query.memoized(_query.elements, _elements, tensor)
 
 
 def _elements(tensor: Tensor) -> Elements | None:
@@ -175,23 +176,23 @@ def _elements(tensor: Tensor) -> Elements | None:
 
 
 def _elementwise(node: Node) -> Elements | None:
-    """An elementwise op on vectors: each element for which all inputs are known."""
+    """The output of an elementwise op on vectors: the elements for which all inputs are known."""
     count = node.output.shape.num_elements()
-    parts = [constant_elements(tensor) for tensor in node.inputs]
-    if count is None or any(part is None for part in parts):
+    vectors = [constant_elements(tensor) for tensor in node.inputs]
+    if count is None or any(vector is None for vector in vectors):
         return None if count is None else (None,) * count
-    rows = [part * count if len(part) == 1 else part for part in parts if part is not None]
+    rows = [v * count if len(v) == 1 else v for v in vectors if v is not None]
     columns = zip(*rows, strict=True)
-    places = [place for place, column in enumerate(columns) if None not in column]
-    kinds = [tensor.dtype.base_dtype.as_numpy_dtype for tensor in node.inputs]
-    known = [np.array([row[p] for p in places], k) for row, k in zip(rows, kinds, strict=True)]
-    results = _evaluate(node, known)
-    found = {} if results is None else dict(zip(places, results[0].tolist(), strict=True))
-    return tuple(found.get(place) for place in range(count))
+    indices = [index for index, column in enumerate(columns) if None not in column]
+    dtypes = [tensor.dtype.base_dtype.as_numpy_dtype for tensor in node.inputs]
+    inputs = [np.array([row[i] for i in indices], d) for row, d in zip(rows, dtypes, strict=True)]
+    results = _evaluate(node, inputs)
+    known = {} if results is None else dict(zip(indices, results[0].tolist(), strict=True))
+    return tuple(known.get(index) for index in range(count))
 
 
 def constant_value_as_shape(tensor: Tensor) -> TensorShape:
-    """What is known of the shape that an integer vector describes (-1 is unknown)."""
+    """The static shape that an integer vector describes; -1 is an unknown size."""
     shape = tensor.shape
     if shape.rank == 0:
         return unknown_shape()

@@ -1,7 +1,6 @@
-"""What callers may pass where a tensor, a dtype, a shape or a structure of them is meant.
+"""Type aliases of arguments that public functions convert to a tensor, dtype, shape or structure.
 
-Public functions convert such arguments first thing; these names say in a signature that they do.
-Three names stand for `Any`, each for the reason that it gives.
+Three of them are `Any`; each says why.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from thalweg.graph.shapes import Dimension, TensorShape
 
 
 class HoldsArray(Protocol):
-    """An array, a scalar of NumPy's, a data frame: what NumPy can make an array of."""
+    """An object that NumPy can convert to an array: an array, a NumPy scalar, a data frame."""
 
     def __array__(self) -> NDArray[Any]:
         """The elements."""
@@ -29,38 +28,38 @@ class HoldsArray(Protocol):
 
 
 class HoldsTensor(Protocol):
-    """A variable, or what else has a current value."""
+    """A variable or another object with a current value."""
 
     def value(self) -> Tensor:
         """The value as a tensor."""
         ...
 
 
-#: Sizes that may be unknown stand in lists beside tensors, hence None there.
+#: None inside lists is an unknown size beside tensors.
 TensorLike: TypeAlias = "Tensor | HoldsTensor | HoldsArray | complex | str | bytes | IndexedSlices | TensorShape | Dimension | Sequence[TensorLike | None]"  # fmt: skip # noqa: E501 - one string
 DTypeLike: TypeAlias = DType | str | int | type[Any] | np.dtype[Any]
 ShapeLike: TypeAlias = TensorShape | SupportsIndex | Iterable[SupportsIndex | None] | None
-#: A whole number, or one for each axis.
+#: An integer, or one for each axis.
 IntsLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
 SparseLike: TypeAlias = SparseTensor | SparseTensorValue
 #: Tensors in lists, tuples and dicts.
 TensorStructure: TypeAlias = "TensorLike | SparseLike | Sequence[TensorStructure] | Mapping[Any, TensorStructure]"  # fmt: skip # noqa: E501 - one string
-#: What a step can be asked for: tensors, operations, their names, and structures of them.
+#: What a step can fetch: tensors, operations, their names, and structures of them.
 FetchLike: TypeAlias = "Tensor | Node | HoldsTensor | SparseTensor | IndexedSlices | str | Sequence[FetchLike] | Mapping[Any, FetchLike]"  # fmt: skip # noqa: E501 - one string
 #: A device by its name, or a function that names one for each operation.
 DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Node], str | DeviceSpec | None] | None"
-#: What stands in brackets behind a tensor.
+#: The index in `tensor[index]`.
 IndexLike: TypeAlias = "SupportsIndex | slice[Any, Any, Any] | EllipsisType | Tensor | HoldsTensor | HoldsArray | Sequence[IndexLike] | None"  # fmt: skip # noqa: E501 - one string
-#: An operation, or what an operation makes.
+#: An operation, or an output of one.
 NodeLike: TypeAlias = Node | Tensor | HoldsTensor | SparseTensor | IndexedSlices
 #: Operations and tensors, in any structure.
 NodesLike: TypeAlias = "Node | Tensor | Iterable[NodesLike]"
 #: The names of collections.
 Collections: TypeAlias = Iterable[Hashable] | None
 
-#: A result that is None only in cases that callers rule out: a check would be noise to them.
+#: A result that is None only in cases that callers exclude, so that a check would be noise.
 MaybeNone: TypeAlias = Any
-#: Lists, tuples and dicts as the program made them, or what its own function returned.
+#: Lists, tuples and dicts of the user's, or the result of a user's function.
 Structure: TypeAlias = Any
-#: An object of the program's own, which is kept and handed back as it is.
+#: An object of the user's, kept and returned unchanged.
 UserObject: TypeAlias = Any

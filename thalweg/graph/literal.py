@@ -1,6 +1,6 @@
-"""Python and NumPy values as arrays with a dtype of ours, and the errors when they do not fit.
+"""Conversion of Python and NumPy values to arrays of a `DType`, and its errors.
 
-Python floats are float32 and ints int32 (int64 where they do not fit), NumPy arrays keep their
+Python floats become float32 and ints int32 (int64 where they do not fit), NumPy arrays keep their
 dtype, text becomes bytes.
 """
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 def make_array(
     value: Any, dtype: DType | None = None, shape: Any = None, verify_shape: bool = False
 ) -> Array:
-    """`value` as an array of `dtype`, filled up with its last element to `shape`."""
+    """`value` as an array of `dtype`, padded with its last element to `shape`."""
     array = _to_array(value, None if dtype is None else dtype.base_dtype)
     return array if shape is None else _fill_to(array, as_shape(shape), verify_shape)
 
@@ -35,14 +35,14 @@ def _to_array(value: Any, dtype: DType | None) -> Array:
         return np.array(value.as_list(), (dtype or dtypes.int32).as_numpy_dtype)
     if dtype is not None and dtype.is_quantized:
         return _quantized(value, dtype)
-    if not hasattr(value, "__array__") and _is_memory(value):
+    if not hasattr(value, "__array__") and _has_array_interface(value):
         return _from_numpy(np.asarray(value), dtype)
     _check_elements(value, dtype)
     return _from_python(value) if dtype is None else _typed(value, dtype)
 
 
-def _is_memory(value: Any) -> bool:
-    """Whether a value describes its elements as NumPy can read them: an image of Pillow does."""
+def _has_array_interface(value: Any) -> bool:
+    """Whether a value implements NumPy's array interface, as an image of Pillow does."""
     return hasattr(value, "__array_interface__") and not isinstance(value, type)
 
 
@@ -51,20 +51,20 @@ def _from_numpy(array: Array, dtype: DType | None) -> Array:
         if dtype is not None and dtype is not dtypes.string:
             raise TypeError(f"Expected {dtype.name}, got an array of {array.dtype} instead.")
         return to_bytes(array.astype(object))
-    kind = as_dtype(array.dtype) if dtype is None else dtype
-    if kind.is_quantized and not array.dtype.fields:
-        return _quantized_integers(array, kind)
-    return np.asarray(array, dtype=kind.as_numpy_dtype)
+    target = as_dtype(array.dtype) if dtype is None else dtype
+    if target.is_quantized and not array.dtype.fields:
+        return _quantized_integers(array, target)
+    return np.asarray(array, dtype=target.as_numpy_dtype)
 
 
 def _quantized_integers(array: Array, dtype: DType) -> Array:
-    """Plain integers seen as quantized elements of the same width."""
+    """Integers reinterpreted as quantized elements of the same width."""
     structured = np.dtype(dtype.as_numpy_dtype)
     return np.asarray(array, structured[0].base)[..., np.newaxis].view(structured)[..., 0]
 
 
 def plain_integers(value: Any) -> Array:
-    """The integers of quantized elements; any other array as it is."""
+    """Quantized elements reinterpreted as integers; other arrays unchanged."""
     array = np.asarray(value)
     if not array.dtype.fields:
         return array
@@ -87,7 +87,7 @@ def _typed(value: Any, dtype: DType) -> Array:
 
 
 def _from_python(value: Any) -> Array:
-    """Python numbers are narrow unless they do not fit."""
+    """An array of 32-bit numbers where the values fit, else of 64 bits."""
     array = _dense(value, None)
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], int):
         raise ValueError(f"{_short_repr(value)} does not fit in 64 bits")
@@ -104,17 +104,17 @@ _integers_wrap = False
 
 
 def wrap_integers() -> None:
-    """Have integers that do not fit their dtype wrap around, as they did in NumPy 1."""
+    """Wrap integers that do not fit their dtype from now on, as NumPy 1 did."""
     global _integers_wrap
     _integers_wrap = True
 
 
-def _dense(value: Any, kind: Any) -> Array:
+def _dense(value: Any, dtype: Any) -> Array:
     try:
-        return np.array(value, dtype=kind)
+        return np.array(value, dtype=dtype)
     except OverflowError as error:
-        if _integers_wrap and np.dtype(kind).kind in "iu" and np.asarray(value).dtype == np.int64:
-            return np.asarray(value).astype(kind)
+        if _integers_wrap and np.dtype(dtype).kind in "iu" and np.asarray(value).dtype == np.int64:
+            return np.asarray(value).astype(dtype)
         raise ValueError(f"{_short_repr(value)} does not fit its dtype: {error}") from error
     except ValueError as error:
         raise ValueError(
@@ -123,7 +123,7 @@ def _dense(value: Any, kind: Any) -> Array:
 
 
 def to_bytes(array: Array) -> Array:
-    """An object array of text or bytes, as bytes."""
+    """An object array of text or bytes, with text encoded."""
     flat = np.empty(array.size, dtype=object)
     for index, item in enumerate(cast("Sequence[Any]", array.ravel())):
         if not isinstance(item, str | bytes):
@@ -153,7 +153,7 @@ def _fill_to(array: Array, shape: TensorShape, verify_shape: bool) -> Array:
     return np.concatenate([array.ravel(), missing]).reshape(target)
 
 
-# What Python values each dtype takes. A float is no int, a number no string: TensorFlow's rules.
+# Which Python values a dtype accepts, by TensorFlow's rules: no float as an int, no number as text.
 
 _integers = (int, np.integer, Dimension)
 _floats = (*_integers, float, np.floating)
@@ -176,19 +176,21 @@ def _accepted(dtype: DType | None) -> tuple[type, ...]:
 
 def _check_elements(value: Any, dtype: DType | None) -> None:
     accepted = _accepted(dtype)
-    takes_bool = bool in accepted  # a bool is an int to Python, but no number here
+    takes_bool = bool in accepted  # Python's bool is a subclass of int, but no number here
     for item in _leaves(value):
         if not isinstance(item, accepted) or (isinstance(item, bool) and not takes_bool):
-            raise _refusal(item, dtype)
+            raise _type_error(item, dtype)
 
 
-def _refusal(item: Any, dtype: DType | None) -> Exception:
+def _type_error(item: Any, dtype: DType | None) -> Exception:
     if item is None:
         return ValueError("None values not supported.")
-    kind = type(item).__name__
+    type_name = type(item).__name__
     if dtype is None:
-        return TypeError(f"{_short_repr(item)} of type '{kind}' cannot be a tensor.")
-    return TypeError(f"Expected {dtype.name}, got {_short_repr(item)} of type '{kind}' instead.")
+        return TypeError(f"{_short_repr(item)} of type '{type_name}' cannot be a tensor.")
+    return TypeError(
+        f"Expected {dtype.name}, got {_short_repr(item)} of type '{type_name}' instead."
+    )
 
 
 def _short_repr(item: Any) -> str:
@@ -197,7 +199,7 @@ def _short_repr(item: Any) -> str:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """The elements of nested sequences (arrays inside are taken as checked by NumPy)."""
+    """The elements of nested sequences; of a numeric array, the first stands for all."""
     if isinstance(value, list | tuple | range):
         for inner in cast("Sequence[Any]", value):
             yield from _leaves(inner)

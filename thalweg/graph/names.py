@@ -1,7 +1,7 @@
-"""The names of a graph: which are taken, and what the next one of a name is called.
+"""The names of a graph's nodes and scopes: which are taken, and unique new ones.
 
-Case does not tell names apart, since names become those of files and of variables in checkpoints.
-GraphDefs do tell them apart: what is imported keeps its names as they are spelled.
+Names are unique regardless of case, since they become file names and checkpoint keys. GraphDefs
+distinguish case: imported nodes keep their names as spelled.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*")
 
 
 class Names:
-    """The names of nodes and scopes, inside all scopes; sub-graphs share those of their graph."""
+    """The full names of nodes and scopes of a graph, shared with its sub-graphs."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}  # how often a name was asked for, in lower case
-        self._nodes: set[str] = set()  # the names of nodes as they are spelled
+        self._counts: dict[str, int] = {}  # lower-case name -> how often it was requested
+        self._nodes: set[str] = set()  # the names of nodes as spelled
 
     def add(self, full: str) -> None:
-        """Note the name of a node."""
+        """Register the name of a node."""
         self._counts.setdefault(full.lower(), 1)
         self._nodes.add(full)
 
     def unique(self, full: str, mark_as_used: bool) -> str:
-        """A name, with `_1`, `_2`, … where it is taken."""
+        """The name, with a suffix `_1`, `_2`, … if it is taken."""
         key = full.lower()
         count = self._counts.get(key, 0)
         if count == 0:
@@ -41,20 +41,20 @@ class Names:
         return f"{full}_{count}"
 
     def imported(self, outer: str, names: Collection[str]) -> dict[str, str]:
-        """Names of nodes that come together, below a prefix: kept unless a node or the scope of a
-        node is spelled so."""
-        clash = any((outer + name).lower() in self._counts for name in names)
-        taken = _with_scopes(self._nodes) if clash else set[str]()
-        found: dict[str, str] = {}
+        """Full names, below the prefix `outer`, for nodes that are imported together. A name is
+        kept unless it is exactly that of a node or of a scope of a node."""
+        may_clash = any((outer + name).lower() in self._counts for name in names)
+        taken = _with_scopes(self._nodes) if may_clash else set[str]()
+        full_names: dict[str, str] = {}
         for name in names:
             free, count = name, 0
             while outer + free in taken or (count and free in names):
                 count += 1
                 free = f"{name}_{count}"
-            found[name] = outer + free
-            _check(found[name])
-            self._counts.setdefault(found[name].lower(), 1)
-        return found
+            full = full_names[name] = outer + free
+            _check(full)
+            self._counts.setdefault(full.lower(), 1)
+        return full_names
 
 
 def _check(full: str) -> None:
@@ -63,7 +63,7 @@ def _check(full: str) -> None:
 
 
 def _with_scopes(names: Iterable[str]) -> set[str]:
-    """Names, and those of the scopes around them."""
+    """Names and the scopes around them."""
     taken: set[str] = set()
     for name in names:
         while name and name not in taken:

@@ -1,7 +1,7 @@
-"""Nested structures: lists, tuples, named tuples and mappings of tensors taken as flat lists.
+"""Nested structures of lists, tuples, named tuples and mappings.
 
-A structure goes in, its leaves come out in a fixed order (a mapping's by sorted key), and a flat
-list goes back into the shape of a structure. Everything that is not a sequence is a leaf.
+`flatten` returns the leaves of a structure in a fixed order (of a mapping, by sorted key), and
+`pack_sequence_as` is its inverse. Everything that is not a sequence or a mapping is a leaf.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _names(name: str) -> tuple[str, ...]:
 
 @public(*_names("is_sequence"), *_names("is_nested"))
 def is_sequence(seq: Structure) -> bool:
-    """Whether a value has parts: lists, tuples and mappings have, strings and tensors have not."""
+    """Whether a value is a list, tuple or mapping; strings and tensors are leaves."""
     if isinstance(seq, str | bytes):
         return False
     return isinstance(seq, list | tuple | Mapping)
@@ -33,17 +33,17 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
 
 
 def is_plain(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether a value is a list or a tuple without names."""
+    """Whether a value is a list or a tuple, but no named tuple."""
     return isinstance(value, list | tuple) and not hasattr(cast("Any", value), "_fields")
 
 
 def single(value: Any) -> Any:
-    """The only item of a list or tuple that has one; anything else as it is."""
+    """The item of a list or tuple of one; other values unchanged."""
     return value[0] if is_plain(value) and len(value) == 1 else value
 
 
 def as_list(value: Any) -> list[Any]:
-    """The items of a list or tuple; anything else as the only one."""
+    """The items of a list or tuple; another value as a list of one."""
     return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
 
 
@@ -94,16 +94,15 @@ def _expands(value: Any, expand_composites: bool) -> bool:
 def pack_sequence_as(
     structure: Structure, flat_sequence: Sequence[Any], expand_composites: bool = False
 ) -> Structure:
-    """The leaves `flat_sequence` in the form of `structure`."""
+    """A structure like `structure` with the leaves `flat_sequence`."""
     if not is_sequence(flat_sequence):
         raise TypeError(f"flat_sequence must be a sequence, not {flat_sequence!r}")
-    wanted = len(flatten(structure, expand_composites))
-    if wanted != len(flat_sequence):
-        count = len(flat_sequence)
+    leaves, count = len(flatten(structure, expand_composites)), len(flat_sequence)
+    if leaves != count:
         if not is_sequence(structure):
             raise ValueError(f"Structure is a scalar but len(flat_sequence) == {count} > 1")
         raise ValueError(
-            f"Structure had {wanted} elements, but flat_sequence had {count} elements.  "
+            f"Structure had {leaves} elements, but flat_sequence had {count} elements.  "
             f"Structure: {structure!r}, flat_sequence: {flat_sequence!r}."
         )
     return _pack(structure, iter(flat_sequence), expand_composites)
@@ -127,11 +126,11 @@ def assert_same_structure(
     """Raise unless both structures nest the same way (with `check_types`, in the same types)."""
     counts = [len(flatten(nest, expand_composites)) for nest in (nest1, nest2)]
     if counts[0] != counts[1] or is_sequence(nest1) != is_sequence(nest2):
-        raise _unlike("number of elements", nest1, nest2)
+        raise _mismatch("number of elements", nest1, nest2)
     _assert_same(nest1, nest2, check_types)
 
 
-def _unlike(what: str, nest1: Any, nest2: Any) -> ValueError:
+def _mismatch(what: str, nest1: Any, nest2: Any) -> ValueError:
     return ValueError(
         f"The two structures don't have the same {what}. First structure: {nest1!r}, second "
         f"structure: {nest2!r}."
@@ -140,14 +139,14 @@ def _unlike(what: str, nest1: Any, nest2: Any) -> ValueError:
 
 def _assert_same(nest1: Any, nest2: Any, check_types: bool) -> None:
     if is_sequence(nest1) != is_sequence(nest2):
-        raise _unlike("nested structure", nest1, nest2)
+        raise _mismatch("nested structure", nest1, nest2)
     if not is_sequence(nest1):
         return
     if check_types:
         _assert_same_type(nest1, nest2)
     _assert_same_keys(nest1, nest2)
-    for one, two in zip(_parts(nest1), _parts(nest2), strict=True):
-        _assert_same(one, two, check_types)
+    for part1, part2 in zip(_parts(nest1), _parts(nest2), strict=True):
+        _assert_same(part1, part2, check_types)
 
 
 def _assert_same_type(nest1: Any, nest2: Any) -> None:
@@ -161,7 +160,7 @@ def _assert_same_type(nest1: Any, nest2: Any) -> None:
 
 
 def _same_named_tuple(nest1: Any, nest2: Any) -> bool:
-    """Whether two named tuples, perhaps of types made twice, agree in name and fields."""
+    """Whether two values are named tuples of the same name and fields, if not of one class."""
     fields = [getattr(nest, "_fields", None) for nest in (nest1, nest2)]
     names = [type(nest).__name__ for nest in (nest1, nest2)]
     return fields[0] is not None and fields[0] == fields[1] and names[0] == names[1]
@@ -173,12 +172,12 @@ def _assert_same_keys(nest1: Any, nest2: Any) -> None:
         return
     if is_mapping(nest1):
         raise ValueError(f"The two dictionaries don't have the same set of keys: {keys}")
-    raise _unlike("nested structure", nest1, nest2)
+    raise _mismatch("nested structure", nest1, nest2)
 
 
 @public(*_names("map_structure"))
 def map_structure(func: Callable[..., Any], *structure: Structure, **kwargs: Any) -> Structure:
-    """`func` of the corresponding leaves of equal structures, in the form of the first."""
+    """Apply `func` to corresponding leaves of equal structures; the result has their structure."""
     if not callable(func):
         raise TypeError(f"func must be callable, got: {func!r}")
     if not structure:
@@ -189,13 +188,13 @@ def map_structure(func: Callable[..., Any], *structure: Structure, **kwargs: Any
         raise ValueError(f"map_structure has no keyword argument '{next(iter(kwargs))}'")
     for other in structure[1:]:
         assert_same_structure(structure[0], other, check_types, expand_composites)
-    rows = zip(*(flatten(one, expand_composites) for one in structure), strict=True)
+    rows = zip(*(flatten(nested, expand_composites) for nested in structure), strict=True)
     return pack_sequence_as(structure[0], [func(*row) for row in rows], expand_composites)
 
 
 @public(*_names("flatten_dict_items"))
 def flatten_dict_items(dictionary: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A mapping whose nested keys and values were taken apart leaf by leaf."""
+    """A mapping with nested keys and their values flattened into pairs of leaves."""
     if not isinstance(dictionary, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
         raise TypeError(f"input must be a dictionary, not {dictionary!r}")
     flat: dict[Any, Any] = {}
@@ -223,7 +222,7 @@ def _leaf_pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
 def assert_shallow_structure(
     shallow_tree: Structure, input_tree: Structure, check_types: bool = True
 ) -> None:
-    """Raise unless `input_tree` nests like `shallow_tree` as deep as that one goes."""
+    """Raise unless `input_tree` has the structure of `shallow_tree` down to that one's leaves."""
     if not is_sequence(shallow_tree):
         return
     if not is_sequence(input_tree):
@@ -244,7 +243,7 @@ def assert_shallow_structure(
 def flatten_up_to(
     shallow_tree: Structure, input_tree: Structure, check_types: bool = True
 ) -> list[Any]:
-    """The parts of `input_tree` that stand where `shallow_tree` has its leaves."""
+    """The parts of `input_tree` at the leaves of `shallow_tree`."""
     assert_shallow_structure(shallow_tree, input_tree, check_types)
     return _flatten_up_to(shallow_tree, input_tree)
 
@@ -260,7 +259,7 @@ def _flatten_up_to(shallow_tree: Any, input_tree: Any) -> list[Any]:
 def map_structure_up_to(
     shallow_tree: Structure, func: Callable[..., Any], *inputs: Structure, check_types: bool = True
 ) -> Structure:
-    """`func` of the parts of the inputs that stand at the leaves of `shallow_tree`."""
+    """`func` of the parts of the inputs at the leaves of `shallow_tree`."""
     if not inputs:
         raise ValueError("Cannot map over no sequences")
     columns = [flatten_up_to(shallow_tree, tree, check_types) for tree in inputs]

@@ -1,8 +1,8 @@
-"""Nodes and tensors: the immutable pieces a graph is made of.
+"""Nodes and tensors: the immutable elements of a graph.
 
-A `Node` (TensorFlow's `Operation`) applies an op to tensors; a `Tensor` names one output of a
-node. Shape and dtype are known when the node is made. Both are thin: values exist only while a
-step runs.
+A `Node` (TensorFlow's `Operation`) applies an op to tensors; a `Tensor` is one output of a node.
+Dtype and static shape are inferred when the node is created. Neither holds a value: values exist
+only while a step runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from thalweg.graph.graph import Graph
     from thalweg.graph.likes import IndexLike, MaybeNone, TensorLike
 
-#: What Python's operators do to tensors, filled by the op families that define them.
+#: Implementations of Python's operators on tensors, and of methods that need modules above this
+#: one; each is registered by the module that defines it.
 operators: dict[str, Callable[..., Any]] = {}
 
 
 def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function the meaning of Python operators on tensors: `@operator("add")`."""
+    """Register a function as the implementation of Python operators: `@operator("add")`."""
 
     def install(function: Callable[..., Any]) -> Callable[..., Any]:
         operators.update(dict.fromkeys(names, function))
@@ -41,7 +42,7 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class _UserAttributes:
-    """Lets programs attach what they like: libraries keep notes on the tensors they make."""
+    """Accepts arbitrary attributes: libraries annotate the tensors they create."""
 
     __slots__ = ("__dict__",)
 
@@ -51,7 +52,7 @@ class _UserAttributes:
 class Node(_UserAttributes):
     """One application of an op: its inputs, control inputs, name and device.
 
-    Graphs make nodes, `tensor.op` gives one; `run` runs it.
+    Graphs create nodes; `tensor.op` is the node of a tensor, and `run` runs it.
 
     Args:
         graph: the graph.
@@ -59,10 +60,10 @@ class Node(_UserAttributes):
         name: the name.
         inputs: the tensors it reads.
         controls: the nodes it runs after.
-        device: the device it asks for.
-        annotations: what scopes add.
-        code, lasti: where it was made.
-        index: its number in the graph.
+        device: the requested device.
+        annotations: the attributes that scopes attach.
+        code, lasti: the code object and instruction offset of the user's line that created it.
+        index: its position in the graph.
 
     Example:
         >>> y = tf.add(1.0, 2.0, name="y")
@@ -76,10 +77,10 @@ class Node(_UserAttributes):
     inputs: tuple[Tensor, ...]
     controls: tuple[Node, ...]  # nodes this one waits for without taking a value
     device: str
-    annotations: Mapping[str, Any]  # what scopes and importers attach: colocation and the like
+    annotations: Mapping[str, Any]  # attached by scopes and importers, such as colocation groups
     code: CodeType
     lasti: int
-    index: int  # the order of creation in the graph
+    index: int  # position in order of creation
     outputs: tuple[Tensor, ...] = field(default=(), init=False)
 
     @property
@@ -93,7 +94,7 @@ class Node(_UserAttributes):
         return self.index
 
     def takes_references(self) -> list[bool]:
-        """For each input, whether the op takes the variable itself, to write it."""
+        """For each input tensor, whether the op takes it by reference, to write the variable."""
         return [argument.is_ref for argument, tensors in self.arguments() for _ in tensors]
 
     @property
@@ -102,7 +103,7 @@ class Node(_UserAttributes):
         pairs = zip(self.inputs, self.takes_references(), strict=True)
         return [tensor.dtype if is_ref else tensor.dtype.base_dtype for tensor, is_ref in pairs]
 
-    _input_dtypes = _input_types  # as TensorFlow of 2016 spelt it
+    _input_dtypes = _input_types  # the name in TensorFlow of 2016
 
     @property
     def type(self) -> str:
@@ -121,22 +122,22 @@ class Node(_UserAttributes):
 
     @property
     def made_at(self) -> tuple[CodeType, int]:
-        """The instruction of the user's code that made this node."""
+        """The instruction of the user's code that created this node."""
         return self.code, self.lasti
 
     @property
     def original(self) -> Node:
-        """The node of the user's graph that this one stands for: itself, unless rewritten."""
+        """The node of the user's graph that this one replaces: itself, unless rewritten."""
         return self.graph.original(self)
 
     @property
     def origin(self) -> str:
-        """Where the user's code made this node: `file:line`, or `Cell In[3], line 4`."""
+        """Where the user's code created this node: `file:line`, or `Cell In[3], line 4`."""
         return location(self.code.co_filename, self._line())
 
     @property
     def traceback(self) -> list[tuple[str, int, str, str]]:
-        """The user's frame that made this node: (file, line, function, text)."""
+        """The user's frame that created this node: (file, line, function, text)."""
         return [(self.code.co_filename, self._line(), self.code.co_name, "")]
 
     def _line(self) -> int:
@@ -163,44 +164,44 @@ class Node(_UserAttributes):
         Strings are bytes, as GraphDefs hold them.
         """
         names = self.op.graphdef_names
-        found = {names.get(key, key): value for key, value in self.attributes().items()}
-        if name not in found:
+        values = {names.get(key, key): value for key, value in self.attributes().items()}
+        if name not in values:
             raise ValueError(f"No attr named '{name}' in op '{self.name}' ({self.type})")
-        value = found[name]
+        value = values[name]
         return value.encode() if isinstance(value, str) else value
 
     def attributes(self) -> dict[str, Any]:
         """All GraphDef attributes: fields, bound dtypes, list lengths, annotations."""
-        found = self.op.attributes
+        values = self.op.attributes
         for argument, tensors in self.arguments():
             if argument.count:
-                found[argument.count] = len(tensors)
+                values[argument.count] = len(tensors)
             if argument.is_mixed:
-                found[argument.type] = [t.dtype.base_dtype for t in tensors]
+                values[argument.type] = [t.dtype.base_dtype for t in tensors]
             elif argument.fixed is None and tensors:
-                found[argument.type] = tensors[0].dtype.base_dtype
-        return found | dict(self.annotations)
+                values[argument.type] = tensors[0].dtype.base_dtype
+        return values | dict(self.annotations)
 
     def arguments(self) -> Iterator[tuple[Argument, tuple[Tensor, ...]]]:
-        """Each input of the signature, and the tensors that stand for it."""
+        """Each input argument of the signature, with the tensors bound to it."""
         start = 0
         for argument, count in zip(self.op.parsed.inputs, self.input_counts(), strict=True):
             yield argument, self.inputs[start : start + count]
             start += count
 
     def input_counts(self) -> tuple[int, ...]:
-        """How many tensors stand for each input of the signature."""
+        """The number of tensors bound to each input argument of the signature."""
         arguments = self.op.parsed.inputs
         if not self.op.parsed.has_lists:
             return (1,) * len(arguments)
         counts = self.annotations.get("_counts")
         if counts is not None:
             return counts
-        spare = len(self.inputs) - sum(not a.is_list for a in arguments)
-        return tuple(spare if a.is_list else 1 for a in arguments)
+        list_length = len(self.inputs) - sum(not a.is_list for a in arguments)
+        return tuple(list_length if a.is_list else 1 for a in arguments)
 
     def _update_input(self, index: int, tensor: Tensor, dtype: DType | None = None) -> None:
-        """Take another tensor: only a Merge can, to close a loop made of primitives."""
+        """Replace an input. Only a Merge allows it, to close a loop of primitive ops."""
         operators["update_input"](self, index, tensor)
 
     def run(
@@ -209,7 +210,7 @@ class Node(_UserAttributes):
         """Run the node in one step of a session.
 
         Args:
-            feed_dict: values by the tensor they stand for.
+            feed_dict: values by the tensor they replace.
             session: the session; the default one if None.
         """
         context.runner_for(self.graph, session, "run()").run(self, feed_dict)
@@ -225,7 +226,7 @@ Binary = Callable[["Tensor", "TensorLike"], "Tensor"]
 
 
 def _operator(name: str) -> tuple[Binary, Binary]:
-    """What Python does for an operator of a tensor and something, and of something and a tensor."""
+    """The methods of a binary operator: with the tensor on the left, and on the right."""
 
     def operate(self: Tensor, other: TensorLike) -> Tensor:
         return operators[name](self, other)
@@ -243,11 +244,11 @@ rmatmul and rand or ror xor rxor lt le gt ge invert neg abs getitem
 
 
 class LengthUnknown(TypeError, AttributeError):
-    """`len` of a tensor: as if it had no such method, so that programs may ask with `hasattr`."""
+    """Raised by `len(tensor)`; an AttributeError too, so that `hasattr` finds no `__len__`."""
 
 
 class _NoLength:
-    """The method `__len__` of tensors, which have none."""
+    """The descriptor of `Tensor.__len__`: looking it up on a tensor raises."""
 
     def __get__(self, tensor: Tensor | None, owner: Any = None) -> Any:
         if tensor is None:
@@ -259,7 +260,7 @@ class _NoLength:
 class Tensor(_UserAttributes):
     """One output of a node: a value that exists while a step runs.
 
-    Python's operators, indexing and slices work on tensors and make nodes.
+    Python's operators, indexing and slices on tensors create nodes.
 
     Args:
         node: the node, `op`.
@@ -301,31 +302,31 @@ class Tensor(_UserAttributes):
 
     @property
     def device(self) -> str:
-        """The device asked for."""
+        """The requested device."""
         return self.op.device
 
     @property
     def shape(self) -> TensorShape:
-        """What is known of the shape."""
+        """The static shape."""
         return self._shape
 
     def get_shape(self) -> TensorShape:
-        """What is known of the shape."""
+        """The static shape."""
         return self._shape
 
     def set_shape(self, shape: Any) -> None:
-        """Tell what is known of the shape besides: it is merged with the static shape.
+        """Merge a shape into the static shape.
 
         Args:
-            shape: a shape; None for sizes that vary.
+            shape: a shape; None for unknown sizes.
 
         Raises:
-            ValueError: where the two contradict each other.
+            ValueError: where the two shapes are incompatible.
         """
         self._shape = self._shape.merge_with(as_shape(shape))
 
     def widen_shape(self, shape: TensorShape) -> None:
-        """Know less of the shape: of a merge that got another input, of a node for any inputs."""
+        """Replace the static shape by a less specific one, such as after a Merge got an input."""
         self._shape = shape
 
     @property
@@ -334,7 +335,7 @@ class Tensor(_UserAttributes):
         return self._shape.rank
 
     def consumers(self) -> list[Node]:
-        """The nodes that take this tensor."""
+        """The nodes that have this tensor as an input."""
         return self.graph.consumers(self)
 
     def eval(
@@ -343,7 +344,7 @@ class Tensor(_UserAttributes):
         """The value of the tensor in one step of a session.
 
         Args:
-            feed_dict: values by the tensor they stand for.
+            feed_dict: values by the tensor they replace.
             session: the session; the default one if None.
 
         Returns:
@@ -378,7 +379,7 @@ class Tensor(_UserAttributes):
         )
 
     def assign(self, value: TensorLike, name: str | None = None) -> Tensor:
-        """Write to the slice of a variable that this is: `variable[1:3].assign(value)`."""
+        """Assign to the slice of a variable that this tensor is: `variable[1:3].assign(value)`."""
         return operators["slice_assign"](self, value, name)
 
     def __getitem__(self, key: IndexLike) -> Tensor:
@@ -407,18 +408,20 @@ class Tensor(_UserAttributes):
     def __abs__(self) -> Tensor:
         return operators["abs"](self)
 
-    #: Libraries give classes of their own these methods, which convert to a tensor first.
+    #: Libraries define these methods on their own classes, by conversion to a tensor.
     OVERLOADABLE_OPERATORS: ClassVar = frozenset(f"__{name}__" for name in _OPERATORS.split())
 
 
 def program_order(nodes: Iterable[Node]) -> list[Node]:
-    """Nodes of one graph in the order in which the program made them. Effects happen in this order:
-    `thalweg.graph.analysis.order` makes edges of it, and what plans a step goes by those."""
+    """Nodes of one graph in order of creation.
+
+    `thalweg.graph.analysis.order` derives order edges from it; planning uses only those edges.
+    """
     return sorted(nodes, key=lambda node: node.index)
 
 
 def as_node(value: Any) -> Node:
-    """The node of a tensor, a node or anything that has one (`.op`)."""
+    """A node itself, or the `op` of a tensor, a variable or a composite."""
     if isinstance(value, Node):
         return value
     node = getattr(value, "op", None)
@@ -428,11 +431,11 @@ def as_node(value: Any) -> Node:
 
 
 def flatten_nodes(values: Sequence[Any]) -> list[Node]:
-    """The nodes of a sequence of tensors, nodes and nested sequences of them."""
-    found: list[Node] = []
+    """The nodes of a nested sequence of tensors and nodes."""
+    nodes: list[Node] = []
     for value in values:
         if isinstance(value, list | tuple):
-            found += flatten_nodes(cast("Sequence[Any]", value))
+            nodes += flatten_nodes(cast("Sequence[Any]", value))
         else:
-            found.append(as_node(value))
-    return found
+            nodes.append(as_node(value))
+    return nodes

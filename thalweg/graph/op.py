@@ -1,10 +1,10 @@
-"""What an operation is: one class per op, everything about it in the class body.
+"""Op blocks: one class per op, which defines everything about the op.
 
-A block gives its `signature`, its `shape` rule, its `numpy` kernel (the definition), and where
-they exist its `gradient` (as graph code) and its `element` (the loop lowering: one output element
-as an expression). Annotated names in the body are the op's attributes: `Sum(keep_dims=True)` is a
-value, and calling it on tensors adds a node to the graph. Facts such as "elementwise" or
-"commutative" are class flags; sets of ops are derived from them, never listed by hand.
+A block has a `signature`, a `shape` rule, a `numpy` kernel (the definition) and optionally a
+`gradient` (graph code) and an `element` (the loop lowering: one output element as an expression).
+Annotated names in the body are the op's attributes: `Sum(keep_dims=True)` is a value, and calling
+it on tensors adds a node to the graph. Properties such as "elementwise" or "commutative" are class
+flags; sets of ops are derived from them, never listed by hand.
 """
 
 from __future__ import annotations
@@ -33,55 +33,56 @@ class Op:
     signature: ClassVar[str] = ""
     #: outputs depend on more than the inputs: never folded, merged or precomputed
     stateful: ClassVar[bool] = False
-    #: the state it reads and writes, unless the signature tells (`graph/analysis/effects.py`)
+    #: the state it reads and writes; None: derived from the signature (`graph/analysis/effects.py`)
     effects: ClassVar[tuple[Effect, ...] | None] = None
     #: f(x, y) = f(y, x)
     commutative: ClassVar[bool] = False
-    #: one output element depends on the same element of (broadcast) inputs alone
+    #: an output element depends only on the same element of the (broadcast) inputs
     elementwise: ClassVar[bool] = False
     #: inputs and outputs whose axes, or whose elements, are in the order of `data_format`
     laid_out: ClassVar[frozenset[str]] = frozenset()
-    #: works on shapes and axes alone: its value is known once a step's shapes are, nothing loops
+    #: depends only on shapes and axes: its value is known once a step's shapes are, without a loop
     of_shapes: ClassVar[bool] = False
     #: has no loop form by nature (strings, files, factorisations, Python calls)
     host_only: ClassVar[bool] = False
-    #: its state is made in a step and gone with it (lists, stacks): no other step can see it
+    #: its state lives within one step (lists, stacks): no other step can see it
     step_local: ClassVar[bool] = False
-    #: a gradient of None is right for every input (indices, comparisons, shapes)
+    #: the gradient with respect to every input is None (indices, comparisons, shapes)
     not_differentiable: ClassVar[bool] = False
-    #: its gradient gets which inputs' gradients are `wanted` and which outputs' were `given`
+    #: its gradient takes `wanted` and `given`: which input gradients are needed, and which output
+    #: gradients exist
     chooses_gradients: ClassVar[bool] = False
-    #: its gradient takes IndexedSlices as they are; others get them as tensors
+    #: its gradient takes IndexedSlices; those of other ops get dense tensors
     passes_slices: ClassVar[bool] = False
-    #: holds what only this process knows (sub-graphs, arrays in use): in a GraphDef it is unfolded
-    #: to other ops, or cannot be
+    #: holds objects of this process (sub-graphs, arrays in use): a GraphDef has other ops in its
+    #: place, or cannot hold it
     of_process: ClassVar[bool] = False
-    #: none of TensorFlow's ops: no other system can load a graph that has it
+    #: not an op of TensorFlow: no other system can load a graph with it
     private: ClassVar[bool] = False
-    #: its NumPy kernel takes time in proportion to the bytes of its inputs: with few of them it is
-    #: not worth another thread
+    #: its NumPy kernel takes time in proportion to the bytes of its inputs: small inputs are not
+    #: worth another thread
     inexpensive: ClassVar[bool] = False
-    #: may wait for another node or step: the executor lets everything else go on meanwhile
+    #: may wait for another node or step: the executor runs all other nodes meanwhile
     blocking: ClassVar[bool] = False
-    #: its kernel takes a function, which it calls with (value, error) when there is one of them
+    #: its kernel takes a callback, which it calls with (value, error) when it is done
     asynchronous: ClassVar[bool] = False
-    #: its kernel takes values where they are: others get arrays of the host for buffers of devices
+    #: its kernel takes device buffers as they are; other kernels get host arrays
     takes_buffers: ClassVar[bool] = False
     #: whether `start` may be called instead of `kernel`
     can_start: ClassVar[bool] | property = True
     #: the kinds of devices that have a kernel for it
     device_kinds: ClassVar[frozenset[str]] = frozenset({"CPU"})
 
-    #: fields and type variables that are called otherwise in a GraphDef: `shape` is a rule here
+    #: the GraphDef names of fields and type variables that differ: `shape` is the shape rule here
     graphdef_names: ClassVar[Mapping[str, str]] = {"given_shape": "shape"}
 
-    #: (self, *inputs: Tensor) -> TensorShape or one per output; list inputs come as lists
+    #: (self, *inputs: Tensor) -> TensorShape or one per output; list arguments are lists
     shape: ClassVar[Callable[..., Any]]
     #: (self, *inputs: ndarray) -> ndarray or one per output
     numpy: ClassVar[Callable[..., Any]]
     #: (self, context, *inputs) -> as numpy; for kernels that touch resources or the step
     kernel: ClassVar[Callable[..., Any]]
-    #: (self, context, done, *inputs): begins what `kernel` of a blocking op waits for, and calls
+    #: (self, context, done, *inputs): the non-blocking form of a blocking op's `kernel`; calls
     #: `done` once with (value, error), on any thread
     start: ClassVar[Callable[..., None]]
     #: (self, node, *dy) -> one gradient tensor or None per flat input
@@ -89,21 +90,21 @@ class Op:
     #: (self, *inputs: Expr) -> Expr: the loop lowering of an elementwise op
     element: ClassVar[Callable[..., Any]]
     #: (self, at: Place, *inputs: Operand) -> Expr or Scatter: the loop lowering of any other op.
-    #: A reference comes as an operand with the old value, and the result is the new one; where an
-    #: op changes several references, `at.output` counts them in the order of the inputs.
+    #: A reference is an operand with the old value, and the result is the new value; if an op
+    #: writes several references, `at.output` numbers them in the order of the inputs.
     loop: ClassVar[Callable[..., Any]]
-    #: (self, at, *inputs) -> Expr: the same in loops of one kernel that holds all it computes, for
-    #: targets that have such kernels; which inputs they take, and which outputs each computes
+    #: (self, at, *inputs) -> Expr: the same as one fused kernel, for targets that support it;
+    #: `can_fuse` says for which inputs, `fused_outputs` which outputs each kernel computes
     fused_loop: ClassVar[Callable[..., Any]]
     can_fuse: ClassVar[Callable[..., bool]]
     fused_outputs: ClassVar[tuple[tuple[int, ...], ...]]
-    #: (self, *inputs: Operand) -> `RuntimeCheck`s of its inputs' values. Where one fails, compiled
-    #: code stops, and the NumPy kernel raises the error. Indices from data are checked in any case.
+    #: (self, *inputs: Operand) -> `RuntimeCheck`s of its input values. If one fails, compiled code
+    #: stops, and the NumPy kernel raises the error. Indices from data are always checked.
     requires: ClassVar[Callable[..., Any]]
-    #: (self, context, *inputs) -> the place in its random stream that a run takes, as words
-    #: (`Philox.place`): an op that has this part gets them as one more operand of its loop
+    #: (self, context, *inputs) -> the position in its random stream that a run starts at, as words
+    #: (`Philox.place`), which are one more operand of its loop
     stream: ClassVar[Callable[..., Any]]
-    #: (self, *inputs: Tensor) -> TensorShape: what is known of an integer vector output
+    #: (self, *inputs: Tensor) -> TensorShape: the known elements of an integer vector output
     dimensions: ClassVar[Callable[..., Any]]
 
     type_name: ClassVar[str]
@@ -147,7 +148,7 @@ class Op:
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        """The sub-graphs that the op runs: their effects are its own."""
+        """The sub-graphs that the op runs; it has their effects."""
         return ()
 
     def __eq__(self, other: object) -> bool:
@@ -166,7 +167,7 @@ class Op:
         return hasattr(cls, part)
 
 
-#: How a called op becomes a node; set by `thalweg.graph.build`, which knows graphs and tensors.
+#: Adds a node for a called op; set by `thalweg.graph.build`, which imports this module.
 applier: list[Callable[[Op, tuple[Any, ...], str | None], Any]] = []
 
 
@@ -177,7 +178,7 @@ def _own_fields(cls: type[Op]) -> Iterator[tuple[str, Any]]:
 
 
 def _result_type(cls: type[Op]) -> Callable[..., Any]:
-    """A named tuple over the outputs, for ops that have more than one."""
+    """The type of an op's result: a named tuple, if it has several outputs."""
     names = [argument.name for argument in cls.parsed.outputs]
     if len(names) < 2:
         return tuple
@@ -185,7 +186,7 @@ def _result_type(cls: type[Op]) -> Callable[..., Any]:
 
 
 def _check(cls: type[Op]) -> None:
-    """The spec of a block, checked when it is defined."""
+    """Raise a TypeError unless a block is complete and consistent."""
     if cls.type_name in REGISTRY:
         raise TypeError(f"op {cls.type_name} is defined twice")
     if not cls.has("shape"):

@@ -1,7 +1,7 @@
-"""The user's line: where in a program something was made.
+"""Origins: the line of the user's program that created a node.
 
-Frames of this package are passed over, and those of `with` blocks. What is kept of a frame is its
-code and the offset of its instruction; the number of the line is decoded when someone asks.
+Frames of this package and of `contextlib` are skipped. Of a frame, only its code object and
+instruction offset are kept; the line number is decoded on demand.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ _NOT_THE_USER = (_PACKAGE, contextlib.__file__)
 
 
 def user_frame(depth: int = 0) -> MadeAt:
-    """The innermost frame that is the user's, so far up from the caller or more."""
+    """The innermost frame of user code, `depth` or more calls above the caller."""
     frame = _getframe(depth + 1)
     while is_passed_over[frame.f_code.co_filename] and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
 
 
-class _PassedOver(dict[str, bool]):
-    """For each file that was met, whether its frames are not the user's: a dictionary lookup
-    is quicker than a call, and there is one for every frame below every op."""
+class _SkippedFiles(dict[str, bool]):
+    """File -> whether its frames are skipped. A dictionary, since a lookup is faster than a call,
+    and there is one for every frame above every new node."""
 
     def __missing__(self, file: str) -> bool:
-        self[file] = passed = file.startswith(_NOT_THE_USER)
-        return passed
+        self[file] = is_skipped = file.startswith(_NOT_THE_USER)
+        return is_skipped
 
 
-is_passed_over = _PassedOver()
+is_passed_over = _SkippedFiles()
 
 
 def line_of(code: CodeType, lasti: int) -> int:
-    """The line of an instruction."""
+    """The line number of an instruction."""
     positions = list(code.co_positions())
     return positions[lasti // 2][0] or code.co_firstlineno
 
 
-def user_place() -> tuple[str, int]:
-    """The file and the line of the user's code that is running now."""
+def user_location() -> tuple[str, int]:
+    """The file and line number of the user's code that is running."""
     code, lasti = user_frame(1)
     return code.co_filename, line_of(code, lasti)
 
 
 def user_line() -> str:
-    """The user's line that is running now, as text, for errors before there is a node."""
-    return location(*user_place())
+    """The line of the user's code that is running, as text, for errors before a node exists."""
+    return location(*user_location())

@@ -1,9 +1,9 @@
 """Rewriting: nodes are immutable, so a changed graph is a copy with a map from old to new.
 
-A `Rewriter` copies nodes into a graph, in an order that runs, and maps what stands for every
-node and tensor: feeds, fetches and order edges follow that map. A copy keeps its name, device,
-annotations, control inputs and the user's line; bodies of control nodes are shared, so that a trace
-reads from the same body as before.
+A `Rewriter` copies nodes into a graph in topological order and maps every node and tensor to its
+replacement: feeds, fetches and order edges follow that map. A copy keeps its name, device,
+annotations, control inputs and origin. Bodies of control nodes are shared, so that traces still
+refer to their tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thalweg.graph.node import Node, Tensor
 
 
 class Rewriter:
-    """Copies of nodes in `graph`; `nodes` and `tensors` map old to new."""
+    """Copies nodes into `graph`; `nodes` and `tensors` map old to new."""
 
     def __init__(self, graph: Graph, tensors: Mapping[Tensor, Tensor] | None = None) -> None:
         self.graph = graph
@@ -23,26 +23,26 @@ class Rewriter:
         self.nodes: dict[Node, Node] = {}
 
     def copy(self, node: Node, name: str | None = None, controls: Iterable[Node] = ()) -> Node:
-        """A node over the new tensors, after its own control inputs and after `controls`, which are
-        nodes of the new graph. Without a name it keeps its own."""
+        """Copy a node over the new tensors. Its control inputs are the new ones of its own and
+        `controls`, nodes of the new graph. It keeps its name if none is given."""
         inputs = tuple([self.tensors[tensor] for tensor in node.inputs])
-        after = dict.fromkeys([*self.mapped(node.controls), *controls])
-        made = self.graph.copied(node, inputs, tuple(after), name or f"{node.name}/")
-        self.stand_for(node, made)
-        return made
+        merged = dict.fromkeys([*self.mapped(node.controls), *controls])
+        copy = self.graph.copied(node, inputs, tuple(merged), name or f"{node.name}/")
+        self.replace(node, copy)
+        return copy
 
-    def stand_for(self, node: Node, made: Node) -> None:
-        """Let a node of the new graph stand for an old one."""
-        self.nodes[node] = made
-        self.tensors.update(zip(node.outputs, made.outputs, strict=True))
+    def replace(self, node: Node, new: Node) -> None:
+        """Map an old node and its outputs to a new node."""
+        self.nodes[node] = new
+        self.tensors.update(zip(node.outputs, new.outputs, strict=True))
 
     def mapped(self, nodes: Iterable[Node]) -> list[Node]:
-        """What stands for nodes; those that the new graph has nothing for are left out."""
+        """The new nodes of old ones; nodes without a new one are left out."""
         return [self.nodes[node] for node in nodes if node in self.nodes]
 
 
 class RewrittenGraph(Graph):
-    """A graph whose nodes stand for nodes of another: errors and state belong to the originals."""
+    """A graph whose nodes replace nodes of another: errors and state belong to the originals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,15 +51,15 @@ class RewrittenGraph(Graph):
     def copied(
         self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], name: str
     ) -> Node:
-        """A node like one of another graph, which is its original."""
-        made = super().copied(node, inputs, controls, name)
-        self.attribute(made, node)
-        return made
+        """A copy of a node of another graph, which is its original."""
+        copy = super().copied(node, inputs, controls, name)
+        self.attribute(copy, node)
+        return copy
 
-    def attribute(self, made: Node, node: Node) -> None:
-        """Have a node stand for one of another graph."""
-        self._originals[made] = node.original
+    def attribute(self, new: Node, node: Node) -> None:
+        """Record the node of another graph that a new node replaces."""
+        self._originals[new] = node.original
 
     def original(self, node: Node) -> Node:
-        """The node of the user's graph that a node stands for."""
+        """The node of the user's graph that a node replaces."""
         return self._originals.get(node, node)

@@ -1,4 +1,4 @@
-"""`tf.name_scope`, `tf.device` and friends: scopes on the default or the given values' graph."""
+"""`tf.name_scope`, `tf.device` and other scopes of the default graph, and random seeds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class NameScope(ContextDecorator):
-    """Prefix the names of the nodes that are made inside; the context's value is the prefix.
+    """Prefix the names of new nodes; the value of the context is the prefix.
 
     Args:
-        name: the prefix, made unique; one that ends in "/" is taken as it is. None: see next.
+        name: the prefix, made unique; one that ends in "/" is used unchanged.
         default_name: the prefix where `name` is None.
-        values: tensors that the code inside takes; their graph becomes the default one.
+        values: tensors that the code inside uses; their graph becomes the default graph.
 
     Example:
         >>> with tf.name_scope("layer") as scope:
@@ -67,7 +67,7 @@ name_scope = public("name_scope")(NameScope)
 
 @public("op_scope")
 def op_scope(values: Sequence[Any], name: str | None, default_name: str | None = None) -> NameScope:
-    """The old order of `name_scope`'s arguments.
+    """`tf.name_scope` with its arguments in the old order.
 
     Args:
         values: the tensors that the nodes of the scope use.
@@ -75,7 +75,7 @@ def op_scope(values: Sequence[Any], name: str | None, default_name: str | None =
         default_name: its name where `name` is None.
 
     Returns:
-        A context manager that gives the scope's name.
+        A context manager whose value is the scope's name.
 
     Example:
         >>> with tf.op_scope([tf.constant(1.0)], None, "scaled") as scope:
@@ -87,13 +87,13 @@ def op_scope(values: Sequence[Any], name: str | None, default_name: str | None =
 
 @public("control_dependencies")
 def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """Let the nodes that are made inside run after others.
+    """Make new nodes run after other nodes.
 
-    A tensor that was made outside does not wait: make the node inside, by `tf.identity` if need be.
+    Only nodes created inside the block wait: wrap an existing tensor in `tf.identity`.
 
     Args:
-        control_inputs: nodes, tensors or variables; None drops those of outer blocks, and makes the
-            nodes outside of the conditionals and loops around: they run once for all iterations.
+        control_inputs: nodes, tensors or variables. None drops those of outer blocks and creates
+            nodes outside of all open conditionals and loops: they run once for all iterations.
 
     Returns:
         A context manager.
@@ -107,25 +107,25 @@ def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContex
         np.int32(2)
     """
     graph = get_default_graph()
-    if control_inputs is None and graph.around_control_flow is not graph:
+    if control_inputs is None and graph.outside_control_flow is not graph:
         return _outside_of_control_flow(graph)
     return graph.control_dependencies(control_inputs)
 
 
 @contextmanager
 def _outside_of_control_flow(inner: Graph) -> Generator[None]:
-    outer = inner.around_control_flow
+    outer = inner.outside_control_flow
     with graphs.pushed(outer), outer.with_scopes_of(inner):
         yield
 
 
 @public("device")
 def device(device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
-    """Ask for a device for the nodes that are made inside.
+    """Request a device for new nodes.
 
     Args:
-        device_name_or_function: a name such as "/cpu:0", whose parts add to those of outer scopes;
-            None, which drops these; or a function from a node to a name.
+        device_name_or_function: a name such as "/cpu:0", completed by those of outer scopes; None,
+            which drops the outer scopes; or a function from a node to a name.
 
     Returns:
         A context manager.
@@ -143,11 +143,11 @@ def device(device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
 def colocate_with(
     op: NodeLike | None, ignore_existing: bool = False
 ) -> AbstractContextManager[None]:
-    """Let the nodes that are made inside share the device of another.
+    """Place new nodes on the device of another node.
 
     Args:
         op: a node, tensor or variable.
-        ignore_existing: forget the requests of outer scopes.
+        ignore_existing: whether to ignore the colocation of outer scopes.
 
     Returns:
         A context manager.
@@ -165,10 +165,10 @@ def colocate_with(
 
 @public("container")
 def container(container_name: str) -> AbstractContextManager[str]:
-    """Stateful nodes made inside keep their state in this container.
+    """Keep the state of new stateful nodes in a container.
 
     Args:
-        container_name: the name; `tf.Session.reset` empties it.
+        container_name: the name; `tf.Session.reset` clears the container.
 
     Returns:
         A context manager.
@@ -182,17 +182,17 @@ def container(container_name: str) -> AbstractContextManager[str]:
     return get_default_graph().container(container_name)
 
 
-#: What TensorFlow uses when only the op is seeded: the same programs give the same numbers.
+#: TensorFlow's graph seed where only the op is seeded, so that programs draw the same numbers.
 DEFAULT_GRAPH_SEED = 87654321
 _LARGEST_SEED = (1 << 31) - 1
 
 
 @public("get_seed", "random.get_seed")
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
-    """The (graph seed, op seed) pair that a random op made now uses.
+    """The (graph seed, op seed) pair of a random op created now.
 
     Args:
-        op_seed: the seed that the op was given, or None.
+        op_seed: the op's own seed, or None.
 
     Returns:
         (graph seed, op seed); (None, None) where neither was set.
@@ -216,13 +216,12 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
 
 @public("set_random_seed", "random.set_random_seed")
 def set_random_seed(seed: int | None) -> None:
-    """Seed the random ops that are made from now on in the default graph.
+    """Set the seed of the default graph, used by random ops created later.
 
-    A program then draws the same numbers each time it runs. An op with a `seed` of its own combines
-    both.
+    A program then draws the same numbers in every run. An op with a `seed` of its own uses both.
 
     Args:
-        seed: an integer; None makes every session differ again.
+        seed: an integer; None: every session draws different numbers.
 
     Example:
         >>> tf.set_random_seed(1)

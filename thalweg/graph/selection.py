@@ -1,7 +1,7 @@
-"""`tf.contrib.graph_editor`: choosing nodes by name, by kin and by what lies between, and copies.
+"""`tf.contrib.graph_editor`: selection of nodes by name and by graph walks, and copies of nodes.
 
-Nodes never change. What changes a graph in place in TensorFlow is a copy with other inputs here:
-`graph_replace` and `copy_with_input_replacements`.
+Nodes are immutable: instead of changing a graph in place, `graph_replace` and
+`copy_with_input_replacements` copy nodes with other inputs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, TypeAlias, cast
 from thalweg.graph import nest
 from thalweg.graph.graph import Graph
 from thalweg.graph.likes import NodesLike, Structure
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, program_order
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.scopes import name_scope
 from thalweg.public import public
 
 Filter = Callable[[Any], bool]
-#: A graph stands for all that it has.
+#: A graph means all of its nodes or tensors.
 Members: TypeAlias = "NodesLike | Graph"
 
 
@@ -34,81 +34,82 @@ def _name(name: str) -> str:
 def make_list_of_op(
     ops: Members, check_graph: bool = True, allow_graph: bool = True, ignore_ts: bool = False
 ) -> list[Node]:
-    """The operations that are given, as a list.
+    """A list of operations, from one of several forms.
 
     Args:
         ops: an operation, a structure of them, or a graph.
-        check_graph: whether all must be of one graph.
-        allow_graph: whether a graph stands for its operations.
-        ignore_ts: whether tensors are passed over.
+        check_graph: whether all must belong to one graph.
+        allow_graph: whether `ops` may be a graph, which means all its operations.
+        ignore_ts: whether tensors are skipped.
 
     Returns:
         A list of operations.
     """
-    return _listed(ops, Node, Tensor if ignore_ts else (), check_graph, allow_graph)
+    return _as_list(ops, Node, Tensor if ignore_ts else (), check_graph, allow_graph)
 
 
 @public(_name("make_list_of_t"))
 def make_list_of_t(
     ts: Members, check_graph: bool = True, allow_graph: bool = True, ignore_ops: bool = False
 ) -> list[Tensor]:
-    """The tensors that are given, as a list.
+    """A list of tensors, from one of several forms.
 
     Args:
         ts: a tensor, a structure of them, or a graph.
-        check_graph: whether all must be of one graph.
-        allow_graph: whether a graph stands for its tensors.
-        ignore_ops: whether operations are passed over.
+        check_graph: whether all must belong to one graph.
+        allow_graph: whether `ts` may be a graph, which means all its tensors.
+        ignore_ops: whether operations are skipped.
 
     Returns:
         A list of tensors.
     """
-    return _listed(ts, Tensor, Node if ignore_ops else (), check_graph, allow_graph)
+    return _as_list(ts, Tensor, Node if ignore_ops else (), check_graph, allow_graph)
 
 
-def _listed(given: Any, kind: Any, ignored: Any, check_graph: bool, allow_graph: bool) -> list[Any]:
-    if isinstance(given, Graph):
+def _as_list(
+    members: Any, element_type: Any, ignored: Any, check_graph: bool, allow_graph: bool
+) -> list[Any]:
+    if isinstance(members, Graph):
         if not allow_graph:
             raise TypeError("allow_graph is False: cannot convert a graph.")
-        return _all(given, kind)
-    is_set = isinstance(given, set | frozenset)
-    flat: list[Any] = list(cast("Iterable[Any]", given)) if is_set else nest.flatten(given)
-    wrong = [one for one in flat if not isinstance(one, (kind, *nest.as_list(ignored)))]
+        return _elements(members, element_type)
+    is_set = isinstance(members, set | frozenset)
+    flat: list[Any] = list(cast("Iterable[Any]", members)) if is_set else nest.flatten(members)
+    wrong = [e for e in flat if not isinstance(e, (element_type, *nest.as_list(ignored)))]
     if wrong:
-        raise TypeError(f"Expected {kind.__name__}s, got {wrong[0]!r}")
-    found = [one for one in flat if isinstance(one, kind)]
-    if check_graph and len({id(one.graph) for one in found}) > 1:
+        raise TypeError(f"Expected {element_type.__name__}s, got {wrong[0]!r}")
+    elements = [element for element in flat if isinstance(element, element_type)]
+    if check_graph and len({id(element.graph) for element in elements}) > 1:
         raise ValueError("Operations and tensors are not all from the same graph.")
-    return found
+    return elements
 
 
-def _all(graph: Graph, kind: Any) -> list[Any]:
-    nodes = graph.nodes
-    return list(nodes) if kind is Node else [t for node in nodes for t in node.outputs]
+def _elements(graph: Graph, element_type: Any) -> list[Any]:
+    return list(graph.nodes) if element_type is Node else get_tensors(graph)
 
 
 @public(_name("get_tensors"))
 def get_tensors(graph: Graph) -> list[Tensor]:
     """All tensors of a graph."""
-    return _all(graph, Tensor)
+    return [tensor for node in graph.nodes for tensor in node.outputs]
 
 
 @public(_name("get_generating_ops"))
 def get_generating_ops(ts: Members) -> list[Node]:
-    """The operations that compute tensors, each once."""
+    """The distinct operations that compute tensors."""
     return list(dict.fromkeys(t.op for t in make_list_of_t(ts, allow_graph=False)))
 
 
 @public(_name("get_consuming_ops"))
 def get_consuming_ops(ts: Members) -> list[Node]:
-    """The operations that take tensors, each once."""
+    """The distinct operations that have tensors as inputs."""
     tensors = make_list_of_t(ts, allow_graph=False)
     return list(dict.fromkeys(node for t in tensors for node in t.consumers()))
 
 
 @public(_name("ControlOutputs"))
 class ControlOutputs:
-    """Which operations run after which, without taking a value.
+    """The control outputs of operations: the operations that have them as control inputs.
 
     Args:
         graph: the graph.
@@ -124,8 +125,8 @@ class ControlOutputs:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._found: dict[Node, list[Node]] = {}
-        self._seen = 0
+        self._outputs: dict[Node, list[Node]] = {}
+        self._indexed = 0  # how many nodes of the graph are in it
 
     @property
     def graph(self) -> Graph:
@@ -133,21 +134,21 @@ class ControlOutputs:
         return self._graph
 
     def update(self) -> ControlOutputs:
-        """Take up operations that were added."""
+        """Include operations that were added to the graph since the last call."""
         nodes = self._graph.nodes
-        for node in nodes[self._seen :]:
-            for before in node.controls:
-                self._found.setdefault(before, []).append(node)
-        self._seen = len(nodes)
+        for node in nodes[self._indexed :]:
+            for control in node.controls:
+                self._outputs.setdefault(control, []).append(node)
+        self._indexed = len(nodes)
         return self
 
     def get(self, op: Node) -> list[Node]:
-        """The operations that run after one."""
-        return list(self.update()._found.get(op, ()))
+        """The control outputs of an operation."""
+        return list(self.update()._outputs.get(op, ()))
 
     def get_all(self) -> dict[Node, list[Node]]:
-        """The operations that run after others, by those."""
-        return {op: list(after) for op, after in self.update()._found.items()}
+        """The control outputs of all operations that have any, by operation."""
+        return {op: list(outputs) for op, outputs in self.update()._outputs.items()}
 
 
 # By name
@@ -155,62 +156,62 @@ class ControlOutputs:
 
 @public(_name("filter_ops"))
 def filter_ops(ops: Members, positive_filter: Filter | None) -> list[Node]:
-    """The operations of which a function holds.
+    """The operations for which a predicate is true.
 
     Args:
         ops: operations, or a graph.
-        positive_filter: a function of an operation; None or True keeps all.
+        positive_filter: a predicate on an operation; None or True keeps all.
 
     Returns:
         A list of operations.
     """
-    found = make_list_of_op(ops)
-    return [op for op in found if positive_filter(op)] if callable(positive_filter) else found
+    nodes = make_list_of_op(ops)
+    return list(filter(positive_filter, nodes)) if callable(positive_filter) else nodes
 
 
 @public(_name("filter_ts"))
 def filter_ts(ops: Members, positive_filter: Filter | None = None) -> list[Tensor]:
-    """The outputs of operations of which a function holds.
+    """The outputs of operations for which a predicate is true.
 
     Args:
         ops: operations, or a graph.
-        positive_filter: a function of a tensor; None or True keeps all.
+        positive_filter: a predicate on a tensor; None or True keeps all.
 
     Returns:
         A list of tensors.
     """
-    found = [t for op in make_list_of_op(ops) for t in op.outputs]
-    return [t for t in found if positive_filter(t)] if callable(positive_filter) else found
+    tensors = [t for op in make_list_of_op(ops) for t in op.outputs]
+    return list(filter(positive_filter, tensors)) if callable(positive_filter) else tensors
 
 
-def _finds(regex: str | re.Pattern[str]) -> Filter:
+def _name_matches(regex: str | re.Pattern[str]) -> Filter:
     pattern = re.compile(regex)
-    return lambda one: pattern.search(one.name) is not None
+    return lambda element: pattern.search(element.name) is not None
 
 
 @public(_name("filter_ops_from_regex"))
 def filter_ops_from_regex(ops: Members, regex: str | re.Pattern[str]) -> list[Node]:
-    """The operations in whose name a pattern is found."""
-    return filter_ops(ops, _finds(regex))
+    """The operations whose names match a pattern anywhere."""
+    return filter_ops(ops, _name_matches(regex))
 
 
 @public(_name("filter_ts_from_regex"))
 def filter_ts_from_regex(ops: Members, regex: str | re.Pattern[str]) -> list[Tensor]:
-    """The outputs of operations in whose name a pattern is found."""
-    return filter_ts(ops, _finds(regex))
+    """The outputs of operations whose names match a pattern anywhere."""
+    return filter_ts(ops, _name_matches(regex))
 
 
 @public(_name("select_ops"))
 def select_ops(*args: Members | str | re.Pattern[str], **kwargs: Any) -> list[Node]:
-    """The operations that are given, or in whose names patterns are found.
+    """Operations, and those whose names match patterns.
 
     Args:
         args: operations, structures of them, or patterns of names.
-        kwargs: graph: where patterns look; positive_filter: a function that must hold;
-            restrict_ops_regex: a pattern that names must have, too.
+        kwargs: graph: where names are searched; positive_filter: a predicate that must be true;
+            restrict_ops_regex: a pattern that all names must match.
 
     Returns:
-        A list of operations, each once.
+        A list of distinct operations.
 
     Example:
         >>> y = tf.add(1.0, 2.0, name="layer/sum")
@@ -218,80 +219,83 @@ def select_ops(*args: Members | str | re.Pattern[str], **kwargs: Any) -> list[No
         >>> [op.name for op in ops]
         ['layer/sum/x', 'layer/sum/y', 'layer/sum']
     """
-    return _selected(args, kwargs, Node, "restrict_ops_regex")
+    return _select(args, kwargs, Node, "restrict_ops_regex")
 
 
 @public(_name("select_ts"))
 def select_ts(*args: Members | str | re.Pattern[str], **kwargs: Any) -> list[Tensor]:
-    """The tensors that are given, or in whose names patterns are found.
+    """Tensors, and those whose names match patterns.
 
     Args:
         args: tensors, structures of them, or patterns of names.
-        kwargs: graph: where patterns look; positive_filter: a function that must hold;
-            restrict_ts_regex: a pattern that names must have, too.
+        kwargs: graph: where names are searched; positive_filter: a predicate that must be true;
+            restrict_ts_regex: a pattern that all names must match.
 
     Returns:
-        A list of tensors, each once.
+        A list of distinct tensors.
     """
-    return _selected(args, kwargs, Tensor, "restrict_ts_regex")
+    return _select(args, kwargs, Tensor, "restrict_ts_regex")
 
 
-def _selected(args: Iterable[Any], kwargs: dict[str, Any], kind: Any, restricts: str) -> list[Any]:
+def _select(
+    args: Iterable[Any], kwargs: dict[str, Any], element_type: Any, restriction: str
+) -> list[Any]:
     graph = kwargs.pop("graph", None)
-    holds, restriction = kwargs.pop("positive_filter", None), kwargs.pop(restricts, None)
+    predicate, regex = kwargs.pop("positive_filter", None), kwargs.pop(restriction, None)
     if kwargs:
         raise ValueError(f"Wrong keywords argument: {', '.join(kwargs)}.")
-    found: list[Any] = []
-    for given in args:
-        if isinstance(given, str | re.Pattern):
+    selected: list[Any] = []
+    for members in args:
+        if isinstance(members, str | re.Pattern):
             if graph is None:
                 raise ValueError("Use the keyword argument 'graph' to use regex.")
-            found += filter(_finds(cast("str", given)), _all(graph, kind))
+            matches = _name_matches(cast("str", members))
+            selected += filter(matches, _elements(graph, element_type))
         else:
-            found += _listed(given, kind, (), True, True)
-    if restriction is not None:
-        found = list(filter(_finds(restriction), found))
-    return [one for one in dict.fromkeys(found) if holds is None or holds(one)]
+            selected += _as_list(members, element_type, (), True, True)
+    if regex is not None:
+        selected = list(filter(_name_matches(regex), selected))
+    return [e for e in dict.fromkeys(selected) if predicate is None or predicate(e)]
 
 
 @public(_name("select_ops_and_ts"))
 def select_ops_and_ts(
     *args: Members | str | re.Pattern[str], **kwargs: Any
 ) -> tuple[list[Node], list[Tensor]]:
-    """The operations and the tensors that are given; patterns of tensors begin with "(?#ts)".
+    """Operations and tensors, and those whose names match; tensor patterns begin with "(?#ts)".
 
     Args:
         args: operations, tensors, structures of them, or patterns of names.
-        kwargs: as `select_ops` takes them.
+        kwargs: as for `select_ops`.
 
     Returns:
         A list of operations and a list of tensors.
     """
-    texts: list[Any] = [one for one in args if isinstance(one, str | re.Pattern)]
-    flat = [x for one in args if not isinstance(one, str | re.Pattern) for x in nest.flatten(one)]
-    of_ts: list[Any] = [t for t in texts if str(getattr(t, "pattern", t)).startswith("(?#ts)")]
-    of_ops: list[Any] = [t for t in texts if t not in of_ts]
-    ops = select_ops([x for x in flat if isinstance(x, Node)], *of_ops, **kwargs)
+    patterns: list[Any] = [a for a in args if isinstance(a, str | re.Pattern)]
+    flat = [x for a in args if not isinstance(a, str | re.Pattern) for x in nest.flatten(a)]
+    ts_patterns = [p for p in patterns if str(getattr(p, "pattern", p)).startswith("(?#ts)")]
+    op_patterns = [p for p in patterns if p not in ts_patterns]
+    ops = select_ops([x for x in flat if isinstance(x, Node)], *op_patterns, **kwargs)
     tensors = [x for x in flat if isinstance(x, Tensor)]
-    return ops, select_ts(tensors, *of_ts, graph=kwargs.get("graph"))
+    return ops, select_ts(tensors, *ts_patterns, graph=kwargs.get("graph"))
 
 
 @public(_name("get_name_scope_ops"))
 def get_name_scope_ops(ops: Members, scope: str) -> list[Node]:
     """The operations inside a name scope."""
-    inside = scope.rstrip("/")
-    if not inside:
+    prefix = scope.rstrip("/")
+    if not prefix:
         return make_list_of_op(ops)
-    return filter_ops(ops, lambda op: op.name == inside or op.name.startswith(f"{inside}/"))
+    return filter_ops(ops, lambda op: op.name == prefix or op.name.startswith(f"{prefix}/"))
 
 
-# By kin
+# By graph walks
 
 
-def _seeds(given: Any) -> list[Node]:
-    if isinstance(given, Graph):
+def _seeds(members: Any) -> list[Node]:
+    if isinstance(members, Graph):
         raise TypeError("A walk begins at operations or tensors, not at a graph.")
-    flat = [one.op if isinstance(one, Tensor) else one for one in nest.flatten(given)]
+    flat = [x.op if isinstance(x, Tensor) else x for x in nest.flatten(members)]
     return list(dict.fromkeys(make_list_of_op(flat)))
 
 
@@ -302,18 +306,19 @@ def _walk(
     within_ops: Members | None,
     within_ops_fn: Filter | None,
 ) -> list[Node]:
+    """A breadth-first walk that stays within some nodes."""
     inside = None if within_ops is None else set(make_list_of_op(within_ops, allow_graph=False))
 
     def is_within(node: Node) -> bool:
         return (inside is None or node in inside) and (within_ops_fn is None or within_ops_fn(node))
 
-    wave = [node for node in seeds if is_within(node)]
-    found = dict.fromkeys(wave)
-    while wave:
-        reached = dict.fromkeys(n for node in wave for n in neighbours(node) if is_within(n))
-        wave = [node for node in reached if node not in found]
-        found.update(dict.fromkeys(wave))
-    return [node for node in found if inclusive or node not in seeds]
+    frontier = [node for node in seeds if is_within(node)]
+    visited = dict.fromkeys(frontier)
+    while frontier:
+        reached = dict.fromkeys(n for node in frontier for n in neighbours(node) if is_within(n))
+        frontier = [node for node in reached if node not in visited]
+        visited.update(dict.fromkeys(frontier))
+    return [node for node in visited if inclusive or node not in seeds]
 
 
 @public(_name("get_backward_walk_ops"))
@@ -325,15 +330,15 @@ def get_backward_walk_ops(
     stop_at_ts: Members = (),
     control_inputs: bool = False,
 ) -> list[Node]:
-    """The operations that others are computed from.
+    """The operations that others depend on.
 
     Args:
-        seed_ops: operations or tensors to begin at.
+        seed_ops: operations or tensors to start from.
         inclusive: whether these are in the list.
         within_ops: operations that the walk does not leave.
-        within_ops_fn: a function that holds for all that the walk enters.
-        stop_at_ts: tensors that the walk does not pass.
-        control_inputs: whether the walk follows control dependencies, too.
+        within_ops_fn: a predicate on the operations that the walk may enter.
+        stop_at_ts: tensors that the walk does not cross.
+        control_inputs: whether the walk also follows control inputs.
 
     Returns:
         A list of operations, nearest first.
@@ -361,34 +366,30 @@ def get_forward_walk_ops(
     stop_at_ts: Members = (),
     control_outputs: ControlOutputs | bool | None = None,
 ) -> list[Node]:
-    """The operations that are computed from others.
+    """The operations that depend on others.
 
     Args:
-        seed_ops: operations or tensors to begin at.
+        seed_ops: operations or tensors to start from.
         inclusive: whether these are in the list.
         within_ops: operations that the walk does not leave.
-        within_ops_fn: a function that holds for all that the walk enters.
-        stop_at_ts: tensors that the walk does not pass.
-        control_outputs: a `ControlOutputs`, or True: the walk follows control dependencies, too.
+        within_ops_fn: a predicate on the operations that the walk may enter.
+        stop_at_ts: tensors that the walk does not cross.
+        control_outputs: a `ControlOutputs`, or True: the walk also follows control outputs.
 
     Returns:
         A list of operations, nearest first.
     """
     stops = set(make_list_of_t(stop_at_ts))
     seeds = _seeds(seed_ops)
-    follows = _control_outputs(control_outputs, seeds)
+    controls = control_outputs if isinstance(control_outputs, ControlOutputs) else None
+    if controls is None and control_outputs and seeds:
+        controls = ControlOutputs(seeds[0].graph)
 
     def after(node: Node) -> list[Node]:
-        takers = [taker for t in node.outputs if t not in stops for taker in t.consumers()]
-        return takers if follows is None else [*takers, *follows.get(node)]
+        consumers = [n for t in node.outputs if t not in stops for n in t.consumers()]
+        return consumers if controls is None else [*consumers, *controls.get(node)]
 
     return _walk(seeds, after, inclusive, within_ops, within_ops_fn)
-
-
-def _control_outputs(given: Any, seeds: list[Node]) -> ControlOutputs | None:
-    if isinstance(given, ControlOutputs):
-        return given
-    return ControlOutputs(seeds[0].graph) if given and seeds else None
 
 
 @public(_name("get_walks_intersection_ops"))
@@ -403,15 +404,15 @@ def get_walks_intersection_ops(
     control_outputs: ControlOutputs | bool | None = None,
     control_ios: ControlOutputs | None = None,
 ) -> list[Node]:
-    """The operations on the way from some to others.
+    """The operations on the paths from some operations to others.
 
     Args:
-        forward_seed_ops, backward_seed_ops: operations or tensors: where ways begin and end.
+        forward_seed_ops, backward_seed_ops: operations or tensors where paths begin and end.
         forward_inclusive, backward_inclusive: whether these are in the list.
-        within_ops: operations that ways do not leave.
-        within_ops_fn: a function that holds for all on the way.
-        control_inputs: whether ways follow control dependencies back, too.
-        control_outputs: a `ControlOutputs` or True: the same forward.
+        within_ops: operations that paths do not leave.
+        within_ops_fn: a predicate on all operations of a path.
+        control_inputs: whether the backward walk also follows control inputs.
+        control_outputs: a `ControlOutputs` or True: the forward walk follows control outputs.
         control_ios: a `ControlOutputs`: both.
 
     Returns:
@@ -421,8 +422,7 @@ def get_walks_intersection_ops(
         (forward_seed_ops, forward_inclusive),
         (backward_seed_ops, backward_inclusive),
         (within_ops, within_ops_fn),
-        control_inputs or control_ios is not None,
-        control_outputs if control_ios is None else control_ios,
+        (control_inputs, control_outputs, control_ios),
     )
     return [op for op in forward if op in backward]
 
@@ -439,15 +439,15 @@ def get_walks_union_ops(
     control_outputs: ControlOutputs | bool | None = None,
     control_ios: ControlOutputs | None = None,
 ) -> list[Node]:
-    """The operations after some or before others.
+    """The operations that depend on some operations or that others depend on.
 
     Args:
-        forward_seed_ops, backward_seed_ops: operations or tensors to begin at.
+        forward_seed_ops, backward_seed_ops: operations or tensors to start from.
         forward_inclusive, backward_inclusive: whether these are in the list.
         within_ops: operations that walks do not leave.
-        within_ops_fn: a function that holds for all that walks enter.
-        control_inputs: whether walks follow control dependencies back, too.
-        control_outputs: a `ControlOutputs` or True: the same forward.
+        within_ops_fn: a predicate on the operations that walks may enter.
+        control_inputs: whether the backward walk also follows control inputs.
+        control_outputs: a `ControlOutputs` or True: the forward walk follows control outputs.
         control_ios: a `ControlOutputs`: both.
 
     Returns:
@@ -457,8 +457,7 @@ def get_walks_union_ops(
         (forward_seed_ops, forward_inclusive),
         (backward_seed_ops, backward_inclusive),
         (within_ops, within_ops_fn),
-        control_inputs or control_ios is not None,
-        control_outputs if control_ios is None else control_ios,
+        (control_inputs, control_outputs, control_ios),
     )
     return list(forward | backward)
 
@@ -467,11 +466,12 @@ def _both_walks(
     forward: tuple[Any, bool],
     backward: tuple[Any, bool],
     within: tuple[Any, Filter | None],
-    control_inputs: bool,
-    control_outputs: Any,
+    controls: tuple[bool, Any, ControlOutputs | None],
 ) -> tuple[dict[Node, None], dict[Node, None]]:
-    after = get_forward_walk_ops(*forward, *within, control_outputs=control_outputs)
-    before = get_backward_walk_ops(*backward, *within, control_inputs=control_inputs)
+    inputs, outputs, both = controls
+    outputs = outputs if both is None else both
+    after = get_forward_walk_ops(*forward, *within, control_outputs=outputs)
+    before = get_backward_walk_ops(*backward, *within, control_inputs=inputs or both is not None)
     return dict.fromkeys(after), dict.fromkeys(before)
 
 
@@ -480,22 +480,22 @@ def _both_walks(
 
 @public(_name("SubGraphView"))
 class SubGraphView:
-    """Some operations of a graph, with what enters and what leaves them.
+    """A set of operations of a graph, with its input and output tensors.
 
     Args:
         inside_ops: the operations.
-        passthrough_ts: tensors that enter and leave.
+        passthrough_ts: tensors that are both inputs and outputs.
     """
 
     def __init__(self, inside_ops: Members = (), passthrough_ts: Members = ()) -> None:
         self._ops = make_list_of_op(inside_ops)
         inside = set(self._ops)
-        through = make_list_of_t(passthrough_ts)
-        entering = [t for op in self._ops for t in op.inputs if t.op not in inside]
-        self._inputs = list(dict.fromkeys([*through, *entering]))
-        made = [t for op in self._ops for t in op.outputs]
-        leaving = [t for t in made if not t.consumers() or not inside.issuperset(t.consumers())]
-        self._outputs = list(dict.fromkeys([*through, *leaving]))
+        passthrough = make_list_of_t(passthrough_ts)
+        inputs = [t for op in self._ops for t in op.inputs if t.op not in inside]
+        self._inputs = list(dict.fromkeys([*passthrough, *inputs]))
+        computed = [t for op in self._ops for t in op.outputs]
+        outputs = [t for t in computed if not t.consumers() or not inside.issuperset(t.consumers())]
+        self._outputs = list(dict.fromkeys([*passthrough, *outputs]))
 
     @property
     def graph(self) -> Graph | None:
@@ -509,28 +509,28 @@ class SubGraphView:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The tensors that enter."""
+        """The input tensors."""
         return list(self._inputs)
 
     @property
     def outputs(self) -> list[Tensor]:
-        """The tensors that leave."""
+        """The output tensors."""
         return list(self._outputs)
 
     @property
     def connected_inputs(self) -> list[Tensor]:
-        """The tensors that enter and are taken."""
-        taken = {t for op in self._ops for t in op.inputs}
-        return [t for t in self._inputs if t in taken]
+        """The input tensors that an operation here takes."""
+        used = {t for op in self._ops for t in op.inputs}
+        return [t for t in self._inputs if t in used]
 
     @property
     def connected_outputs(self) -> list[Tensor]:
-        """The tensors that leave and are computed here."""
+        """The output tensors that an operation here computes."""
         inside = set(self._ops)
         return [t for t in self._outputs if t.op in inside]
 
     def op(self, op_id: int) -> Node:
-        """An operation by its number."""
+        """An operation by its index."""
         return self._ops[op_id]
 
 
@@ -540,7 +540,7 @@ def sgv(*args: Members | str | re.Pattern[str], **kwargs: Any) -> SubGraphView:
 
     Args:
         args: a view, operations, tensors that pass through, or patterns of names.
-        kwargs: as `select_ops` takes them.
+        kwargs: as for `select_ops`.
 
     Returns:
         A `SubGraphView`.
@@ -558,7 +558,7 @@ def sgv_scope(scope: str, graph: Graph) -> SubGraphView:
 
 @public(_name("TransformerInfo"))
 class TransformerInfo:
-    """What stands for what in a copy.
+    """A map between originals and copies.
 
     Args:
         ops: copies by operation.
@@ -577,25 +577,28 @@ class TransformerInfo:
     def original(
         self, transformed: SubGraphView | Members, missing_fn: Callable[[Any], Any] | None = None
     ) -> Structure:
-        """What a copy stands for."""
-        ops = {made: op for op, made in self._transformed_ops.items()}
-        ts = {made: t for t, made in self._transformed_ts.items()}
+        """The original of a copy, or of those in a structure."""
+        ops = {copy: op for op, copy in self._transformed_ops.items()}
+        ts = {copy: t for t, copy in self._transformed_ts.items()}
         return self._mapped(transformed, ops, ts, missing_fn)
 
-    def _mapped(self, given: Any, ops: Any, ts: Any, missing: Callable[[Any], Any] | None) -> Any:
-        def found(one: Any) -> Any:
-            known = (ops if isinstance(one, Node) else ts).get(one)
-            return missing(one) if known is None and missing is not None else known
+    def _mapped(self, members: Any, ops: Any, ts: Any, missing: Callable[[Any], Any] | None) -> Any:
+        def image(element: Any) -> Any:
+            known = (ops if isinstance(element, Node) else ts).get(element)
+            return missing(element) if known is None and missing is not None else known
 
-        if isinstance(given, SubGraphView):
-            return SubGraphView([found(op) for op in given.ops])
-        return nest.map_structure(found, given)
+        if isinstance(members, SubGraphView):
+            return SubGraphView([image(op) for op in members.ops])
+        return nest.map_structure(image, members)
 
 
-def _copied(ops: Iterable[Node], replaced: Mapping[Tensor, Tensor], scope: str) -> TransformerInfo:
+def _copy(
+    ops: Iterable[Node], replaced: Mapping[Tensor, Tensor], dst_scope: str, reuse_dst_scope: bool
+) -> TransformerInfo:
     """Copies of operations in their own graph, with other inputs, under a name scope."""
-    nodes = sorted(ops, key=lambda node: node.index)
-    rewriter = _InPlace(nodes[0].graph, replaced)
+    nodes = program_order(ops)
+    rewriter = _SameGraphRewriter(nodes[0].graph, replaced)
+    scope = f"{dst_scope.rstrip('/')}/" if reuse_dst_scope and dst_scope else dst_scope or "copy"
     with nodes[0].graph.as_default(), name_scope(scope):
         for node in nodes:
             rewriter.copy(node, node.name)
@@ -604,14 +607,14 @@ def _copied(ops: Iterable[Node], replaced: Mapping[Tensor, Tensor], scope: str) 
     )
 
 
-class _InPlace(Rewriter):
-    """Copies beside the originals: what is not copied stands for itself."""
+class _SameGraphRewriter(Rewriter):
+    """Copies nodes within their graph: inputs that are not copied are mapped to themselves."""
 
     def copy(self, node: Node, name: str | None = None, controls: Iterable[Node] = ()) -> Node:
         for tensor in node.inputs:
             self.tensors.setdefault(tensor, tensor)
-        for before in node.controls:
-            self.nodes.setdefault(before, before)
+        for control in node.controls:
+            self.nodes.setdefault(control, control)
         return super().copy(node, name, controls)
 
 
@@ -627,26 +630,21 @@ def copy_with_input_replacements(
     """Copies of operations with other inputs.
 
     Args:
-        sgv: a view, or what makes one.
+        sgv: a view, or operations.
         replacement_ts: new tensors by those that they replace.
         dst_graph: the graph of the copies, which must be that of the operations.
         dst_scope: the name scope of the copies.
-        src_scope: taken for old programs.
-        reuse_dst_scope: whether the name scope may be there already.
+        src_scope: ignored; accepted for old programs.
+        reuse_dst_scope: whether the name scope may exist already.
 
     Returns:
-        A view of the copies, and a `TransformerInfo` that says what stands for what.
+        A view of the copies, and a `TransformerInfo` that maps originals to copies.
     """
-    view = _view(sgv)
+    view = sgv if isinstance(sgv, SubGraphView) else SubGraphView(make_list_of_op(sgv))
     if dst_graph is not None and dst_graph is not view.graph:
         raise NotImplementedError("Copies are made in the graph of the operations.")
-    scope = f"{dst_scope.rstrip('/')}/" if reuse_dst_scope and dst_scope else dst_scope
-    info = _copied(view.ops, replacement_ts, scope or "copy")
+    info = _copy(view.ops, replacement_ts, dst_scope, reuse_dst_scope)
     return info.transformed(view), info
-
-
-def _view(given: Any) -> SubGraphView:
-    return given if isinstance(given, SubGraphView) else SubGraphView(make_list_of_op(given))
 
 
 @public(_name("graph_replace"))
@@ -657,20 +655,20 @@ def graph_replace(
     src_scope: str = "",
     reuse_dst_scope: bool = False,
 ) -> Structure:
-    """Tensors as they would be, were others in the place of some that they are computed from.
+    """Recompute tensors with some of the tensors that they depend on replaced.
 
     Args:
         target_ts: a tensor, or a structure of tensors.
         replacement_ts: new tensors by those that they replace.
         dst_scope: the name scope of the copies.
-        src_scope: taken for old programs.
-        reuse_dst_scope: whether the name scope may be there already.
+        src_scope: ignored; accepted for old programs.
+        reuse_dst_scope: whether the name scope may exist already.
 
     Returns:
         The structure of `target_ts`, with tensors computed from the new ones.
 
     Raises:
-        ValueError: where no target depends on what is replaced.
+        ValueError: where no target depends on a replaced tensor.
 
     Example:
         >>> x = tf.constant(2.0)
@@ -679,17 +677,16 @@ def graph_replace(
         np.float32(10.0)
     """
     flat = cast("list[Tensor]", nest.flatten(target_ts))
-    takers = {node for t in replacement_ts for node in t.consumers()}
-    between = get_walks_intersection_ops(list(takers), flat) if takers else []
+    consumers = {node for t in replacement_ts for node in t.consumers()}
+    between = get_walks_intersection_ops(list(consumers), flat) if consumers else []
     if not between and not any(t in replacement_ts for t in flat):
         raise ValueError("Targets and replacements are not connected!")
-    scope = f"{dst_scope.rstrip('/')}/" if reuse_dst_scope and dst_scope else dst_scope
-    info = _copied(between, replacement_ts, scope or "copy") if between else None
+    info = _copy(between, replacement_ts, dst_scope, reuse_dst_scope) if between else None
 
-    def found(t: Tensor) -> Tensor:
+    def replaced(t: Tensor) -> Tensor:
         if t in replacement_ts:
             return replacement_ts[t]
-        made = None if info is None else info.transformed(t)
-        return t if made is None else made
+        copy = None if info is None else info.transformed(t)
+        return t if copy is None else copy
 
-    return nest.map_structure(found, target_ts)
+    return nest.map_structure(replaced, target_ts)

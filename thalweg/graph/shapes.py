@@ -1,8 +1,8 @@
-"""Static shapes of tensors, known in full, in part or not at all.
+"""Static shapes of tensors: fully known, partly known or unknown.
 
-A `TensorShape` is an immutable tuple of sizes in which `None` stands for an unknown size, or
-`None` altogether for an unknown rank. Sizes handed to users are `Dimension` objects, whose
-arithmetic and comparisons answer "unknown" where an operand is unknown.
+A `TensorShape` is an immutable tuple of sizes in which `None` is an unknown size, or `None` for an
+unknown rank. Users get sizes as `Dimension` objects, whose arithmetic and comparisons are unknown
+if an operand is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Binary = Callable[["Dimension", "Dimension | SupportsIndex | None"], "Dimension"
 
 
 def _operator(operation: Callable[[int, int], int]) -> tuple[Binary, Binary]:
-    """What Python does for an operator of a size and something, and of something and a size."""
+    """The methods of a binary operator: with the dimension on the left, and on the right."""
 
     def operate(self: Dimension, other: Dimension | SupportsIndex | None) -> Dimension:
         return _arithmetic(operation, self, other)
@@ -42,7 +42,7 @@ def _operator(operation: Callable[[int, int], int]) -> tuple[Binary, Binary]:
 def _comparison(
     operation: Callable[[int, int], bool],
 ) -> Callable[[Dimension, Dimension | SupportsIndex | None], bool | None]:
-    """What Python does to compare a size with another: None where one is unknown."""
+    """The method of a comparison operator: its result is None if a size is unknown."""
 
     def compare(self: Dimension, other: Any) -> bool | None:
         x, y = self.value, as_dimension(other).value
@@ -89,7 +89,7 @@ class Dimension:
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
     def merge_with(self, other: Dimension | SupportsIndex | None) -> Dimension:
-        """The dimension known as well as `self` and `other` together know it."""
+        """The dimension that is known if `self` or `other` is."""
         other = as_dimension(other)
         self.assert_is_compatible_with(other)
         return other if self._value is None else self
@@ -103,7 +103,7 @@ class Dimension:
     __lt__, __le__ = _comparison(int.__lt__), _comparison(int.__le__)
     __gt__, __ge__ = _comparison(int.__gt__), _comparison(int.__ge__)
 
-    # Any, since an unknown size makes both answers None where object promises a bool.
+    # Any, since the result is None for an unknown size, while object's methods return a bool.
     def __eq__(self, other: object) -> Any:
         try:
             return _equals(self, cast("Any", other))
@@ -164,13 +164,13 @@ def _size_text(size: Size) -> str:
 
 
 def as_dimension(value: Any) -> Dimension:
-    """A Dimension as it is, anything else as the size of a new one."""
+    """A Dimension unchanged, or a new one of another value."""
     return value if isinstance(value, Dimension) else Dimension(value)
 
 
 @public("TensorShape")
 class TensorShape:
-    """The static shape of a tensor: sizes that vary are None, and even the rank may be unknown.
+    """The static shape of a tensor: unknown sizes are None, and the rank may be unknown.
 
     Args:
         dims: a list of sizes, an integer, another shape, or None for an unknown rank.
@@ -192,7 +192,7 @@ class TensorShape:
 
     @classmethod
     def of(cls, sizes: Sizes | None) -> TensorShape:
-        """The shape of sizes known to be valid, without checking them."""
+        """The shape of sizes that are valid, without checking them."""
         if sizes is None:
             return _UNKNOWN
         shape = object.__new__(cls)
@@ -212,7 +212,7 @@ class TensorShape:
         """The sizes as a new list of Dimensions, or None if the rank is unknown."""
         return None if self.sizes is None else [Dimension(size) for size in self.sizes]
 
-    _dims = dims  # as libraries of TensorFlow 1.x spell it
+    _dims = dims  # the name that libraries for TensorFlow 1.x use
 
     @property
     def rank(self) -> Size:
@@ -265,7 +265,7 @@ class TensorShape:
             raise ValueError(f"Shapes {self} and {as_shape(other)} are incompatible")
 
     def merge_with(self, other: Any) -> TensorShape:
-        """The shape known as well as `self` and `other` together know it."""
+        """The shape with all sizes that `self` or `other` knows."""
         other = as_shape(other)
         if self.sizes == other.sizes:
             return self
@@ -303,7 +303,7 @@ class TensorShape:
             raise ValueError(f"Shape {self} must have rank {rank}")
 
     def with_rank(self, rank: int | None) -> TensorShape:
-        """This shape, of rank `rank` from now on; a ValueError if it has another."""
+        """This shape, or one of rank `rank` if its rank is unknown; a ValueError if it differs."""
         self.assert_has_rank(rank)
         return unknown_shape(rank) if self.sizes is None else self
 
@@ -375,7 +375,7 @@ class TensorShape:
 
 @public("compat.dimension_value", "dimension_value")
 def dimension_value(dimension: Dimension | int | None) -> Size:
-    """The number in a size of a shape, which may be a Dimension or the number itself.
+    """The integer value of a dimension, which may be a Dimension or an integer.
 
     Args:
         dimension: a Dimension, a number or None.
@@ -426,7 +426,7 @@ def _checked_sizes(dims: Any) -> Sizes | None:
 
 
 def _unknown_slice(key: slice) -> Sizes | None:
-    """The sizes of a slice of a shape of unknown rank: known only where both ends are counted."""
+    """The sizes of a slice of a shape of unknown rank: known if both ends are non-negative."""
     if key.step is not None:
         raise ValueError("A shape of unknown rank cannot be sliced with a step.")
     start, stop = key.start or 0, key.stop
@@ -439,7 +439,7 @@ _UNKNOWN = TensorShape(None)
 
 
 def as_shape(shape: ShapeLike) -> TensorShape:
-    """A TensorShape as it is, anything else as the dimensions of a new one."""
+    """A TensorShape unchanged, or a new one of other dimensions."""
     return shape if isinstance(shape, TensorShape) else TensorShape(shape)
 
 
@@ -464,9 +464,9 @@ def matrix(rows: Any, cols: Any) -> TensorShape:
 
 
 def broadcast_shapes(*shapes: TensorShape) -> TensorShape:
-    """The shape NumPy broadcasting gives, as far as it is known; a ValueError if it cannot.
+    """The static shape after NumPy broadcasting; a ValueError if the shapes do not broadcast.
 
-    An unknown size beside a known one other than 1 can only become that known one.
+    An unknown size paired with a known one other than 1 gives the known one.
     """
     return reduce(_broadcast_pair, shapes) if shapes else scalar()
 

@@ -1,9 +1,9 @@
-"""The signature of an op: what it takes and gives, as one line of text.
+"""Op signatures: the inputs and outputs of an op, as one line of text.
 
-`"params: T, indices: I -> output: T; I: index"` reads: two inputs whose dtypes are bound to the
-type variables T and I, one output of dtype T, and I one of the index dtypes. `N*T` is a list of
-tensors of one dtype, `[Ts]` a list of any dtypes, `&T` a reference to a variable's buffer. A name
-that is a dtype (`int32`) is fixed; a name that is a field of the op takes the field's value.
+`"params: T, indices: I -> output: T; I: index"` means: two inputs whose dtypes bind the type
+variables T and I, one output of dtype T, and I is one of the index dtypes. `N*T` is a list of N
+tensors of one dtype, `[Ts]` a list of any dtypes, `&T` a reference to a variable's buffer. A type
+that is the name of a dtype (`int32`) is fixed; one that is a field of the op has the field's value.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Argument:
 
     @cached_property
     def is_list(self) -> bool:
-        """Whether this argument stands for any number of tensors."""
+        """Whether the argument is a list of tensors."""
         return bool(self.count) or self.is_mixed
 
     @cached_property
     def fixed(self) -> DType | None:
-        """The dtype, where the signature names one."""
+        """The dtype, if the signature names one."""
         return _FIXED.get(self.type)
 
     def size(self, values: Mapping[str, Any]) -> int:
-        """How many tensors this argument stands for, given the attributes of a node."""
+        """The number of tensors of this argument, given the attributes of a node."""
         if self.is_mixed:
             return len(values[self.type])
         return values[self.count] if self.count else 1
@@ -57,7 +57,7 @@ class Signature:
 
     @cached_property
     def has_lists(self) -> bool:
-        """Whether any input stands for several tensors."""
+        """Whether any input is a list."""
         return any(argument.is_list for argument in self.inputs)
 
     @cached_property
@@ -72,14 +72,14 @@ class Signature:
         return tuple(names)
 
     def group(self, flat: Sequence[Any], counts: tuple[int, ...]) -> list[Any]:
-        """Gather a flat sequence into one value per input, lists where the input is a list."""
+        """Group a flat sequence into one value per input, a list if the input is a list."""
         return gathered(self.inputs, flat, counts)
 
 
 def gathered(
     arguments: Sequence[Argument], flat: Sequence[Any], counts: Sequence[int]
 ) -> list[Any]:
-    """One value per argument of a flat sequence, lists where the argument is a list."""
+    """Group a flat sequence into one value per argument, a list if the argument is a list."""
     grouped: list[Any] = []
     start = 0
     for argument, count in zip(arguments, counts, strict=True):
@@ -88,7 +88,7 @@ def gathered(
     return grouped
 
 
-@memoized(1_000)  # families of ops have one signature
+@memoized(1_000)  # ops of a family share a signature
 def parse(text: str) -> Signature:
     """Parse a signature line."""
     body, _, constraints = text.partition(";")
@@ -106,22 +106,19 @@ def _split(text: str) -> list[str]:
 
 @memoized(2_000)  # most ops have an `x: T`
 def _argument(text: str) -> Argument:
-    name, _, kind = (part.strip() for part in text.partition(":"))
-    if kind.startswith("["):
-        return Argument(name, kind.strip("[]"), is_mixed=True)
-    if kind.startswith("&"):
-        return Argument(name, kind[1:], is_ref=True)
-    if "*" in kind:
-        count, _, kind = kind.partition("*")
-        return Argument(name, kind.lstrip("&"), is_ref=kind.startswith("&"), count=count)
-    return Argument(name, kind)
+    name, _, type_text = (part.strip() for part in text.partition(":"))
+    if type_text.startswith("["):
+        return Argument(name, type_text.strip("[]"), is_mixed=True)
+    count, _, type_text = type_text.rpartition("*")
+    is_ref = type_text.startswith("&")
+    return Argument(name, type_text.removeprefix("&"), is_ref, count)
 
 
 def _constraint(text: str) -> tuple[str, frozenset[DType]]:
     """`I: index` or `I: int32|int64` or `T: real|string`: the union of groups and dtypes."""
-    name, _, kinds = (part.strip() for part in text.partition(":"))
+    name, _, terms = (part.strip() for part in text.partition(":"))
     allowed: frozenset[DType] = frozenset()
-    for kind in kinds.split("|"):
-        fixed = _FIXED.get(kind)
-        allowed |= dtypes.groups[kind] if fixed is None else {fixed}
+    for term in terms.split("|"):
+        fixed = _FIXED.get(term)
+        allowed |= dtypes.groups[term] if fixed is None else {fixed}
     return name, allowed

@@ -1,7 +1,7 @@
-"""Graphs inside graphs: the branches of a conditional, the body of a loop, a traced function.
+"""Sub-graphs: the branches of a conditional, the body of a loop, a traced function.
 
-A `SubGraph` is built while it is the default graph. A tensor of an outer graph that is used inside
-is captured: it becomes an argument. A `Body` is a finished one, as a node holds it.
+A `SubGraph` is built while it is the default graph. It captures tensors of outer graphs that its
+nodes use: each becomes an argument. A `Body` is a finished sub-graph, held by a node.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MAX_SEEDS = 0x3FFF_0000
 
 
 class Argument(Op):
-    """A value that comes into a sub-graph."""
+    """An argument of a sub-graph."""
 
     private = True
     signature = "-> output: dtype"
-    stateful = True  # its value is the call's, never the graph's
+    stateful = True  # each call has its own value: never folded or merged
     host_only = True
     not_differentiable = True
     dtype: DType
@@ -42,76 +42,76 @@ class Argument(Op):
 
 
 def first_seed(name: str) -> int:
-    """Where the seeds of the random ops of a body with this name begin."""
+    """The first op seed of a body with this name."""
     return zlib.crc32(name.encode()) & _MAX_SEEDS
 
 
 class SubGraph(Graph):
-    """A graph under construction inside another one."""
+    """A graph inside another graph."""
 
-    _seeds = 0  # what random ops count from
+    _seeds = 0  # the first op seed
 
     def __init__(self, outer: Graph, holder: str) -> None:
         super().__init__()
         self.outer = outer
-        self.holder = holder  # what it is part of, for errors: "a branch of tf.cond"
-        #: whether what has effects runs though nothing depends on it: so it is inside a function
+        self.holder = holder  # for errors, such as "a branch of tf.cond"
+        #: whether nodes with effects run even if no output depends on them, as in functions
         self.runs_effects = isinstance(outer, SubGraph) and outer.runs_effects
-        #: whether it is a part of a conditional or a loop, not a function
+        #: whether it is part of a conditional or loop, not a function
         self.is_control_flow = False
         self.captures: dict[Tensor, Tensor] = {}  # tensor of the outer graph → argument
-        self.outer_controls: dict[Node, None] = {}  # nodes of the outer graph to come after
-        #: where tensors of graphs that are not around this one come from (see `capture`)
+        self.outer_controls: dict[Node, None] = {}  # control inputs of the node that holds this
+        #: graphs that do not enclose this one → a function that captures their tensors
         self.sources: dict[Graph, Callable[[Tensor], Tensor]] = {}
-        self._known: dict[Tensor, Tensor] = {}
-        self._outside: dict[Tensor, Tensor] = {}  # argument → tensor of the outer graph
+        self._known: dict[Tensor, Tensor] = {}  # results of `capture`
+        self._outside: dict[Tensor, Tensor] = {}  # argument → captured tensor: derived, may lag
         self._share(outer)
 
     def _share(self, outer: Graph) -> None:
-        """Have one space of names, collections and seeds with the graph around."""
+        """Share names, collections and seeds with the outer graph; copy its open scopes."""
         self._names, self._collections = outer._names, outer._collections
         self._scope, self._devices = outer._scope, list(outer._devices)
         self._gradient_overrides = dict(outer._gradient_overrides)
         self._annotations = dict(outer._annotations)
         self.container_name, self.seed = outer.container_name, outer.seed
         self.graph_def_versions = outer.graph_def_versions
-        around = 0 if outer.is_eager else outer.version  # eager code counts what asks
-        self._seeds = around + first_seed(self._scope)
+        outer_seeds = 0 if outer.is_eager else outer.version  # an eager version grows with queries
+        self._seeds = outer_seeds + first_seed(self._scope)
 
     @property
     def version(self) -> int:
-        """A number that grows with every node. Random ops are seeded by it: other bodies of the
-        graph around have other numbers."""
+        """A number that increases with every node. It seeds random ops, so that bodies of one outer
+        graph draw different numbers."""
         return self._seeds + len(self._order)
 
     @property
-    def around_control_flow(self) -> Graph:
-        """The graph that holds the conditionals and loops which this one is a part of."""
-        return self.outer.around_control_flow if self.is_control_flow else self
+    def outside_control_flow(self) -> Graph:
+        """The innermost graph around this one that is no part of a conditional or loop."""
+        return self.outer.outside_control_flow if self.is_control_flow else self
 
     def argument(self, dtype: DType, shape: TensorShape, name: str) -> Tensor:
-        """A new argument."""
+        """Add an argument."""
         op = Argument(dtype=dtype, given_shape=shape)
         with self.without_scopes():
             return self.add(op, (), [dtype], [shape], name).outputs[0]
 
     def sees(self, graph: Graph) -> bool:
-        """Whether tensors of a graph can be used in this one."""
+        """Whether nodes of this graph can use tensors of another graph."""
         return graph is self or graph in self.sources or self.outer.sees(graph)
 
     def capture(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor of another graph in this one."""
+        """The tensor of this graph with the value of a tensor of another graph."""
         if tensor.op.graph is self:
             return tensor
-        found = self._known.get(tensor)
-        if found is None:
-            found = self._known[tensor] = self._captured(tensor)
-        return found
+        inner = self._known.get(tensor)
+        if inner is None:
+            inner = self._known[tensor] = self._capture(tensor)
+        return inner
 
     def outside(self, inner: Tensor) -> Tensor | None:
-        """The tensor of the graph around this one that an argument stands for, if it is a capture.
+        """The tensor of the outer graph that `inner` captures, if it is a capture.
 
-        Of a function it is not told: the values of its captures are those of a call.
+        None in a function, whose captures have another value in each call.
         """
         if type(self) is not SubGraph:
             return None
@@ -121,12 +121,12 @@ class SubGraph(Graph):
         return outer if outer is not None and self.captures.get(outer) is inner else None
 
     def release(self, tensor: Tensor) -> Tensor:
-        """Take back a capture: what stood for the tensor has no value any more."""
+        """Remove a capture; returns its argument, which has no value any more."""
         inner = self.captures.pop(tensor)
-        self._known = {outer: found for outer, found in self._known.items() if found is not inner}
+        self._known = {outer: kept for outer, kept in self._known.items() if kept is not inner}
         return inner
 
-    def _captured(self, tensor: Tensor) -> Tensor:
+    def _capture(self, tensor: Tensor) -> Tensor:
         graph: Graph = tensor.op.graph
         if _is_copied(tensor) or (graph in self.sources and _is_constant(tensor.op)):
             with self.without_scopes():
@@ -150,7 +150,7 @@ class SubGraph(Graph):
         return inner
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
-        """Of nodes to come after: those of this graph; the holder comes after the others."""
+        """The control inputs in this graph; the others become control inputs of the holder."""
         inside: dict[Node, None] = {}
         for value in flatten_control_inputs(values):
             element = value if isinstance(value, Tensor | Node) else self.as_graph_element(value)
@@ -162,14 +162,14 @@ class SubGraph(Graph):
         return list(inside)
 
     def comes_after(self, node: Node) -> None:
-        """Note that the node this graph is part of has to run after one outside."""
+        """Make an outer node a control input of the node that holds this graph."""
         if node.graph is not self.outer and isinstance(self.outer, SubGraph):
             self.outer.comes_after(node)
         elif node.graph is self.outer:
             self.outer_controls[node] = None
 
     def _by_name(self, name: str, allow_tensor: bool, allow_operation: bool) -> Any:
-        """An element of this graph, or of one around it."""
+        """An element of this graph or of an outer one."""
         try:
             return super()._by_name(name, allow_tensor, allow_operation)
         except KeyError:
@@ -177,7 +177,7 @@ class SubGraph(Graph):
 
 
 def around(graph: Graph) -> Iterator[Graph]:
-    """A graph, then those it lies in, inside out."""
+    """A graph, then its outer graphs, from the inside out."""
     yield graph
     while isinstance(graph, SubGraph):
         graph = graph.outer
@@ -185,22 +185,22 @@ def around(graph: Graph) -> Iterator[Graph]:
 
 
 def is_body(graph: Graph) -> bool:
-    """Whether a graph is a branch or part of a loop, not a function or the outermost one."""
+    """Whether a graph is part of a conditional or loop, not a function or the outermost graph."""
     return type(graph) is SubGraph
 
 
 def depth(graph: Graph) -> int:
-    """In how many others a graph lies."""
+    """The number of graphs around a graph."""
     return len(list(around(graph))) - 1
 
 
 def is_inside(inner: Graph, outer: Graph) -> bool:
-    """Whether a graph lies inside another one, at any depth."""
+    """Whether a graph is nested in another one, at any depth."""
     return inner is not outer and outer in around(inner)
 
 
 def root(graph: Graph) -> Graph:
-    """The outermost graph around one: where variables live."""
+    """The outermost graph around a graph, which holds its variables."""
     while isinstance(graph, SubGraph):
         graph = graph.outer
     return graph
@@ -211,13 +211,14 @@ def _is_constant(node: Node) -> bool:
 
 
 def _is_copied(tensor: Tensor) -> bool:
-    """Whether a tensor is a constant that may decide shapes, and that has no gradient."""
+    """Whether a tensor is copied instead of captured: a constant that may determine a shape, of a
+    dtype without gradients."""
     return _is_constant(tensor.op) and not (tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A sub-graph that is finished: what comes in, what goes out, what runs besides."""
+    """A finished sub-graph: its arguments, its outputs, and the nodes that run besides."""
 
     graph: SubGraph
     arguments: tuple[Tensor, ...]
@@ -226,7 +227,7 @@ class Body:
 
     @cached_property
     def blocks(self) -> bool:
-        """Whether a node inside may wait for another one."""
+        """Whether a node inside may block."""
         return any(node.op.blocking for node in self.graph.nodes)
 
     def __repr__(self) -> str:
@@ -234,7 +235,7 @@ class Body:
 
 
 def inline(body: Body, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Node]]:
-    """Copies of a body's nodes in the current graph: its outputs and its targets there."""
+    """Copy a body's nodes into the default graph; returns its outputs and targets there."""
     rewriter = Rewriter(get_default_graph(), dict(zip(body.arguments, inputs, strict=True)))
     for node in needed(body.outputs, body.targets, rewriter.tensors):
         rewriter.copy(node, node.name)
@@ -244,26 +245,26 @@ def inline(body: Body, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Nod
 def needed(
     outputs: Iterable[Tensor], targets: Iterable[Node], known: Mapping[Tensor, Any]
 ) -> list[Node]:
-    """The nodes that outputs and targets need, in the order of the program."""
+    """The nodes that outputs and targets depend on, up to known tensors, in program order."""
     pending = [tensor.op for tensor in outputs if tensor not in known] + list(targets)
-    found: set[Node] = set()
+    visited: set[Node] = set()
     while pending:
         node = pending.pop()
-        if node in found:
+        if node in visited:
             continue
-        found.add(node)
+        visited.add(node)
         pending += [tensor.op for tensor in node.inputs if tensor not in known]
         pending += [control for control in node.control_inputs if not is_known(control, known)]
-    return program_order(found)
+    return program_order(visited)
 
 
 def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
-    """Whether all that a node gives is known, so that waiting for it is no work."""
+    """Whether all outputs of a node are known, so that it need not run."""
     return bool(node.outputs) and all(tensor in known for tensor in node.outputs)
 
 
 def check_open(graph: SubGraph, tensor: Tensor) -> None:
-    """Raise where a tensor from inside a finished sub-graph is used outside of it."""
+    """Raise a ValueError if the sub-graph of a tensor is finished."""
     if graph not in graphs.items:
         raise ValueError(
             f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
@@ -272,13 +273,13 @@ def check_open(graph: SubGraph, tensor: Tensor) -> None:
 
 
 def lifted(tensor: Tensor) -> Tensor:
-    """A tensor of a sub-graph, computed again in the outermost graph around it."""
+    """A tensor of a sub-graph, recomputed in the outermost graph."""
     graph = tensor.graph
     if not isinstance(graph, SubGraph):
         return tensor
     nodes = needed([tensor], (), dict.fromkeys(graph.captures.values()))
-    reached = {tensor, *(source for node in nodes for source in node.inputs)}
-    again = {inner: lifted(source) for source, inner in graph.captures.items() if inner in reached}
+    used = {tensor, *(source for node in nodes for source in node.inputs)}
+    copies = {inner: lifted(source) for source, inner in graph.captures.items() if inner in used}
     with root(graph).as_default():
         for node in nodes:
             if isinstance(node.op, Argument):
@@ -287,7 +288,7 @@ def lifted(tensor: Tensor) -> Tensor:
                     f"{graph.holder}, which has no value outside of it: a variable that is made "
                     "there needs an initial value of its own"
                 )
-            inputs = node.op.parsed.group([again[t] for t in node.inputs], node.input_counts())
-            made = nest.flatten(node.op(*inputs, name=node.name.rpartition("/")[2]))
-            again.update(zip(node.outputs, made, strict=True))
-    return again[tensor]
+            inputs = node.op.parsed.group([copies[t] for t in node.inputs], node.input_counts())
+            outputs = nest.flatten(node.op(*inputs, name=node.name.rpartition("/")[2]))
+            copies.update(zip(node.outputs, outputs, strict=True))
+    return copies[tensor]

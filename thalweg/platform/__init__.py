@@ -1,6 +1,6 @@
-"""What programs expect around a graph: command-line flags, an entry point, logging, files, strings.
+"""Services below the graph: command-line flags, the app runner, logging, files, strings, caches.
 
-Nothing here knows what a tensor is; everything above may use it.
+Nothing here knows tensors; every other package may import it.
 """
 
 from thalweg.platform import app, compat, flags, tf_logging, tracebacks

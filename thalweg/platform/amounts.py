@@ -1,15 +1,15 @@
-"""Numbers as people read them: counts, bytes, how many of a thing."""
+"""Formatting of counts and byte sizes for people."""
 
 from __future__ import annotations
 
 
 def plural(count: int, word: str) -> str:
-    """A number of things: `1 kernel`, `3 kernels`."""
+    """A count with its noun: `1 kernel`, `3 kernels`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def amount(number: float) -> str:
-    """A count in thousands, millions and so on: `10.1 M`."""
+    """A number with an SI prefix: `10.1 M`."""
     for unit in ("", " k", " M", " G"):
         if number < 1000:
             return f"{number:.3g}{unit}"
@@ -18,6 +18,6 @@ def amount(number: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that reads best: `580 kB`."""
+    """A number of bytes with an SI prefix: `580 kB`."""
     text = amount(count)
     return f"{text}B" if " " in text else f"{text} B"

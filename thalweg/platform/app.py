@@ -1,4 +1,4 @@
-"""The entry point of a program: parse the flags, call `main`, exit with what it returns."""
+"""The entry point of a program: parses the flags, calls `main` and exits with its result."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from thalweg.public import public
 def run(
     main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None
 ) -> NoReturn:
-    """Parse the flags of the command line, run `main` with what they left, and exit.
+    """Parse the flags of the command line, run `main` with the other arguments, and exit.
 
     Args:
         main: a function of the remaining arguments; by default `main` of the program's module.

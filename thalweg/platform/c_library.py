@@ -1,4 +1,4 @@
-"""Functions of the C library of this process, as far as it has them."""
+"""Functions of the C library of this process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from thalweg.platform.caches import memoized
 
 @memoized(32)
 def c_function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function by its name, with the types of what it gives and takes; None where the system has
-    none. It runs without Python's lock, and leaves its error in `ctypes.get_errno()`."""
+    """A function by name, with its result and argument types; None if the system lacks it.
+
+    A call releases the GIL and stores its error in `ctypes.get_errno()`.
+    """
     try:
         function = _library()[name]
     except AttributeError:
@@ -22,7 +24,7 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def c_address(name: str) -> int:
-    """Where a function that every system has lies, for native code that calls it."""
+    """The address of a function that every system has, for native code."""
     return ctypes.cast(_library()[name], ctypes.c_void_p).value or 0
 
 

@@ -1,8 +1,8 @@
-"""What is kept to be found again: every cache of the package has a limit, and this list knows it.
+"""Bounded caches, and the list of all of them.
 
-A `Bounded` is a dictionary that lets go of its oldest entries when it is full; finding one is what
-it is in any dictionary. `memoized` bounds what a function remembers of its calls. Both are in the
-list of `caches` as long as they live.
+A `Bounded` is a dictionary that evicts its oldest entries when it is full; lookups are those of a
+plain dictionary. `memoized` is a bounded cache of a function's results. Both are in the list of
+`caches` as long as they exist.
 
 >>> squares = Bounded[int, int]("squares", 2)
 >>> for number in range(4):
@@ -24,11 +24,11 @@ V = TypeVar("V")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_PART = 64  # of a full cache, this part is let go at once
+_EVICTED_PART = 64  # a full cache evicts one in so many entries at once
 
 
 class Cache(NamedTuple):
-    """A cache that is in use: how much it holds and may hold, and what empties it."""
+    """A cache of this process: its size, its limit, and the function that clears it."""
 
     name: str
     size: int
@@ -37,8 +37,7 @@ class Cache(NamedTuple):
 
 
 class Bounded(dict[K, V]):
-    """A dictionary of at most `limit` entries. When it is full, those that were put in first go,
-    of a large one some at once."""
+    """A dictionary of at most `limit` entries, which evicts in order of insertion."""
 
     __slots__ = ("__weakref__", "limit", "name")
 
@@ -50,12 +49,12 @@ class Bounded(dict[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
-        # After the entry, not before it: of threads that add at once, the last one trims.
+        # After the insertion, so that the last of several threads that insert restores the limit.
         while len(self) > self.limit:
-            self._drop_oldest()  # many at once: to find the first, all that went before are passed
+            self._evict()
 
     def setdefault(self, key: K, default: V) -> V:
-        """The entry of a key, which is made if there is none."""
+        """The entry of a key, added if there is none."""
         if key not in self:
             self[key] = default
         return self.get(key, default)
@@ -70,14 +69,16 @@ class Bounded(dict[K, V]):
         return self
 
     def renew(self, key: K) -> None:
-        """Have an entry go last of those that are there now."""
+        """Make an entry the newest."""
         super().__setitem__(key, self.pop(key))
 
-    def _drop_oldest(self) -> None:
-        """Remove the oldest entries, one or a small part of all; another thread may do so at the
-        same time."""
+    def _evict(self) -> None:
+        """Remove the oldest entries; another thread may do so at the same time.
+
+        Several at once, since iteration to the first entry skips all that were removed before it.
+        """
         try:
-            oldest = [*islice(self, 1 + self.limit // _PART)]
+            oldest = [*islice(self, 1 + self.limit // _EVICTED_PART)]
         except RuntimeError:
             return
         for key in oldest:
@@ -85,12 +86,12 @@ class Bounded(dict[K, V]):
 
 
 def memoized(limit: int) -> Callable[[F], F]:
-    """A function that remembers what it returned to its last calls, so many of them."""
+    """A decorator: cache the results of a function, up to `limit` of them."""
 
     def decorate(function: F) -> F:
-        made: Any = lru_cache(limit)(function)
-        _functions.append(made)
-        return made
+        cached: Any = lru_cache(limit)(function)
+        _functions.append(cached)
+        return cached
 
     return decorate
 
@@ -101,8 +102,8 @@ _functions: list[Any] = []
 
 def caches() -> list[Cache]:
     """All caches of this process."""
-    found = [Cache(c.name, len(c), c.limit, c.clear) for c in list(_bounded.values())]
+    listed = [Cache(c.name, len(c), c.limit, c.clear) for c in list(_bounded.values())]
     for function in _functions:
         info, name = function.cache_info(), f"{function.__module__}.{function.__qualname__}"
-        found.append(Cache(name, info.currsize, info.maxsize, function.cache_clear))
-    return found
+        listed.append(Cache(name, info.currsize, info.maxsize, function.cache_clear))
+    return listed

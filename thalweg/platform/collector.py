@@ -1,4 +1,4 @@
-"""The collector of cycles, where it would only look again and again through what lives on."""
+"""Pauses of the garbage collector where it would only traverse live objects repeatedly."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused(are_kept: bool = False) -> Generator[None]:
-    """Without the collector: making a graph, its gradients or its lowered form makes many objects,
-    of which nearly all live on, and up to a tenth of the time went into looking through them.
-    Emitting code is another matter: it leaves cycles, which would take up memory if nobody looked.
+    """Disable the garbage collector inside the block.
 
-    Of objects that `are_kept`, as an import's, none is looked at before the next full collection.
+    Building a graph, its gradients or its lowered form allocates many objects that nearly all stay
+    alive; the collector took up to a tenth of the time to traverse them. Code emission leaves
+    cycles and must not be paused.
+
+    With `are_kept`, as for an import, the new objects join the oldest generation: only a full
+    collection traverses them.
     """
     if not gc.isenabled():
         yield
@@ -22,7 +25,7 @@ def gc_paused(are_kept: bool = False) -> Generator[None]:
     try:
         yield
     finally:
-        if are_kept and not gc.get_freeze_count():  # or what is frozen would not stay so
+        if are_kept and not gc.get_freeze_count():  # else the program's frozen objects would thaw
             gc.freeze()
-            gc.unfreeze()  # to where old objects are
+            gc.unfreeze()  # moves them to the oldest generation
         gc.enable()

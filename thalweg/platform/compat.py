@@ -1,7 +1,4 @@
-"""Conversions between bytes and text, and the groups of number types that checks use.
-
-Comes in: `bytes`, `str`, paths, or any value. Goes out: the same content in the type asked for.
-"""
+"""Conversions between bytes and text, and tuples of number types for `isinstance`."""
 
 import numbers
 from os import PathLike
@@ -74,7 +71,7 @@ def as_str_any(value: object) -> str:
 
 @public("compat.path_to_str")
 def path_to_str(path: str | PathLike[str]) -> str:
-    """The string of a path-like object; anything else is returned as it is."""
+    """The string of a path-like object; other values are returned unchanged."""
     return as_str_any(path.__fspath__()) if isinstance(path, PathLike) else path
 
 

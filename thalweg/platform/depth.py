@@ -1,4 +1,4 @@
-"""How deep Python's calls may go while deep expressions are walked."""
+"""A higher recursion limit while deep expressions are traversed."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from contextlib import contextmanager
 
 from thalweg.platform.forks import freed_after_fork
 
-_DEPTH = 20_000  # calls: some ten for each of the parts that one kernel holds at most
-_depths: list[int] = []  # what the limit was when those that are inside now began
-_changing = freed_after_fork(
-    threading.Lock()
-)  # who comes in while the last one leaves must see the old limit
+_LIMIT = 20_000  # calls: about ten for each expression of the largest kernel
+_saved_limits: list[int] = []  # the limit at the entry of each open block
+_lock = freed_after_fork(threading.Lock())  # an entry must not see a limit that is being restored
 
 
 @contextmanager
 def deep_calls() -> Generator[None]:
-    """With room for deep expressions; the last to leave restores the limit."""
-    with _changing:
-        _depths.append(sys.getrecursionlimit())
-        sys.setrecursionlimit(max(_DEPTH, _depths[-1]))
+    """Raise the recursion limit inside the block; the last of nested blocks restores it."""
+    with _lock:
+        _saved_limits.append(sys.getrecursionlimit())
+        sys.setrecursionlimit(max(_LIMIT, _saved_limits[-1]))
     try:
         yield
     finally:
-        with _changing:
-            before = min(_depths)
-            _depths.pop()
-            if not _depths:
-                sys.setrecursionlimit(before)
+        with _lock:
+            original = min(_saved_limits)
+            _saved_limits.pop()
+            if not _saved_limits:
+                sys.setrecursionlimit(original)

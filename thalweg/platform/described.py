@@ -1,4 +1,4 @@
-"""One line about an object, for its `repr`: its public class, its name and a few facts."""
+"""One-line `repr`s: an object's public class, its name and some attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from thalweg.public import name_of
 def described(value: object, name: str | None = None, /, **facts: object) -> str:
     """`<tf.train.AdamOptimizer 'Adam' learning_rate=0.1>`; facts that are None are left out."""
     words = [name_of(type(value)), *([] if name is None else [repr(name)])]
-    words += [f"{fact}={_line(shown)}" for fact, shown in facts.items() if shown is not None]
+    words += [f"{key}={_line(fact)}" for key, fact in facts.items() if fact is not None]
     return f"<{' '.join(words)}>"
 
 

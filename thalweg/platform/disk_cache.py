@@ -1,17 +1,16 @@
-"""A private cache on disk: what a process of a user keeps for later ones and nobody can forge.
+"""A private, authenticated cache on disk, shared by the processes of one user.
 
-What comes in is an entry, a name of hexadecimal digits and its bytes; what goes out, in this
-process or a later one, are those bytes, or None. Kernels, programs, lowerings and measured
-schedules are all kept here. As what is read becomes machine code, an entry is believed only where
+An entry is a name of hexadecimal digits and its content: kernels, programs, lowerings and measured
+schedules. Since content becomes machine code, an entry is trusted only if
 
-- the folders belong to this user, and nobody else may write to them: they are made so;
-- so does its file, which is no link;
-- its digest is right for name and content, under a secret that only this user can read.
+- its folders belong to this user and are writable by nobody else, as they are created;
+- so is its file, which is no link;
+- its HMAC of name and content is right, under a secret that only this user can read.
 
-Where one of the first two does not hold, somebody else can have been there: one warning says so,
-and the process goes on without a disk. A wrong digest (a torn write, a flipped bit, the entry of
-another name or version) counts as not there. All is checked on the open file, not on its path, so
-that nothing can be exchanged in between, and before anybody sees a byte of the content.
+If one of the first two fails, another user may have tampered with the cache: the process logs one
+warning and goes on without the disk. An entry with a wrong HMAC (a torn write, a flipped bit,
+another name or version) is treated as missing. All checks are done on the open file, not on its
+path, against races, and before any content is returned.
 """
 
 from __future__ import annotations
@@ -45,37 +44,36 @@ _MAGIC = b"thalweg object 3"
 _DIGEST_BYTES = 32
 _START = len(_MAGIC) + _DIGEST_BYTES
 _SECRET, _SECRET_BYTES = "secret", 32
-_LIMIT, _MAX_LIMIT_BYTES = "limit", 32  # a file with the number of bytes to keep
+_LIMIT, _MAX_LIMIT_BYTES = "limit", 32  # a file with the size limit
 _HOUR = 3600.0
 _DEFAULT_LIMIT = 4 << 30
 _HEX = frozenset("0123456789abcdef")
-_FOLDERS = 256  # that entries are spread over evenly, by the first byte of their names
+_FOLDERS = 256  # one for each first byte of names, over which entries are evenly distributed
 _FIRST_FOLDER = "00"
 
 
 class Disk:
-    """Entries in files, at most `limit` bytes of them: those not used for long go first."""
+    """Entries in files, of at most `limit` bytes in all: the least recently used are evicted."""
 
-    #: Every so many writes the size is looked at; where there are many entries, which takes a
-    #: while, less often.
+    #: The minimum number of writes between two sweeps; larger caches are swept less often.
     SWEEP_EVERY = 64
 
     def __init__(self, root: Path, limit: int = _DEFAULT_LIMIT) -> None:
         self._root, self._limit = root, limit
         self._readable = self._writable = True
-        self._secret: bytes | None = None  # not read yet, or there is none
-        self._until = self._patience(_FOLDERS * len(_names_in(root / _FIRST_FOLDER)))
-        # Short processes together look as often as a long one does.
-        self._writes = int.from_bytes(os.urandom(3)) % self._until
+        self._secret: bytes | None = None  # not read yet, or missing
+        self._sweep_after = self._interval(_FOLDERS * len(_scan(str(root / _FIRST_FOLDER))))
+        # A random start, so that many short processes sweep as often as one long one.
+        self._writes = int.from_bytes(os.urandom(3)) % self._sweep_after
 
     @property
     def root(self) -> Path:
-        """The folder that all entries are below."""
+        """The folder of the cache."""
         return self._root
 
     @property
     def limit(self) -> int:
-        """Bytes that entries may take."""
+        """The maximum number of bytes of all entries."""
         return self._limit
 
     def read(self, name: str) -> bytes | None:
@@ -86,12 +84,12 @@ class Disk:
             return self._read(name)
         except UntrustedError as reason:
             self._refuse(reason)
-        except OSError:  # most often: there is no such entry
+        except OSError:  # usually there is no such entry
             pass
         return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep an entry; other processes see all of it or nothing."""
+        """Store an entry, atomically."""
         if not self._writable:
             return
         try:
@@ -103,9 +101,9 @@ class Disk:
             tf_logging.info("Kernels are not kept on disk: %s", error)
 
     def sweep(self) -> None:
-        """Remove what writers that died left, and the oldest entries above the limit."""
+        """Remove files of dead writers, and the least recently used entries above the limit."""
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        self._writes, self._until = 0, self._patience(len(entries))
+        self._writes, self._sweep_after = 0, self._interval(len(entries))
         now, total = time.time(), sum(entry.size for entry in entries)
         for entry in entries:
             abandoned = entry.path.endswith(".tmp") and now - entry.used > _HOUR
@@ -114,7 +112,7 @@ class Disk:
                 total -= entry.size
 
     def usage(self) -> Usage:
-        """How many entries there are, and how large they are together."""
+        """The number of entries and their total size."""
         entries = list(self._entries())
         return Usage(len(entries), sum(entry.size for entry in entries))
 
@@ -126,7 +124,7 @@ class Disk:
         return used
 
     def problem(self) -> str | None:
-        """Why entries here would not be believed; None if they are, or if there is no folder."""
+        """Why entries are not trusted; None if they are, or if there is no folder."""
         try:
             self._read_secret()
         except UntrustedError as reason:
@@ -138,15 +136,15 @@ class Disk:
         return None
 
     def keep_limit(self, limit: int) -> None:
-        """Have this and later processes keep so many bytes; sweeps at once."""
+        """Set the size limit of this and later processes, and sweep."""
         make_folder(str(self._root))
         with open_folder(unlinked(self._root)) as root:
             put(root, _LIMIT, str(limit).encode())
         self._limit = limit
         self.sweep()
 
-    def _patience(self, count: int) -> int:
-        """How many writes there are between two looks at so many entries."""
+    def _interval(self, count: int) -> int:
+        """The number of writes between two sweeps of a cache of `count` entries."""
         return max(self.SWEEP_EVERY, count // 4)
 
     def _path(self, name: str) -> Path:
@@ -163,30 +161,30 @@ class Disk:
             content = _verified(read_all(file, status.st_size), name, secret)
             if content is None:
                 remove(_file_of(name), folder)
-            elif time.time() - status.st_mtime > _HOUR:  # that it is used is noted once an hour
+            elif time.time() - status.st_mtime > _HOUR:  # the time of use is updated once an hour
                 os.utime(file)
         return content
 
     def _write(self, name: str, content: bytes) -> None:
         make_folder(str(self._root))
-        # Read again each time: somebody may have emptied the folder, and another process may have
-        # put another secret there.
+        # Read again each time: the folder may have been cleared, and another process may have
+        # created another secret.
         self._secret = self._read_secret() or make_secret(self._root, _SECRET, _SECRET_BYTES)
         folder = f"{self._root}/{name[:2]}"
         make_folder(folder)
         with open_folder(folder) as opened_folder:
             put(opened_folder, _file_of(name), _signed(content, name, self._secret))
         self._writes += 1
-        if self._writes >= self._until:
+        if self._writes >= self._sweep_after:
             self.sweep()
 
     def _read_secret(self) -> bytes | None:
-        """The secret of this folder, if it has one; the folder is checked on the way."""
+        """The secret of this folder, if there is one; an error if the folder is not trusted."""
         self._secret = read_secret(self._root, _SECRET, _SECRET_BYTES)
         return self._secret
 
     def _refuse(self, reason: UntrustedError) -> None:
-        """Do without a disk from now on; the first of all that use a folder says why."""
+        """Disable the disk; the first refusal of a folder in this process logs why."""
         self._readable = self._writable = False
         if _refused.setdefault(self._root, reason) is reason:
             tf_logging.warning(
@@ -197,7 +195,7 @@ class Disk:
             )
 
     def _entries(self) -> Iterator[_Entry]:
-        """All files that this class makes, and nothing else that may lie here."""
+        """The files that this class creates; others in the folder are ignored."""
         for folder in _scan(str(self._root)):
             if len(folder.name) == 2 and _HEX.issuperset(folder.name):
                 yield from self._entries_in(folder)
@@ -213,16 +211,16 @@ class Disk:
 
 
 def _is_entry(name: str) -> bool:
-    """Whether a file can be one of ours: nothing else in the folder is ever touched."""
-    stem, dot, kind = name.rpartition(".")
-    return bool(dot) and kind in ("o", "tmp") and bool(stem) and _HEX.issuperset(stem)
+    """Whether a name is that of an entry or of a partial file."""
+    stem, _, extension = name.rpartition(".")
+    return extension in ("o", "tmp") and bool(stem) and _HEX.issuperset(stem)
 
 
 _refused: dict[Path, UntrustedError] = {}
 
 
 class Usage(NamedTuple):
-    """What is on a disk."""
+    """The number of entries of a disk and their bytes."""
 
     entries: int
     bytes: int
@@ -243,14 +241,7 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-# Entries: a word for the format, the digest, the name, the content
+# Entries: a magic number, the HMAC, the name, the content
 
 
 def _file_of(name: str) -> str:
@@ -258,24 +249,24 @@ def _file_of(name: str) -> str:
 
 
 def _signed(content: bytes, name: str, secret: bytes) -> bytes:
-    told = name.encode() + b"\n" + content
-    return _MAGIC + hmac.digest(secret, told, "sha256") + told
+    message = name.encode() + b"\n" + content
+    return _MAGIC + hmac.digest(secret, message, "sha256") + message
 
 
 def _verified(entry: bytes, name: str, secret: bytes) -> bytes | None:
-    """The content of an entry, if somebody who knows the secret wrote it under this name."""
-    told = memoryview(entry)[_START:]
-    expected = _MAGIC + hmac.digest(secret, told, "sha256")
+    """The content of an entry, if its HMAC and name are right."""
+    message = memoryview(entry)[_START:]
+    expected = _MAGIC + hmac.digest(secret, message, "sha256")
     head = name.encode() + b"\n"
-    sound = hmac.compare_digest(entry[:_START], expected) and entry.startswith(head, _START)
-    return entry[_START + len(head) :] if sound else None
+    is_valid = hmac.compare_digest(entry[:_START], expected) and entry.startswith(head, _START)
+    return entry[_START + len(head) :] if is_valid else None
 
 
-# Where it is
+# Configuration
 
 
 def disk_of_environment() -> Disk | None:
-    """Where THALWEG_CACHE says, else in the user's cache folder; None where that is off."""
+    """The disk in the folder THALWEG_CACHE, else in the user's cache folder; None if it is off."""
     if os.environ.get("THALWEG_CACHE") == "0":
         return None
     try:
@@ -287,14 +278,14 @@ def disk_of_environment() -> Disk | None:
 
 
 def _limit(root: Path) -> int:
-    """What THALWEG_CACHE_LIMIT says, else what was kept in the folder."""
-    given = os.environ.get("THALWEG_CACHE_LIMIT")
-    if given and not given.isdecimal():
-        raise ValueError(f"THALWEG_CACHE_LIMIT is a number of bytes, not {given!r}.")
-    return int(given) if given else _kept_limit(root)
+    """The limit of THALWEG_CACHE_LIMIT, else the one stored in the folder."""
+    limit = os.environ.get("THALWEG_CACHE_LIMIT")
+    if limit and not limit.isdecimal():
+        raise ValueError(f"THALWEG_CACHE_LIMIT is a number of bytes, not {limit!r}.")
+    return int(limit) if limit else _stored_limit(root)
 
 
-def _kept_limit(root: Path) -> int:
+def _stored_limit(root: Path) -> int:
     with suppress(OSError, ValueError), open(root / _LIMIT, "rb") as file:
         return max(0, int(file.read(_MAX_LIMIT_BYTES)))
     return _DEFAULT_LIMIT

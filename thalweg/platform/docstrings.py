@@ -1,7 +1,7 @@
-"""Docstrings of functions that are made, not written: the words of a block, sections added.
+"""Docstrings of public functions that factories generate from op blocks.
 
-A block's docstring has a summary, perhaps paragraphs, and an `Example:`; the factory that makes the
-public function knows its parameters and what it returns, and puts the whole together.
+A block's docstring has a summary, optional paragraphs and an `Example:`; the factory adds the
+sections on the function's arguments and result.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _EXAMPLE: Final = "\n\nExample:\n"
 NAME: Final = "the name of the node; by default that of the op."
 
 
-def composed(about: str | None, arguments: Mapping[str, str], returns: str = "") -> str:
-    """A docstring from a block's own, the meaning of each argument, and what is returned."""
-    words, _, example = inspect.cleandoc(about or "").partition(_EXAMPLE)
+def composed(docstring: str | None, arguments: Mapping[str, str], returns: str = "") -> str:
+    """A docstring with sections on arguments and result before its `Example:`."""
+    summary, _, example = inspect.cleandoc(docstring or "").partition(_EXAMPLE)
     lines = [_wrapped(f"{name}: {meaning}", 8) for name, meaning in arguments.items()]
-    sections = [words, "Args:\n" + "\n".join(lines)]
+    sections = [summary, "Args:\n" + "\n".join(lines)]
     if returns:
         sections.append(f"Returns:\n{_wrapped(returns, 4)}")
     if example:
@@ -29,25 +29,25 @@ def composed(about: str | None, arguments: Mapping[str, str], returns: str = "")
 
 
 class Described(Protocol):
-    """A decorator that completes docstrings, given what is not as in the rest of the family."""
+    """A decorator that completes docstrings, given what differs from the rest of the family."""
 
     def __call__(self, returns: str = ..., **own: str) -> Callable[[_Function], _Function]: ...
 
 
 def family(shared: Mapping[str, str], returned: str) -> Described:
-    """The decorator of functions that share parameters: each describes only what is its own.
+    """A decorator of functions that share parameters: each describes only its own.
 
-    A function's docstring has a summary, perhaps paragraphs and an `Example:`; its arguments, in
-    the order in which it takes them, and what it returns are added.
+    A function's docstring has a summary, optional paragraphs and an `Example:`; sections on its
+    arguments, in order, and on its result are added.
     """
 
     def described(returns: str = returned, **own: str) -> Callable[[_Function], _Function]:
         def describe(function: _Function) -> _Function:
             code = function.__code__
-            taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             meanings = {**shared, **own}
             function.__doc__ = composed(
-                function.__doc__, {name: meanings[name] for name in taken}, returns
+                function.__doc__, {name: meanings[name] for name in names}, returns
             )
             return function
 
@@ -57,8 +57,8 @@ def family(shared: Mapping[str, str], returned: str) -> Described:
 
 
 def _wrapped(text: str, indent: int) -> str:
-    """A paragraph in lines. `textwrap` takes nine times as long, and this is done for hundreds of
-    functions when the package is imported."""
+    """A paragraph, wrapped. `textwrap` takes nine times as long, and an import of the package does
+    this for hundreds of functions."""
     lines: list[str] = []
     line = "   "
     for word in text.split():

@@ -1,8 +1,8 @@
-"""The element types of tensors as a table: one row per type, from which all other code derives.
+"""The table of element types: one row per type, from which all other code derives.
 
-A row says what a type is called, how it is stored and where files and messages keep it. Public
-names, op signatures, conversions in compiled code, the type that sums are carried out in, and
-checkpoints follow from the traits in the row: a new type is a new row.
+A row has the names of a type, its storage and its encoding in files and messages. Public names, op
+signatures, conversions in compiled code, accumulation types and checkpoints follow from the row: a
+new type is a new row.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class FloatFormat:
 
     exponent_bits: int
     mantissa_bits: int
-    has_infinity: bool = True  # without it ("fn") the code of all ones is NaN, others are finite
+    has_infinity: bool = True  # if not ("fn"), the code of all ones is NaN and all others finite
 
     @property
     def bias(self) -> int:
-        """What is added to an exponent where it is stored."""
+        """The exponent bias: stored exponent - exponent."""
         return (1 << (self.exponent_bits - 1)) - 1
 
     @property
@@ -52,7 +52,7 @@ class FloatFormat:
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of an element type."""
+    """The properties of an element type."""
 
     name: str
     enum: int  # in TensorFlow's types.proto
@@ -67,17 +67,17 @@ class Traits:
 
     @cached_property
     def storage(self) -> Dtype:
-        """How elements lie in memory."""
+        """The dtype of elements in memory."""
         return np.dtype(self.numpy)
 
     @cached_property
     def compute(self) -> Dtype:
-        """What arithmetic and sums are carried out in, to be rounded once."""
+        """The dtype in which arithmetic and sums are done, to be rounded once."""
         return _FLOAT32 if self.is_narrow_float else self.storage
 
     @property
     def is_narrow_float(self) -> bool:
-        """Whether this is a float of fewer than 32 bits: stored so, computed as float32."""
+        """Whether this is a float of fewer than 32 bits, computed as float32."""
         return self.dtype_class == "float" and self.storage.itemsize < 4
 
     @property
@@ -126,7 +126,7 @@ TABLE = (
 )
 # fmt: on
 
-# Object arrays stand for strings, resources and variants: of these, files know strings alone.
+# Object arrays hold strings, resources or variants; of these, files have only strings.
 _BY_STORAGE = {row.storage: row for row in TABLE if row.dtype_class != "opaque"}
 
 
@@ -137,46 +137,47 @@ def find_traits(dtype: Any) -> Traits | None:
 
 def is_float(dtype: Any) -> bool:
     """Whether elements are real floating-point numbers."""
-    found = find_traits(dtype)
-    return found is not None and found.dtype_class == "float"
+    traits = find_traits(dtype)
+    return traits is not None and traits.dtype_class == "float"
 
 
 def is_narrow_float(dtype: Any) -> bool:
     """Whether elements are floats of fewer than 32 bits, which are computed as float32."""
-    found = find_traits(dtype)
-    return found is not None and found.is_narrow_float
+    traits = find_traits(dtype)
+    return traits is not None and traits.is_narrow_float
 
 
 def float_format(dtype: Any) -> FloatFormat:
     """The bits of a float; a TypeError for any other dtype."""
-    found = find_traits(dtype)
-    if found is None or found.float_format is None:
+    traits = find_traits(dtype)
+    if traits is None or traits.float_format is None:
         raise TypeError(f"{np.dtype(dtype)} is no float")
-    return found.float_format
+    return traits.float_format
 
 
 def compute_dtype(dtype: Any) -> Dtype:
-    """What arithmetic on elements of a dtype is carried out in."""
-    found = find_traits(dtype)
-    return np.dtype(dtype) if found is None else found.compute
+    """The dtype in which arithmetic on elements of a dtype is done."""
+    traits = find_traits(dtype)
+    return np.dtype(dtype) if traits is None else traits.compute
 
 
 def widened(array: np.ndarray[Any, Dtype]) -> np.ndarray[Any, Dtype]:
-    """An array in the type that its elements are computed in."""
+    """An array converted to its compute dtype."""
     return array.astype(compute_dtype(array.dtype), copy=False)
 
 
 def bounds(dtype: Any) -> tuple[Any, Any]:
     """The least and the greatest element of an ordered dtype: infinities where it has them."""
-    known = np.dtype(dtype)
-    found = find_traits(known)
-    if known.kind == "b":
-        ends: tuple[Any, Any] = (False, True)
-    elif known.kind in "iu":
-        ends = np.iinfo(known).min, np.iinfo(known).max
-    elif found is not None and found.float_format and not found.float_format.has_infinity:
-        limits = cast("Any", ml_dtypes.finfo(known))
-        ends = limits.min, limits.max
+    numpy_dtype = np.dtype(dtype)
+    traits = find_traits(numpy_dtype)
+    limits: Any
+    if numpy_dtype.kind == "b":
+        limits = False, True
+    elif numpy_dtype.kind in "iu":
+        limits = np.iinfo(numpy_dtype).min, np.iinfo(numpy_dtype).max
+    elif traits is not None and traits.float_format and not traits.float_format.has_infinity:
+        finfo = cast("Any", ml_dtypes.finfo(numpy_dtype))
+        limits = finfo.min, finfo.max
     else:
-        ends = -np.inf, np.inf
-    return np.asarray(ends[0], known)[()], np.asarray(ends[1], known)[()]
+        limits = -np.inf, np.inf
+    return np.asarray(limits[0], numpy_dtype)[()], np.asarray(limits[1], numpy_dtype)[()]

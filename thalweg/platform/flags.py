@@ -1,7 +1,7 @@
 """Command-line flags: `DEFINE_*` declares them, `FLAGS` parses the command line and holds values.
 
-The command line is parsed when a value is first read or by `app.run`; what is no known flag is
-left to the program. Both `--name=value` and `--name value` work; booleans also take `--name` and
+The command line is parsed when a value is first read, or by `app.run`; unknown flags are left to
+the program. Both `--name=value` and `--name value` work; booleans also take `--name` and
 `--noname`.
 """
 
@@ -26,22 +26,22 @@ _BOOLEANS: Final = {
 
 @public("flags.Error", "app.flags.Error")
 class Error(Exception):
-    """Something is wrong with a flag or its value."""
+    """The base class of errors of flags."""
 
 
 @public("flags.DuplicateFlagError", "app.flags.DuplicateFlagError")
 class DuplicateFlagError(Error):
-    """A flag of this name is defined already."""
+    """A flag with this name is defined already."""
 
 
 @public("flags.IllegalFlagValueError", "app.flags.IllegalFlagValueError")
 class IllegalFlagValueError(Error):
-    """The value of a flag is not of its type, out of its range or refused by a validator."""
+    """The value of a flag has another type, is out of range or fails a validator."""
 
 
 @public("flags.UnrecognizedFlagError", "app.flags.UnrecognizedFlagError")
 class UnrecognizedFlagError(Error):
-    """The command line has a flag that nobody defined."""
+    """The command line has a flag that is not defined."""
 
 
 @public("flags.ValidationError", "app.flags.ValidationError")
@@ -67,19 +67,19 @@ class Flag:
         self.set_default(self.default)
 
     def set_default(self, default: Any) -> None:
-        """Make `default` the default, and the value unless the command line gave one."""
+        """Set the default, which is the value unless the command line has one."""
         self.default = self._parsed_default(default)
         if not self.present:
             self.value = self.default
 
     def take(self, text: str) -> None:
-        """Set the value from the command line; a flag of many values collects them."""
+        """Set the value from the command line; a multi-value flag collects them."""
         parsed = self.parsed(text)
         self.value = [*(self.value if self.present else []), parsed] if self.many else parsed
         self.present += 1
 
     def parsed(self, text: str) -> Any:
-        """The value that `text` stands for."""
+        """The value of a text."""
         try:
             return self.parse(text)
         except (ValueError, KeyError) as error:
@@ -106,7 +106,7 @@ class FlagValues:
     _parsed: bool
 
     def define(self, flag: Flag, allow_override: bool = False) -> None:
-        """Add a flag; a second one of the same name is an error."""
+        """Add a flag; a second one with the same name is an error."""
         for name in filter(None, (flag.name, flag.short_name)):
             if name in self and not allow_override:
                 raise DuplicateFlagError(
@@ -122,7 +122,7 @@ class FlagValues:
             check()
 
     def __call__(self, argv: Sequence[str], known_only: bool = False) -> list[str]:
-        """Parse `argv`, whose first entry is the program; return what is no flag."""
+        """Parse `argv`, whose first entry is the program; return the other arguments."""
         rest = _CommandLine(self._flags, argv[1:]).parse(known_only)
         self.__dict__["_parsed"] = True
         for check in self._checks:
@@ -130,7 +130,7 @@ class FlagValues:
         return [*argv[:1], *rest]
 
     def _parse_flags(self, args: Sequence[str] | None = None) -> list[str]:
-        """Parse `args` (by default the command line) and return what is no flag."""
+        """Parse `args` (by default the command line) and return the other arguments."""
         return self(["", *(sys.argv[1:] if args is None else args)], known_only=True)[1:]
 
     def is_parsed(self) -> bool:
@@ -138,11 +138,11 @@ class FlagValues:
         return self._parsed
 
     def mark_as_parsed(self) -> None:
-        """Take the defaults for good: do not look at the command line."""
+        """Keep the defaults: do not parse the command line."""
         self.__dict__["_parsed"] = True
 
     def unparse_flags(self) -> None:
-        """Forget the values of the command line; the next read parses it again."""
+        """Discard the values of the command line; the next read parses it again."""
         for flag in self._flags.values():
             flag.present, flag.value = 0, flag.default
         self.__dict__["_parsed"] = False
@@ -196,8 +196,8 @@ class FlagValues:
         if name not in self:
             raise AttributeError(f"No flag is named '{name}'.")
         self._others.pop(name, None)
-        gone = self._flags.pop(_attribute(name), None)
-        for alias in [key for key, flag in self._flags.items() if flag is gone]:
+        removed = self._flags.pop(_attribute(name), None)
+        for alias in [key for key, flag in self._flags.items() if flag is removed]:
             del self._flags[alias]
 
     def __getitem__(self, name: str) -> Flag:
@@ -221,18 +221,18 @@ class FlagValues:
 
 
 class _CommandLine:
-    """One walk over the arguments: flags take their values, the rest is kept in order."""
+    """One parse of a command line: sets the values of flags, and collects the other arguments."""
 
     def __init__(self, flags: dict[str, Flag], arguments: Sequence[str]) -> None:
         self.flags = flags
-        self.waiting = list(reversed(arguments))
+        self.pending = list(reversed(arguments))
         self.rest: list[str] = []
 
     def parse(self, known_only: bool) -> list[str]:
-        while self.waiting:
-            argument = self.waiting.pop()
+        while self.pending:
+            argument = self.pending.pop()
             if argument == "--":
-                return [*self.rest, *reversed(self.waiting)]
+                return [*self.rest, *reversed(self.pending)]
             if not self._take_flag(argument):
                 self._keep(argument, known_only)
         return self.rest
@@ -250,18 +250,14 @@ class _CommandLine:
         return self._take_negation(name, text)
 
     def _take_value(self, flag: Flag, text: str | None) -> None:
-        if text is None:
-            text = self._next_boolean() if flag.boolean else self._next_value(flag)
+        if text is None and flag.boolean:
+            follows = bool(self.pending) and self.pending[-1].lower() in ("true", "false")
+            text = self.pending.pop() if follows else "true"
+        elif text is None:
+            if not self.pending:
+                raise Error(f"Missing value for flag --{flag.name}")
+            text = self.pending.pop()
         flag.take(text)
-
-    def _next_boolean(self) -> str:
-        follows = bool(self.waiting) and self.waiting[-1].lower() in ("true", "false")
-        return self.waiting.pop() if follows else "true"
-
-    def _next_value(self, flag: Flag) -> str:
-        if not self.waiting:
-            raise Error(f"Missing value for flag --{flag.name}")
-        return self.waiting.pop()
 
     def _take_negation(self, name: str, text: str | None) -> bool:
         flag = self.flags.get(name[2:]) if name.startswith("no") else None
@@ -328,22 +324,22 @@ def _one_of(allowed: Iterable[str], case_sensitive: bool = True) -> Parse:
     return parse
 
 
-def _define(parse: Parse, names: tuple[Any, ...], options: dict[str, Any], **kind: bool) -> None:
-    """Define a flag from (name, default, help), also under the keywords of the first releases."""
+def _define(
+    parse: Parse, positional: tuple[Any, ...], options: dict[str, Any], **properties: bool
+) -> None:
+    """Define a flag from (name, default, help), also by the keywords of the first releases."""
     keywords = (("name", "flag_name"), ("default", "default_value"), ("help", "docstring"))
-    given = list(names)
-    for new, old in keywords[len(given) :]:
-        if new not in options and old not in options:
-            given.append(None)
-            continue
-        given.append(options.pop(new) if new in options else options.pop(old))
-    name, default, text = given
+    values = list(positional)
+    for new, old in keywords[len(values) :]:
+        values.append(options.pop(new) if new in options else options.pop(old, None))
+    name, default, text = values
     required = options.pop("required", False)
     allow_override = options.pop("allow_override", False)
     short_name = options.pop("short_name", None)
     if options:
         raise TypeError(f"flag '{name}': unexpected options {sorted(options)}")
-    FLAGS.define(Flag(name, default, text, parse, short_name=short_name, **kind), allow_override)
+    flag = Flag(name, default, text, parse, short_name=short_name, **properties)
+    FLAGS.define(flag, allow_override)
     if required:
         mark_flag_as_required(name)
 
@@ -372,7 +368,7 @@ def DEFINE_integer(
     upper_bound: int | None = None,
     **options: Any,
 ) -> None:
-    """Define a whole-number flag: `DEFINE_integer(name, default, help)`.
+    """Define an integer flag: `DEFINE_integer(name, default, help)`.
 
     Args:
         args: the name, the default and the help text.
@@ -418,7 +414,7 @@ def DEFINE_float(
     "app.flags.DEFINE_bool",
 )
 def DEFINE_boolean(*args: str | bool | None, **options: Any) -> None:
-    """Define a yes-or-no flag: `DEFINE_boolean(name, default, help)`.
+    """Define a boolean flag: `DEFINE_boolean(name, default, help)`.
 
     Args:
         args: the name, the default and the help text.
@@ -479,7 +475,7 @@ def DEFINE_enum_class(
 
 @public("flags.DEFINE_multi_string", "app.flags.DEFINE_multi_string")
 def DEFINE_multi_string(*args: str | Sequence[str] | None, **options: Any) -> None:
-    """Define a text flag that may be given many times; its value is a list."""
+    """Define a text flag that may be repeated; its value is a list."""
     _define(str, args, options, many=True)
 
 
@@ -490,7 +486,7 @@ def DEFINE_multi_integer(
     upper_bound: int | None = None,
     **options: Any,
 ) -> None:
-    """Define a whole-number flag that may be given many times; its value is a list."""
+    """Define an integer flag that may be repeated; its value is a list."""
     _define(_within(_integer, lower_bound, upper_bound), args, options, many=True)
 
 
@@ -501,7 +497,7 @@ def DEFINE_multi_float(
     upper_bound: float | None = None,
     **options: Any,
 ) -> None:
-    """Define a number flag that may be given many times; its value is a list."""
+    """Define a number flag that may be repeated; its value is a list."""
     _define(_within(float, lower_bound, upper_bound), args, options, many=True)
 
 
@@ -532,7 +528,7 @@ def DEFINE_alias(name: str, original_name: str) -> None:
 def register_validator(
     flag_name: str, checker: Check, message: str = "Flag validation failed"
 ) -> None:
-    """Refuse a command line for which `checker(value of the flag)` is false."""
+    """Reject a command line for which `checker(value of the flag)` is false."""
 
     def check() -> None:
         value = FLAGS[flag_name].value
@@ -561,7 +557,7 @@ def register_multi_flags_validator(
     multi_flags_checker: Callable[[dict[str, Any]], bool],
     message: str = "Flags validation failed",
 ) -> None:
-    """Refuse a command line for which the checker, given {name: value}, is false."""
+    """Reject a command line for which the checker, given {name: value}, is false."""
 
     def check() -> None:
         if not multi_flags_checker({name: FLAGS[name].value for name in flag_names}):
@@ -572,7 +568,7 @@ def register_multi_flags_validator(
 
 @public("flags.mark_flag_as_required", "app.flags.mark_flag_as_required")
 def mark_flag_as_required(flag_name: str) -> None:
-    """Refuse a command line that leaves the flag None."""
+    """Reject a command line that leaves the flag None."""
     register_validator(
         flag_name, lambda value: value is not None, "Flag must have a value other than None."
     )
@@ -580,14 +576,14 @@ def mark_flag_as_required(flag_name: str) -> None:
 
 @public("flags.mark_flags_as_required", "app.flags.mark_flags_as_required")
 def mark_flags_as_required(flag_names: Iterable[str]) -> None:
-    """Refuse a command line that leaves one of the flags None."""
+    """Reject a command line that leaves one of the flags None."""
     for name in flag_names:
         mark_flag_as_required(name)
 
 
 @public("flags.mark_flags_as_mutual_exclusive", "app.flags.mark_flags_as_mutual_exclusive")
 def mark_flags_as_mutual_exclusive(flag_names: Sequence[str], required: bool = False) -> None:
-    """Refuse a command line that sets more than one of the flags (or none, if `required`)."""
+    """Reject a command line that sets more than one of the flags (or none, if `required`)."""
 
     def at_most_one(values: dict[str, Any]) -> bool:
         count = sum(value is not None for value in values.values())

@@ -1,4 +1,4 @@
-"""Locks in the child of a fork: those that other threads of the parent held are free again."""
+"""Locks after a fork: the child releases those that other threads of the parent held."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from weakref import WeakSet
 
 
 class Locked(Protocol):
-    """Something with locks of its own."""
+    """An object that owns locks."""
 
     def renew_locks(self) -> None:
-        """Have new locks, which nobody holds."""
+        """Replace the locks by new ones, which are not held."""
         ...
 
 
@@ -22,19 +22,19 @@ _locks: WeakSet[Any] = WeakSet()
 
 
 def freed_after_fork(lock: Lock) -> Lock:
-    """A lock of `threading` that nobody holds in the child of a fork."""
+    """Register a lock of `threading` to be released in the child of a fork; returns it."""
     _locks.add(lock)
     return lock
 
 
 def renewed_after_fork(holder: Locked) -> None:
-    """Let an object rebuild its locks in the child of a fork."""
+    """Register an object to replace its locks in the child of a fork."""
     _holders.add(holder)
 
 
 def _renew() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # as the interpreter does with its own
+        lock._at_fork_reinit()  # as the interpreter does with its own locks
     for holder in list(_holders):
         holder.renew_locks()
 

@@ -1,7 +1,7 @@
-"""Small helpers in machine code: LLVM text in, functions that Python can call out.
+"""Small native functions: compiles LLVM text to functions that Python can call.
 
-For what a plain loop over bytes needs and NumPy has no word for, such as checksums. The text names
-no processor: LLVM makes it run on the one at hand. A call lets other Python threads go on.
+They are for loops over bytes that NumPy has no function for, such as checksums. The text names no
+target: LLVM compiles it for the host processor. A call releases the GIL.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-# A fork waits until no thread is inside LLVM, so that the child does not inherit it half way.
+# A fork waits until no thread is inside LLVM, so that the child does not inherit a broken state.
 _LOCK = threading.RLock()
 os.register_at_fork(
     before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
@@ -28,14 +28,14 @@ Types = tuple[Any, ...]
 
 
 def functions(text: str, types: Mapping[str, Types]) -> list[Function]:
-    """Compile a module; its functions by the names and types given, which stay for good."""
+    """Compile a module; returns the functions with these names and types, which are never freed."""
     with _LOCK:
         library = _llvm().JITLibraryBuilder().add_object_img(_object(text))
         for name in types:
             library.export_symbol(name)
-        placed = library.link(_linker(), f"platform{next(_libraries)}")
-        placed.detach()  # never unloaded: a thread may be in the code when Python shuts down
-        return [ctypes.CFUNCTYPE(*kinds)(placed[name]) for name, kinds in types.items()]
+        linked = library.link(_linker(), f"platform{next(_libraries)}")
+        linked.detach()  # never unloaded: a thread may still run it when Python shuts down
+        return [ctypes.CFUNCTYPE(*signature)(linked[name]) for name, signature in types.items()]
 
 
 def _object(text: str) -> bytes:
@@ -50,16 +50,11 @@ def _object(text: str) -> bytes:
 
 @cache
 def _llvm() -> Any:
-    """LLVM, imported when first asked for, as that takes a while."""
+    """LLVM, imported on first use, since that is slow."""
     binding = importlib.import_module("llvmlite.binding")
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
-
-
-@cache
-def _machine() -> Any:
-    return _new_machine()
 
 
 def _new_machine() -> Any:
@@ -73,15 +68,18 @@ def _new_machine() -> Any:
     )
 
 
+_machine = cache(_new_machine)
+
+
 def has(*features: str) -> bool:
-    """Whether the processor has all of these, by LLVM's names."""
+    """Whether the processor has all of these features, by LLVM's names."""
     return {f"+{feature}" for feature in features} <= set(_features().split(","))
 
 
 def _features() -> str:
     try:
         return _llvm().get_host_cpu_features().flatten()
-    except RuntimeError:  # LLVM cannot ask this system
+    except RuntimeError:  # LLVM does not support the query here
         return ""
 
 

@@ -1,9 +1,8 @@
-"""How the process gets memory for arrays: freed pieces are kept, not handed back to the system.
+"""Settings of glibc's allocator: freed memory stays in the process instead of going back to the OS.
 
-A step makes arrays of the same sizes again and again. By default glibc gives each large one fresh
-pages, which the system must clear and map one by one when they are first touched: for many steps
-that takes longer than their arithmetic. With these settings a freed array's pages serve the next.
-`THALWEG_KEEP_MEMORY=0` leaves the allocator alone.
+Steps allocate arrays of the same sizes repeatedly. By default glibc maps fresh pages for each large
+array, and the page faults on first use take longer than the arithmetic of many steps. With these
+settings the pages of a freed array are reused. `THALWEG_KEEP_MEMORY=0` leaves the allocator alone.
 """
 
 from __future__ import annotations
@@ -14,37 +13,37 @@ from typing import Any
 
 from thalweg.platform.c_library import c_function
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for what is set
-_MAX_FREE = 2**31 - 1  # bytes at the end of the heap that are kept
-_LARGE = 128 << 10  # bytes of which glibc looks at the end of the heap when they are freed
-_MAX_HEAP_ARRAY = 32 << 20  # bytes: the largest array that comes from the heap; glibc takes no more
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+_MAX_FREE = 2**31 - 1  # free bytes at the end of the heap that are kept
+_MIN_TRIMMING_FREE = 128 << 10  # bytes: a free of so much makes glibc trim the end of the heap
+_MAX_HEAP_ARRAY = 32 << 20  # bytes: the largest array on the heap, and glibc's largest threshold
 
 
 def keep_freed_memory() -> None:
-    """Set the allocator of this process, where it is glibc's."""
-    if (option := _option()) is not None:
-        option(_MMAP_THRESHOLD, _MAX_HEAP_ARRAY)
-        option(_TRIM_THRESHOLD, _MAX_FREE)
+    """Configure the allocator of this process, if it is glibc's."""
+    if (mallopt := _mallopt()) is not None:
+        mallopt(_MMAP_THRESHOLD, _MAX_HEAP_ARRAY)
+        mallopt(_TRIM_THRESHOLD, _MAX_FREE)
 
 
 def hand_back_own_heap() -> None:
-    """Give the system what is free at the end of the heap of this thread, which is about to end.
+    """Return the free end of this thread's heap to the system, before the thread ends.
 
-    Threads besides the first get heaps of their own, and `malloc_trim` leaves their ends alone:
-    only when something large is freed does glibc look at them, and then at the setting above.
+    Every thread but the first has a heap of its own, whose end `malloc_trim` does not trim: glibc
+    does so only when a large block is freed, subject to the trim threshold.
     """
-    option = _option()
-    if option is None:
+    mallopt = _mallopt()
+    if mallopt is None:
         return
-    allocate = c_function("malloc", ctypes.c_void_p, ctypes.c_size_t)
+    malloc = c_function("malloc", ctypes.c_void_p, ctypes.c_size_t)
     free = c_function("free", None, ctypes.c_void_p)
-    option(_TRIM_THRESHOLD, 0)
-    free(allocate(_LARGE))
-    option(_TRIM_THRESHOLD, _MAX_FREE)
+    mallopt(_TRIM_THRESHOLD, 0)
+    free(malloc(_MIN_TRIMMING_FREE))
+    mallopt(_TRIM_THRESHOLD, _MAX_FREE)
 
 
-def _option() -> Any:
-    """What sets an option of glibc's allocator, where the library is glibc and the options ours."""
+def _mallopt() -> Any:
+    """glibc's function to set allocator options; None if it is missing or not to be used."""
     if os.environ.get("THALWEG_KEEP_MEMORY", "1") == "0":
         return None
     return c_function("mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int)

@@ -1,7 +1,7 @@
-"""Files and folders that only this user can have written, and secrets in them.
+"""Files and folders that only this user can write, and secrets in them.
 
-All is checked on the open file, not on its path, so that nothing can be exchanged in between. What
-somebody else owns or may write to raises an `UntrustedError`, which says what it is.
+All checks are done on the open file, not on its path, against races. A file or folder that another
+user owns or may write raises an `UntrustedError`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from secrets import token_bytes, token_hex
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-#: Links are not followed; a pipe in the place of a file does not block.
-_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MAKING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_Kind = Callable[[int], bool]  # of `stat`
+#: Links are not followed; opening a pipe does not block.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ModeTest = Callable[[int], bool]  # such as `stat.S_ISREG`
 
 
 class UntrustedError(Exception):
-    """Somebody else owns what lies here or may write to it; the message says what."""
+    """Another user owns a file or folder or may write it."""
 
 
 @contextmanager
-def opened(name: str, parent: int | None, is_kind: _Kind) -> Generator[tuple[int, os.stat_result]]:
-    """Open a file or folder of this user's, which nobody else may write to."""
+def opened(
+    name: str, parent: int | None, is_kind: _ModeTest
+) -> Generator[tuple[int, os.stat_result]]:
+    """Open a file or folder that this user owns and nobody else may write."""
     try:
-        file = os.open(name, _READING, dir_fd=parent)
+        file = os.open(name, _READ_FLAGS, dir_fd=parent)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UntrustedError(f"{name} is a symbolic link") from error
@@ -46,7 +48,7 @@ def opened(name: str, parent: int | None, is_kind: _Kind) -> Generator[tuple[int
         os.close(file)
 
 
-def _check(name: str, status: os.stat_result, is_kind: _Kind) -> None:
+def _check(name: str, status: os.stat_result, is_kind: _ModeTest) -> None:
     if not is_kind(status.st_mode):
         raise UntrustedError(f"{name} is neither a file nor a folder of the cache")
     if status.st_uid != os.geteuid():
@@ -61,20 +63,21 @@ def _mode(status: os.stat_result) -> str:
 
 @contextmanager
 def open_folder(path: str) -> Generator[int]:
-    """Open a folder of this user's, which nobody else may write to."""
+    """Open a folder that this user owns and nobody else may write."""
     with opened(path, None, stat.S_ISDIR) as (folder, _):
         yield folder
 
 
 def unlinked(path: Path) -> str:
-    """Where the user's own link leads; one that somebody else made stays, to be refused."""
+    """The target of a link that this user or root owns; other paths unchanged, so that opening
+    another user's link fails."""
     status = os.lstat(path)
-    followed = stat.S_ISLNK(status.st_mode) and status.st_uid in (0, os.geteuid())
-    return os.path.realpath(path) if followed else str(path)
+    is_own_link = stat.S_ISLNK(status.st_mode) and status.st_uid in (0, os.geteuid())
+    return os.path.realpath(path) if is_own_link else str(path)
 
 
 def make_folder(path: str) -> None:
-    """Make a folder, and those around it that are missing, for this user alone."""
+    """Create a folder and its missing parents, accessible only to this user."""
     with suppress(FileExistsError):
         try:
             os.mkdir(path, _PRIVATE_FOLDER)
@@ -84,22 +87,22 @@ def make_folder(path: str) -> None:
 
 
 def put(folder: int, name: str, content: bytes, replace: bool = True) -> None:
-    """Put a whole file under a name, at once; `replace` one that is there, or leave it."""
-    unfinished = f"{token_hex(16)}.tmp"
+    """Write a file atomically; an existing one is replaced or, without `replace`, kept."""
+    partial = f"{token_hex(16)}.tmp"
     try:
-        with open(os.open(unfinished, _MAKING, _PRIVATE_FILE, dir_fd=folder), "wb", 0) as file:
+        with open(os.open(partial, _CREATE_FLAGS, _PRIVATE_FILE, dir_fd=folder), "wb", 0) as file:
             file.write(content)
-        if not replace and _linked(unfinished, name, folder):
-            remove(unfinished, folder)
+        if not replace and _link(partial, name, folder):
+            remove(partial, folder)
         else:
-            os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
-        remove(unfinished, folder)
+        remove(partial, folder)
         raise
 
 
-def _linked(source: str, name: str, folder: int) -> bool:
-    """Give a file a name unless another one has it; False where a file cannot have two names."""
+def _link(source: str, name: str, folder: int) -> bool:
+    """Hard-link a file to a name unless the name exists; False if links are not supported."""
     try:
         os.link(source, name, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
@@ -110,13 +113,13 @@ def _linked(source: str, name: str, folder: int) -> bool:
 
 
 def remove(path: str, folder: int | None = None) -> None:
-    """Remove a file, if it is there."""
-    with suppress(OSError):  # another process was faster
+    """Remove a file, if it exists."""
+    with suppress(OSError):  # another process may have removed it
         os.unlink(path, dir_fd=folder)
 
 
 def read_all(file: int, size: int) -> bytes:
-    """The content of an open file of a size."""
+    """The content of an open file with a known size."""
     content = os.read(file, size)
     while len(content) < size and (more := os.read(file, size - len(content))):
         content += more
@@ -124,19 +127,19 @@ def read_all(file: int, size: int) -> bytes:
 
 
 def read_secret(root: Path, name: str, nbytes: int) -> bytes | None:
-    """The secret in a folder, if it has one; the folder is checked on the way."""
+    """The secret in a folder, if there is one; an error if the folder is not trusted."""
     with open_folder(unlinked(root)) as folder:
         return _secret_in(folder, name, nbytes)
 
 
 def make_secret(root: Path, name: str, nbytes: int) -> bytes:
-    """A secret in a folder: of processes that make one at once, all get the same."""
+    """Create a secret in a folder; concurrent processes all get the same one."""
     with open_folder(unlinked(root)) as folder:
         put(folder, name, token_bytes(nbytes), replace=False)
-        made = _secret_in(folder, name, nbytes)
-    if made is None:
+        secret = _secret_in(folder, name, nbytes)
+    if secret is None:
         raise FileNotFoundError(errno.ENOENT, "The secret vanished", str(root))
-    return made
+    return secret
 
 
 def _secret_in(folder: int, name: str, nbytes: int) -> bytes | None:
@@ -150,20 +153,20 @@ def _secret_in(folder: int, name: str, nbytes: int) -> bytes | None:
 
 
 def user_folder() -> Path:
-    """Where this user's processes keep things: THALWEG_CACHE, else in the user's cache folder."""
-    return _own_part(_root())
+    """The folder for this user's files: THALWEG_CACHE, else in the user's cache folder."""
+    return _user_part(_root())
 
 
 def _root() -> Path:
-    given = os.environ.get("THALWEG_CACHE")
-    if given and given != "0":  # which says only that nothing is cached
-        return Path(given).expanduser()
+    folder = os.environ.get("THALWEG_CACHE")
+    if folder and folder != "0":  # which only disables the cache
+        return Path(folder).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "thalweg"
 
 
-def _own_part(root: Path) -> Path:
-    """A folder for all, such as /tmp, has one for each user: nobody can remove another's there."""
+def _user_part(root: Path) -> Path:
+    """The user's own folder inside a shared, sticky one such as /tmp; other folders unchanged."""
     try:
         mode = os.stat(root).st_mode
     except OSError:

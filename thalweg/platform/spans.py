@@ -1,8 +1,8 @@
-"""What happens beside a traced step: who worked or waited, on which thread, from when to when.
+"""Spans of work outside a traced step's kernels: what a thread did or waited for, and when.
 
-While a `Recorder` is on, threads add spans to it; with none on, they look at an empty tuple and
-go on. What may outlast a recording, such as a wait for room in a queue, is known from its beginning
-and is cut to the time of the recording. All times are nanoseconds of `time.perf_counter_ns`.
+While a `Recorder` is active, threads add spans to it; otherwise they only test an empty tuple. A
+span that may outlast a recording, such as a wait for room in a queue, is registered when it begins
+and clipped to the time of the recording. All times are nanoseconds of `time.perf_counter_ns`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-_MAX_SPANS = 100_000  # spans of one recording: more than anyone looks at
+_MAX_SPANS = 100_000  # of one recording
 
 
 class Subject(Protocol):
-    """What a span is about: a node, with the user's line."""
+    """The node that a span belongs to, with the user's line."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class Subject(Protocol):
 
 
 class Span(NamedTuple):
-    """A time in which a thread did something."""
+    """A time interval in which a thread did one thing, `what`, for a node."""
 
     what: str
     about: Subject
@@ -38,11 +38,11 @@ class Span(NamedTuple):
 
 
 class Recorder:
-    """Collects what happens on all threads while it is entered."""
+    """Collects the spans of all threads while it is entered."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []  # when it is over, by their beginnings
-        self._noted: list[Span] = []
+        self.spans: list[Span] = []  # set at exit, sorted by start
+        self._recorded: list[Span] = []
         self._names: dict[int, str] = {}
         self._start = 0
 
@@ -55,15 +55,15 @@ class Recorder:
         _switch(lambda: tuple([other for other in _recorders if other is not self]))
         end = time.perf_counter_ns()
         self._names |= {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
-        found = [*self._noted, *(each.span(end) for each in list(_lasting))]
-        cut = [span._replace(start=max(span.start, self._start)) for span in found]
-        self.spans = sorted(cut, key=lambda span: (span.start, -span.end))
+        spans = [*self._recorded, *(open_span.span(end) for open_span in list(_lasting))]
+        clipped = [span._replace(start=max(span.start, self._start)) for span in spans]
+        self.spans = sorted(clipped, key=lambda span: (span.start, -span.end))
 
     def add(self, span: Span) -> None:
-        """Keep what this thread did."""
-        if len(self._noted) < _MAX_SPANS:
+        """Record a span of this thread."""
+        if len(self._recorded) < _MAX_SPANS:
             self._names[span.thread] = threading.current_thread().name
-            self._noted.append(span)
+            self._recorded.append(span)
 
     def lane(self, thread: int) -> str:
         """The name of a thread."""
@@ -71,18 +71,18 @@ class Recorder:
 
 
 _recorders: tuple[Recorder, ...] = ()
-_lasting: dict[Lasting, None] = {}
+_lasting: dict[Lasting, None] = {}  # open spans that may outlast a recording
 _watchers: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
 
 def is_on() -> bool:
-    """Whether anyone records."""
+    """Whether a recorder is active."""
     return bool(_recorders)
 
 
 def on_switch(watcher: Callable[[bool], None]) -> None:
-    """Call a function with True when the first recording begins, with False when the last ended."""
+    """Call a function with True when the first recording begins, with False when the last ends."""
     _watchers.append(watcher)
 
 
@@ -96,17 +96,18 @@ def _switch(change: Callable[[], tuple[Recorder, ...]]) -> None:
 
 
 def note(what: str, about: Subject, start: int) -> None:
-    """Record what began at `start` and is over now."""
-    _note(Span(what, about, threading.get_ident(), start, time.perf_counter_ns()))
+    """Record a span from `start` to now."""
+    _record(Span(what, about, threading.get_ident(), start, time.perf_counter_ns()))
 
 
-def _note(span: Span) -> None:
+def _record(span: Span) -> None:
     for recorder in _recorders:
         recorder.add(span)
 
 
 class Lasting:
-    """Inside the block this thread does what may have begun before a recording or end after it."""
+    """A span of this thread, the time of the block, which may begin before a recording or end after
+    it."""
 
     __slots__ = ("_about", "_start", "_thread", "_what")
 
@@ -120,11 +121,11 @@ class Lasting:
     def __exit__(self, *_: Any) -> None:
         del _lasting[self]
         if _recorders:
-            _note(self.span(time.perf_counter_ns()))
+            _record(self.span(time.perf_counter_ns()))
 
     def span(self, end: int) -> Span:
-        """The span, if it ended now."""
+        """The span, ended at `end`."""
         return Span(self._what, self._about, self._thread, self._start, end)
 
 
-os.register_at_fork(after_in_child=_lasting.clear)  # threads that are not in the child
+os.register_at_fork(after_in_child=_lasting.clear)  # spans of threads that the child has not

@@ -32,7 +32,7 @@ _INTERACTIVE: Final = hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 class _Console(logging.StreamHandler[Any]):
-    """Writes to the console of the moment, so that a later redirection of it is followed."""
+    """Writes to the current `sys.stdout` or `sys.stderr`, so that redirections take effect."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stdout if _INTERACTIVE else sys.stderr
@@ -55,16 +55,13 @@ _counters: Final[dict[tuple[str, int], Iterator[int]]] = defaultdict(itertools.c
 _counters_lock: Final = threading.Lock()
 
 
-@public("logging.log")
+@public("logging.log", "logging.vlog")
 def log(level: int, msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at `level`."""
-    _logger.log(level, msg, *args, stacklevel=2, **kwargs)
-
-
-@public("logging.vlog")
-def vlog(level: int, msg: object, *args: object, **kwargs: Any) -> None:
     """Log `msg % args` at a numeric `level`."""
     _logger.log(level, msg, *args, stacklevel=2, **kwargs)
+
+
+vlog = log
 
 
 @public("logging.debug")
@@ -88,7 +85,7 @@ def info(msg: object, *args: object, **kwargs: Any) -> None:
 
     Args:
         msg: the message, with `%s` and the like for `args`.
-        args: the values to put in, formatted only if the message is logged.
+        args: the values, formatted only if the message is logged.
         kwargs: as for `logging.Logger.info`.
 
     Example:
@@ -166,15 +163,15 @@ def log_if(level: int, msg: object, condition: object, *args: object) -> None:
 
 @public("logging.log_every_n")
 def log_every_n(level: int, msg: object, n: int, *args: object) -> None:
-    """Log the 1st, (n+1)st, (2n+1)st… time that the calling line comes by."""
-    if _times_seen_before() % n == 0:
+    """Log the 1st, (n+1)st, (2n+1)st… time that the calling line runs."""
+    if _previous_calls() % n == 0:
         _logger.log(level, msg, *args, stacklevel=2)
 
 
 @public("logging.log_first_n")
 def log_first_n(level: int, msg: object, n: int, *args: object) -> None:
-    """Log only the first `n` times that the calling line comes by."""
-    if _times_seen_before() < n:
+    """Log only the first `n` times that the calling line runs."""
+    if _previous_calls() < n:
         _logger.log(level, msg, *args, stacklevel=2)
 
 
@@ -202,7 +199,7 @@ def set_verbosity(v: int | str) -> None:
 
 @public("logging.flush")
 def flush() -> None:
-    """Write out what the handlers of the logger hold.
+    """Flush the handlers of the logger.
 
     Example:
         >>> tf.logging.flush()
@@ -211,12 +208,12 @@ def flush() -> None:
         handler.flush()
 
 
-def _times_seen_before() -> int:
-    """How often the line that called the public function has been here before."""
+def _previous_calls() -> int:
+    """How often the line that called the public function has called it before."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - builds no traceback
     with _counters_lock:
         return next(_counters[frame.f_code.co_filename, frame.f_lineno])
 
 
-# One module under both names: what a program puts in a function's place is used here too.
+# The module itself, so that a function that a program replaces is replaced here too.
 publish_value("logging", sys.modules[__name__])

@@ -1,13 +1,12 @@
-"""Printed tracebacks without the package's own frames: what is left are the user's lines.
+"""Filtered tracebacks: printed errors show only the user's frames.
 
-When an error reaches the top of a program, or of a cell of a notebook, the frames of this package
-are left out of what is printed, as are those of libraries that it called; the user's functions that
-it called stay. Errors that happened wholly inside, on the way to one that is shown, are left out
-too. The exceptions themselves are as they were when printing is over: debuggers, loggers and tests
-see every frame.
+When an error reaches the top of a program or of a notebook cell, the frames of this package and of
+libraries that it called are not printed; the user's functions that it called are. Chained errors
+with no user frame are left out too. The exceptions are restored after printing: debuggers, loggers
+and tests see every frame.
 
-`THALWEG_FULL_TRACEBACK=1` or `tf.debugging.disable_traceback_filtering()` shows all frames. A
-program with an exception hook of its own keeps it.
+`THALWEG_FULL_TRACEBACK=1` or `tf.debugging.disable_traceback_filtering()` shows all frames. An
+exception hook of the program's own is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obj
 
 
 def is_shown(files: Iterable[str]) -> Iterator[bool]:
-    """For the files of frames, outermost first: whether each is the user's or called by theirs."""
+    """For the files of frames, outermost first, whether each frame is shown."""
     inside = False
     for file in files:
         inside = file.startswith(_PACKAGE) or (inside and _is_dependency(file))
@@ -49,31 +48,33 @@ def _is_dependency(file: str) -> bool:
 
 @contextmanager
 def trimmed(error: BaseException) -> Generator[int]:
-    """An error, and those that it came from, without hidden frames; gives how many those are."""
+    """Remove the hidden frames of an error and its chain inside the block; the value is their
+    number."""
     errors = list(_chain(error))
-    before = [(e.__traceback__, e.__cause__, e.__context__, e.__suppress_context__) for e in errors]
+    saved = [(e.__traceback__, e.__cause__, e.__context__, e.__suppress_context__) for e in errors]
     try:
         yield _trim(errors)
     finally:
-        for each, (frames, cause, context, suppressed) in zip(errors, before, strict=True):
-            each.__traceback__, each.__cause__, each.__context__ = frames, cause, context
-            each.__suppress_context__ = suppressed  # last: to set a cause sets this as well
+        for linked, (frames, cause, context, suppressed) in zip(errors, saved, strict=True):
+            linked.__traceback__, linked.__cause__, linked.__context__ = frames, cause, context
+            linked.__suppress_context__ = suppressed  # last, since setting a cause sets this too
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and all that are printed with it, each once."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            waiting += getattr(each, "exceptions", ())  # of a group
-            waiting += [each.__context__, each.__cause__]
+    """An error and all errors that are printed with it, each once."""
+    pending, seen = [error], set[int]()
+    while pending:
+        current = pending.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            pending += getattr(current, "exceptions", ())  # of an exception group
+            pending += [current.__context__, current.__cause__]
 
 
 def _trim(errors: list[BaseException]) -> int:
-    """Take hidden frames off errors, and errors that have no other frames out of their chain."""
+    """Remove hidden frames, and unlink errors whose frames are all hidden; returns how many frames
+    were removed."""
     hidden, inner = 0, set[int]()
     for error in errors:
         frames = list(_frames(error.__traceback__))
@@ -83,26 +84,29 @@ def _trim(errors: list[BaseException]) -> int:
             error.__traceback__ = _linked(f for f, keep in zip(frames, shown, strict=True) if keep)
         elif frames:
             inner.add(id(error))
-    for place, error in enumerate(errors):
-        _relink(error, inner, {id(each) for each in errors[: place + 1]})
+    printed: set[int] = set()
+    for error in errors:
+        printed.add(id(error))
+        _relink(error, inner, printed)
     return hidden
 
 
 def _relink(error: BaseException, inner: set[int], printed: set[int]) -> None:
-    """Link an error to the next ones of its chain that are shown, and to none in a circle."""
+    """Link an error to the next shown errors of its chain, without cycles."""
     suppressed = error.__suppress_context__
-    links = [_outer(each, inner) for each in (error.__cause__, error.__context__)]
-    error.__cause__, error.__context__ = (None if id(each) in printed else each for each in links)
+    links = [_next_shown(link, inner) for link in (error.__cause__, error.__context__)]
+    error.__cause__, error.__context__ = (None if id(link) in printed else link for link in links)
     error.__suppress_context__ = suppressed
 
 
-def _outer(error: BaseException | None, inner: set[int]) -> BaseException | None:
-    passed: set[int] = set()
-    while error is not None and id(error) in inner - passed:
-        passed.add(id(error))
-        hides = error.__cause__ is not None or error.__suppress_context__
-        error = error.__cause__ if hides else error.__context__
-    return None if id(error) in passed else error
+def _next_shown(error: BaseException | None, inner: set[int]) -> BaseException | None:
+    """The first error of a chain that is not among the inner ones."""
+    visited: set[int] = set()
+    while error is not None and id(error) in inner - visited:
+        visited.add(id(error))
+        has_cause = error.__cause__ is not None or error.__suppress_context__
+        error = error.__cause__ if has_cause else error.__context__
+    return None if id(error) in visited else error
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -112,10 +116,10 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _linked(frames: Iterable[TracebackType]) -> TracebackType | None:
-    """A traceback of some frames of another."""
+    """A new traceback with these frames."""
     linked: TracebackType | None = None
-    for each in reversed(list(frames)):
-        linked = TracebackType(linked, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    for frame in reversed(list(frames)):
+        linked = TracebackType(linked, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return linked
 
 
@@ -123,11 +127,11 @@ def _note(hidden: int) -> str:
     return f"({hidden} frames inside thalweg are not shown: THALWEG_FULL_TRACEBACK=1 shows them)"
 
 
-# Where errors are printed
+# Exception hooks
 
 
 class _Installed:
-    """The hooks that are in place, and what they replaced."""
+    """The installed hooks, and the ones they replaced."""
 
     python: _Hook | None = None
     previous: _Hook = sys.__excepthook__
@@ -136,9 +140,9 @@ class _Installed:
 
 @public("debugging.enable_traceback_filtering")
 def enable_traceback_filtering() -> None:
-    """Leave Thalweg's own frames out of printed tracebacks, as an import of it does.
+    """Leave Thalweg's own frames out of printed tracebacks, which an import of it enables.
 
-    Works for scripts and notebooks; a program that has set `sys.excepthook` keeps its own.
+    This works for scripts and notebooks; a `sys.excepthook` of the program's own is kept.
     """
     shell = notebook.shell()
     if shell is not None:
@@ -150,52 +154,52 @@ def enable_traceback_filtering() -> None:
 
 @public("debugging.disable_traceback_filtering")
 def disable_traceback_filtering() -> None:
-    """Print tracebacks whole again, in this process."""
+    """Print all frames of tracebacks again, in this process."""
     if sys.excepthook is _Installed.python:
         sys.excepthook = _Installed.previous
     _Installed.python = None
     if _Installed.printer is not None:
-        del _Installed.printer.structured_traceback  # what is left is the class's own
+        del _Installed.printer.structured_traceback  # which uncovers the method of the class
         _Installed.printer = None
 
 
 @public("debugging.is_traceback_filtering_enabled")
 def is_traceback_filtering_enabled() -> bool:
     """Whether printed tracebacks leave out Thalweg's own frames."""
-    is_placed = _Installed.printer is not None or sys.excepthook is _Installed.python
-    return is_placed and not _wants_all()
+    is_installed = _Installed.printer is not None or sys.excepthook is _Installed.python
+    return is_installed and not _shows_all()
 
 
-def _wants_all() -> bool:
+def _shows_all() -> bool:
     return os.environ.get("THALWEG_FULL_TRACEBACK", "0") not in ("", "0")
 
 
 def _print(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    error_type: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """`sys.excepthook`: prints as the one before it, of fewer frames."""
-    if _wants_all():
-        _Installed.previous(kind, error, traceback)
+    """The `sys.excepthook`: calls the previous hook on the filtered error."""
+    if _shows_all():
+        _Installed.previous(error_type, error, traceback)
         return
     with trimmed(error) as hidden:
-        _Installed.previous(kind, error, error.__traceback__)
+        _Installed.previous(error_type, error, error.__traceback__)
     if hidden and sys.stderr is not None:
         print(_note(hidden), file=sys.stderr)
 
 
 def _enable_in(printer: Any) -> None:
-    """Have IPython's printer of tracebacks print fewer frames, whatever its mode."""
+    """Filter the tracebacks of IPython's printer, in all its modes."""
     if _Installed.printer is not None:
         return
-    whole = printer.structured_traceback
+    unfiltered = printer.structured_traceback
 
     def structured_traceback(
         etype: Any = None, evalue: Any = None, etb: Any = None, *options: Any, **more: Any
     ) -> list[str]:
-        if _wants_all() or not isinstance(evalue, BaseException) or etb is None:
-            return whole(etype, evalue, etb, *options, **more)
+        if _shows_all() or not isinstance(evalue, BaseException) or etb is None:
+            return unfiltered(etype, evalue, etb, *options, **more)
         with trimmed(evalue) as hidden:
-            lines = whole(etype, evalue, evalue.__traceback__, *options, **more)
+            lines = unfiltered(etype, evalue, evalue.__traceback__, *options, **more)
         return [*lines, _note(hidden)] if hidden else lines
 
     printer.structured_traceback = structured_traceback

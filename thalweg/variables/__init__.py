@@ -1,4 +1,4 @@
-"""Variables: what they are, how they are named and shared, and what they start as."""
+"""Variables, variable scopes, initializers, partitioners and regularizers."""
 
 from thalweg.variables import (
     collections,

@@ -1,4 +1,4 @@
-"""Which variables a graph has, by collection, and the nodes that initialise or inspect them."""
+"""The variables of a graph by collection, and nodes that initialise or check them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def global_variables(scope: str | None = None) -> list[Any]:
         scope: a regular expression; only variables whose names it matches from the start.
 
     Returns:
-        A list, in the order they were made.
+        A list, in order of creation.
 
     Example:
         >>> w, steps = tf.Variable(1.0, name="w"), tf.Variable(0, trainable=False, name="steps")
@@ -39,13 +39,13 @@ def global_variables(scope: str | None = None) -> list[Any]:
 
 @public("local_variables")
 def local_variables(scope: str | None = None) -> list[Any]:
-    """The variables of this process alone: counters and the like, never saved.
+    """The variables that are local to this process, such as counters; they are never saved.
 
     Args:
         scope: a regular expression; only variables whose names it matches from the start.
 
     Returns:
-        A list, in the order they were made.
+        A list, in order of creation.
 
     Example:
         >>> value, update = tf.metrics.mean([1.0])
@@ -57,19 +57,19 @@ def local_variables(scope: str | None = None) -> list[Any]:
 
 @public("model_variables")
 def model_variables(scope: str | None = None) -> list[Any]:
-    """Variables inference needs."""
+    """The variables that inference needs."""
     return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
 
 
 @public("trainable_variables")
 def trainable_variables(scope: str | None = None) -> list[Any]:
-    """The variables that optimizers change by default.
+    """The variables that optimizers update by default.
 
     Args:
         scope: a regular expression; only variables whose names it matches from the start.
 
     Returns:
-        A list, in the order they were made.
+        A list, in order of creation.
 
     Example:
         >>> w, steps = tf.Variable(1.0, name="w"), tf.Variable(0, trainable=False)
@@ -115,7 +115,7 @@ def all_variables() -> list[Any]:
 
 @public("variables_initializer", "initialize_variables", "initializers.variables")
 def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
-    """A node that gives some variables their initial values.
+    """A node that initialises some variables.
 
     Args:
         var_list: the variables.
@@ -137,9 +137,9 @@ def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
 
 @public("global_variables_initializer", "initialize_all_variables", "initializers.global_variables")
 def global_variables_initializer() -> Node:
-    """A node that gives every global variable its initial value.
+    """A node that initialises all global variables.
 
-    Call it when all variables are made, and run it before any of them is read.
+    Create it after all variables, and run it before any of them is read.
 
     Returns:
         A node to run; it fetches as None.
@@ -155,7 +155,7 @@ def global_variables_initializer() -> Node:
 
 @public("local_variables_initializer", "initialize_local_variables", "initializers.local_variables")
 def local_variables_initializer() -> Node:
-    """A node that gives every local variable, such as the counters of metrics, its initial value.
+    """A node that initialises all local variables, such as the counters of metrics.
 
     Returns:
         A node to run; it fetches as None.
@@ -190,7 +190,7 @@ def tables_initializer(name: str = "init_all_tables") -> Node:
 
 
 def _known_variables() -> list[Any]:
-    """The collected variables; in a graph without collections, the nodes that own buffers."""
+    """The variables in collections; in a graph without any, the outputs of variable nodes."""
     collected = global_variables() + local_variables()
     if collected:
         return collected
@@ -216,10 +216,10 @@ def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Tenso
 def report_uninitialized_variables(
     var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
-    """The names of the variables that have no value yet.
+    """The names of the variables that are not initialised.
 
     Args:
-        var_list: the variables to look at; all global and local ones if None.
+        var_list: the variables to check; all global and local ones if None.
         name: the name of the nodes.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Functions that take part in making variables: `tf.variable_creator_scope`."""
+"""Variable creators: `tf.variable_creator_scope`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from thalweg.graph import context
 from thalweg.public import public
 
-#: (what makes the variable else, **its arguments) -> the variable
+#: (the next creator, **arguments) -> the variable
 Creator = Callable[..., Any]
 
 _creators: context.ThreadStack[Creator] = context.ThreadStack()
@@ -19,14 +19,14 @@ _creators: context.ThreadStack[Creator] = context.ThreadStack()
 
 @public("variable_creator_scope")
 def variable_creator_scope(variable_creator: Creator) -> AbstractContextManager[Any]:
-    """Let a function make the variables that are made inside, by this thread.
+    """Create variables by a function, in this thread inside the block.
 
     Args:
         variable_creator: a function of (next creator, **arguments of `tf.Variable`), which returns
-            a variable; it may change the arguments, and call the next creator or not.
+            a variable; it may change the arguments, and need not call the next creator.
 
     Returns:
-        A context manager; of nested ones, the innermost is called first.
+        A context manager; of nested ones, the innermost function is called first.
 
     Example:
         >>> def frozen(next_creator, **kwargs):
@@ -39,20 +39,20 @@ def variable_creator_scope(variable_creator: Creator) -> AbstractContextManager[
     return _creators.pushed(variable_creator)
 
 
-class MadeByCreators(type):
-    """The class of `Variable`: a call goes through the creators whose scopes are open."""
+class VariableMeta(type):
+    """The metaclass of `Variable`: a call goes through the open creator scopes."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A variable."""
-        make: Callable[..., Any] = super().__call__
+        """Create a variable."""
+        create: Callable[..., Any] = super().__call__
         creators = _creators.items
         if not creators:
-            return make(*args, **kwargs)
-        given = inspect.signature(cls.__init__).bind(None, *args, **kwargs)
-        given.apply_defaults()
-        named = dict(list(given.arguments.items())[1:])
+            return create(*args, **kwargs)
+        bound = inspect.signature(cls.__init__).bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        named = dict(list(bound.arguments.items())[1:])
         if named.get("variable_def") is not None:
-            return make(*args, **kwargs)
+            return create(*args, **kwargs)
         for creator in creators:
-            make = functools.partial(creator, make)
-        return make(**named)
+            create = functools.partial(creator, create)
+        return create(**named)

@@ -1,15 +1,15 @@
-"""How new variables get their values: callables from a shape (and dtype) to a tensor.
+"""Initializers: callables from a shape and a dtype to the initial value of a variable.
 
-Each exists under its class name and TensorFlow's function-like one: `tf.zeros_initializer()`,
-`tf.initializers.zeros()`. `partition_info` tells an initializer which part of a larger variable
-it fills, so that a partitioned variable starts as the whole one would.
+Each has two public names, as in `tf.zeros_initializer` and `tf.initializers.zeros`.
+`partition_info` is the position of the variable in a partitioned one, for initializers whose values
+depend on the whole.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
@@ -49,27 +49,27 @@ class Initializer:
         raise TypeError(f"{type(self).__name__} does not say what it fills variables with")
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal initializer."""
+        """The constructor arguments of an equal initializer."""
         config = {name.lstrip("_"): value for name, value in vars(self).items()}
         return {n: v.name if isinstance(v, DType) else v for n, v in config.items()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Initializer:
-        """The initializer that `get_config` described."""
+        """The initializer with the arguments of `get_config`."""
         return cls(**config)
 
     def __repr__(self) -> str:
         return described(self, **self.get_config())
 
-    def _kind(self, dtype: Any) -> DType:
+    def _dtype(self, dtype: Any) -> DType:
         return self.dtype if dtype is None else as_dtype(dtype).base_dtype
 
 
 def _floating(dtype: Any) -> DType:
-    kind = as_dtype(dtype)
-    if not kind.is_floating:
-        raise ValueError(f"Expected floating point type, got {kind.name}.")
-    return kind
+    floating = as_dtype(dtype)
+    if not floating.is_floating:
+        raise ValueError(f"Expected floating point type, got {floating.name}.")
+    return floating
 
 
 def _sizes(shape: Shape) -> list[int]:
@@ -81,7 +81,7 @@ class Zeros(Initializer):
     """An initializer that fills a variable with zeros (False, empty strings).
 
     Args:
-        dtype: the dtype, where the variable does not tell.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> sess.run(tf.zeros_initializer()([2]))
@@ -95,7 +95,7 @@ class Zeros(Initializer):
         self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
     ) -> Tensor:
         """Zeros (false, empty strings)."""
-        return filling.zeros(shape, self._kind(dtype))
+        return filling.zeros(shape, self._dtype(dtype))
 
 
 @public("ones_initializer", "initializers.ones")
@@ -103,7 +103,7 @@ class Ones(Initializer):
     """An initializer that fills a variable with ones.
 
     Args:
-        dtype: the dtype, where the variable does not tell.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> sess.run(tf.ones_initializer(tf.int32)([2]))
@@ -117,11 +117,11 @@ class Ones(Initializer):
         self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
     ) -> Tensor:
         """Ones."""
-        return filling.ones(shape, self._kind(dtype))
+        return filling.ones(shape, self._dtype(dtype))
 
 
 _VALUES = (list, tuple, np.ndarray)
-_MAX_CONSTANT = 1 << 16  # elements of one value that are part of the graph; more are a Fill
+_MAX_CONSTANT = 1 << 16  # elements of a constant; a larger variable of one value is a Fill
 
 
 @public("constant_initializer", "initializers.constant")
@@ -129,10 +129,10 @@ class Constant(Initializer):
     """An initializer that fills a variable with a given value.
 
     Args:
-        value: a number, or a list or array of elements in row-major order; a short list is filled
-            up with its last element.
-        dtype: the dtype, where the variable does not tell.
-        verify_shape: raise where the value has not the shape of the variable.
+        value: a number, or a list or array of elements in row-major order; a short list is padded
+            with its last element.
+        dtype: the dtype, if a call has none.
+        verify_shape: whether to raise if the value does not have the shape of the variable.
 
     Example:
         >>> b = tf.get_variable("b", [3], initializer=tf.constant_initializer(0.1))
@@ -160,12 +160,12 @@ class Constant(Initializer):
         partition_info: PartitionInfo | None = None,
         verify_shape: bool | None = None,
     ) -> Tensor:
-        """The value; a short list is filled up with its last element."""
+        """The value; a short list is padded with its last element."""
         verify = self._verify_shape if verify_shape is None else verify_shape
-        kind, elements = self._kind(dtype), as_shape(shape).num_elements() or 0
+        dtype, elements = self._dtype(dtype), as_shape(shape).num_elements() or 0
         if elements > _MAX_CONSTANT and np.isscalar(self.value) and not verify:
-            return filling.fill(shape, basic.constant(self.value, kind))
-        return basic.constant(self.value, kind, shape, verify_shape=verify)
+            return filling.fill(shape, basic.constant(self.value, dtype))
+        return basic.constant(self.value, dtype, shape, verify_shape=verify)
 
 
 @public("random_uniform_initializer", "initializers.random_uniform")
@@ -176,7 +176,7 @@ class RandomUniform(Initializer):
         minval: the smallest value.
         maxval: the bound that values stay below; 1 for floats if None.
         seed: a number that, with the graph's seed, fixes the values.
-        dtype: the dtype, where the variable does not tell.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> values = sess.run(tf.random_uniform_initializer(-1.0, 1.0)([100]))
@@ -200,25 +200,15 @@ class RandomUniform(Initializer):
         self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
     ) -> Tensor:
         """Uniform random numbers."""
-        high = 1 if self.maxval is None and self._kind(dtype).is_floating else self.maxval
-        return random.random_uniform(shape, self.minval, high, self._kind(dtype), seed=self.seed)
+        high = 1 if self.maxval is None and self._dtype(dtype).is_floating else self.maxval
+        return random.random_uniform(shape, self.minval, high, self._dtype(dtype), seed=self.seed)
 
 
-@public("random_normal_initializer", "initializers.random_normal")
-class RandomNormal(Initializer):
-    """An initializer that draws from a normal distribution.
+class _Normal(Initializer):
+    """The base of initializers that draw from a normal distribution."""
 
-    Args:
-        mean: the mean.
-        stddev: the standard deviation.
-        seed: a number that, with the graph's seed, fixes the values.
-        dtype: the dtype, where the variable does not tell.
-
-    Example:
-        >>> w = tf.get_variable("w", [4, 2], initializer=tf.random_normal_initializer(stddev=0.1))
-        >>> w.shape.as_list()
-        [4, 2]
-    """
+    #: (shape, mean, stddev, dtype, seed) -> Tensor
+    _draw: ClassVar[Callable[..., Tensor]]
 
     def __init__(
         self,
@@ -236,20 +226,38 @@ class RandomNormal(Initializer):
         self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
     ) -> Tensor:
         """Normal random numbers."""
-        return random.random_normal(
-            shape, self.mean, self.stddev, self._kind(dtype), seed=self.seed
-        )
+        dtype = self._dtype(dtype)
+        return self._draw(shape, self.mean, self.stddev, dtype, seed=self.seed)
+
+
+@public("random_normal_initializer", "initializers.random_normal")
+class RandomNormal(_Normal):
+    """An initializer that draws from a normal distribution.
+
+    Args:
+        mean: the mean.
+        stddev: the standard deviation.
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, if a call has none.
+
+    Example:
+        >>> w = tf.get_variable("w", [4, 2], initializer=tf.random_normal_initializer(stddev=0.1))
+        >>> w.shape.as_list()
+        [4, 2]
+    """
+
+    _draw = staticmethod(random.random_normal)
 
 
 @public("truncated_normal_initializer", "initializers.truncated_normal")
-class TruncatedNormal(Initializer):
+class TruncatedNormal(_Normal):
     """An initializer that draws from a normal distribution cut off at two standard deviations.
 
     Args:
         mean: the mean.
         stddev: the standard deviation before the cut.
         seed: a number that, with the graph's seed, fixes the values.
-        dtype: the dtype, where the variable does not tell.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> values = sess.run(tf.truncated_normal_initializer(stddev=0.5)([100]))
@@ -257,25 +265,7 @@ class TruncatedNormal(Initializer):
         np.True_
     """
 
-    def __init__(
-        self,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        seed: int | None = None,
-        dtype: Any = dtypes.float32,
-    ) -> None:
-        self.mean = mean
-        self.stddev = stddev
-        self.seed = seed
-        self.dtype = _floating(dtype)
-
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Truncated normal random numbers."""
-        return random.truncated_normal(
-            shape, self.mean, self.stddev, self._kind(dtype), seed=self.seed
-        )
+    _draw = staticmethod(random.truncated_normal)
 
 
 @public("uniform_unit_scaling_initializer", "initializers.uniform_unit_scaling")
@@ -283,9 +273,9 @@ class UniformUnitScaling(Initializer):
     """Uniform in ±factor·√(3 / fan-in), where fan-in is the product of all axes but the last.
 
     Args:
-        factor: what the bound is multiplied by.
-        seed: of the random numbers.
-        dtype: the dtype, where the variable does not tell.
+        factor: the factor of the bound.
+        seed: the seed of the random numbers.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> bound = tf.reduce_max(tf.abs(tf.uniform_unit_scaling_initializer()([300, 10])))
@@ -303,11 +293,11 @@ class UniformUnitScaling(Initializer):
     def __call__(
         self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
     ) -> Tensor:
-        """Uniform random numbers that keep the scale of what the variable multiplies."""
+        """Uniform random numbers that keep the scale of the inputs."""
         whole = _sizes(shape) if partition_info is None else partition_info.full_shape
         fan_in = max(float(math.prod(whole[:-1])), 1.0)
         bound = math.sqrt(3 / fan_in) * self.factor
-        return random.random_uniform(shape, -bound, bound, self._kind(dtype), seed=self.seed)
+        return random.random_uniform(shape, -bound, bound, self._dtype(dtype), seed=self.seed)
 
 
 #: The standard deviation of a unit normal truncated at ±2: dividing by it restores the scale.
@@ -323,7 +313,7 @@ class VarianceScaling(Initializer):
         mode: "fan_in", "fan_out" or "fan_avg": what n is.
         distribution: "truncated_normal", "untruncated_normal" or "uniform".
         seed: a number that, with the graph's seed, fixes the values.
-        dtype: the dtype, where the variable does not tell.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> he = tf.variance_scaling_initializer(2.0)
@@ -356,18 +346,18 @@ class VarianceScaling(Initializer):
     def __call__(
         self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
     ) -> Tensor:
-        """Random numbers of the distribution asked for."""
+        """Random numbers of the distribution."""
         whole = _sizes(shape) if partition_info is None else partition_info.full_shape
-        kind = self._kind(dtype)
+        dtype = self._dtype(dtype)
         variance = self.scale / max(1.0, self._fan(whole))
         if self.distribution == "uniform":
             bound = math.sqrt(3.0 * variance)
-            return random.random_uniform(shape, -bound, bound, kind, seed=self.seed)
+            return random.random_uniform(shape, -bound, bound, dtype, seed=self.seed)
         if self.distribution == "untruncated_normal":
             stddev = math.sqrt(variance)
-            return random.random_normal(shape, 0.0, stddev, kind, seed=self.seed)
+            return random.random_normal(shape, 0.0, stddev, dtype, seed=self.seed)
         stddev = math.sqrt(variance) / _TRUNCATED_STDDEV
-        return random.truncated_normal(shape, 0.0, stddev, kind, seed=self.seed)
+        return random.truncated_normal(shape, 0.0, stddev, dtype, seed=self.seed)
 
     def _fan(self, shape: Sequence[int]) -> float:
         fan_in, fan_out = fans(shape)
@@ -375,7 +365,7 @@ class VarianceScaling(Initializer):
 
 
 def fans(shape: Sequence[int]) -> tuple[float, float]:
-    """How many inputs and outputs a unit has: of a convolution, times its window's size."""
+    """The fan-in and fan-out of a weight: for a convolution, times the size of its window."""
     if not shape:
         return 1.0, 1.0
     if len(shape) == 1:
@@ -390,7 +380,7 @@ class GlorotUniform(VarianceScaling):
 
     Args:
         seed: a number that, with the graph's seed, fixes the values.
-        dtype: the dtype, where the variable does not tell.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> values = sess.run(tf.glorot_uniform_initializer()([100, 200]))
@@ -402,7 +392,7 @@ class GlorotUniform(VarianceScaling):
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal initializer."""
+        """The constructor arguments of an equal initializer."""
         return {"seed": self.seed, "dtype": self.dtype.name}
 
 
@@ -414,7 +404,7 @@ class GlorotNormal(VarianceScaling):
         super().__init__(1.0, "fan_avg", "truncated_normal", seed, dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal initializer."""
+        """The constructor arguments of an equal initializer."""
         return {"seed": self.seed, "dtype": self.dtype.name}
 
 
@@ -449,7 +439,7 @@ class Orthogonal(Initializer):
     Args:
         gain: a factor.
         seed: a number that, with the graph's seed, fixes the values.
-        dtype: the dtype, where the variable does not tell.
+        dtype: the dtype, if a call has none.
 
     Example:
         >>> q = sess.run(tf.orthogonal_initializer()([3, 3]))
@@ -473,7 +463,7 @@ class Orthogonal(Initializer):
             raise ValueError("The tensor to initialize must be at least two-dimensional")
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         tall = [max(rows, columns), min(rows, columns)]
-        normal = random.random_normal(tall, dtype=self._kind(dtype), seed=self.seed)
+        normal = random.random_normal(tall, dtype=self._dtype(dtype), seed=self.seed)
         q, r = decomposition.qr(normal, full_matrices=False)
         # The signs of R's diagonal are the factorisation's choice: undoing it makes Q uniform.
         q = q * arithmetic.sign(diagonal.diag_part(r))
@@ -499,9 +489,9 @@ class Identity(Initializer):
             raise ValueError("Identity matrix initializer can only be used for 2D matrices.")
         rows, columns = _sizes(shape)
         first = (0, 0) if partition_info is None else tuple(partition_info.var_offset)
-        eye = np.eye(whole[0], whole[1], dtype=self._kind(dtype).as_numpy_dtype)
+        eye = np.eye(whole[0], whole[1], dtype=self._dtype(dtype).as_numpy_dtype)
         part = eye[first[0] : first[0] + rows, first[1] : first[1] + columns]
-        return basic.constant(self.gain * part, self._kind(dtype))
+        return basic.constant(self.gain * part, self._dtype(dtype))
 
 
 def _contrib_scaling(
@@ -553,11 +543,11 @@ def contrib_variance_scaling(
     """Random with variance factor / n, where n is the fan-in, the fan-out or their mean.
 
     Args:
-        factor: what the variance is multiplied by.
+        factor: the factor of the variance.
         mode: "FAN_IN", "FAN_OUT" or "FAN_AVG".
         uniform: whether numbers are uniform, or normal and truncated.
-        seed: of the random numbers.
-        dtype: the dtype, where the variable does not tell.
+        seed: the seed of the random numbers.
+        dtype: the dtype, if a call has none.
 
     Returns:
         An initializer.

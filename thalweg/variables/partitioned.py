@@ -1,9 +1,9 @@
-"""Variables cut along one axis into parts, so that they can lie on several devices."""
+"""Partitioned variables: split along one axis, so that the parts can be on several devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from thalweg.graph.convert import register_tensor_conversion_function
 from thalweg.graph.dtypes import DType
@@ -16,12 +16,9 @@ from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo
 from thalweg.variables.variable import Variable
 
-if TYPE_CHECKING:
-    pass
-
 
 class PartitionInfo:
-    """Where a part lies in the whole: what initializers that depend on it get."""
+    """The position of a part in the whole variable, for initializers that depend on it."""
 
     def __init__(self, full_shape: Sequence[int], var_offset: Sequence[int]) -> None:
         _check_sequence("full_shape", full_shape)
@@ -47,16 +44,16 @@ class PartitionInfo:
 
     @property
     def var_offset(self) -> Sequence[int]:
-        """Where this part starts."""
+        """The offset of this part."""
         return self._var_offset
 
     def single_offset(self, shape: Sequence[int]) -> int:
-        """Where a part of this shape starts along the axis that is cut."""
+        """The offset of a part of this shape along the axis that is split."""
         axis = self.single_slice_dim(shape)
         return 0 if axis is None else self._var_offset[axis]
 
     def single_slice_dim(self, shape: Sequence[int]) -> int | None:
-        """The axis along which a part of this shape is cut, if any."""
+        """The axis that is split, if a part has this shape."""
         _check_sequence("shape", shape)
         if len(shape) != len(self._full_shape):
             raise ValueError(
@@ -69,17 +66,17 @@ class PartitionInfo:
                     f"With self.var_offset={self._var_offset}, a partition of shape={shape} would "
                     f"exceed self.full_shape={self._full_shape} in dimension {axis}."
                 )
-        cut = [a for a, size in enumerate(shape) if size != self._full_shape[a]]
-        if len(cut) > 1:
+        split = [a for a, size in enumerate(shape) if size != self._full_shape[a]]
+        if len(split) > 1:
             raise ValueError(
                 f"Cannot use single_slice_dim() with shape={shape} and self.full_shape="
-                f"{self._full_shape} since slice dim could be either dimension {cut[1]} or "
-                f"{cut[0]}."
+                f"{self._full_shape} since slice dim could be either dimension {split[1]} or "
+                f"{split[0]}."
             )
-        return cut[0] if cut else None
+        return split[0] if split else None
 
 
-#: TensorFlow programs that make one themselves know it by this name.
+#: The name that TensorFlow programs use to create one.
 _PartitionInfo = PartitionInfo
 
 
@@ -90,41 +87,41 @@ def _check_sequence(name: str, value: Any) -> None:
         )
 
 
-Part = tuple[list[int], list[int]]
+Part = tuple[list[int], list[int]]  # (offset, shape)
 
 
 def slice_plan(shape: Sequence[int], slicing: Sequence[int]) -> tuple[int, list[Part]]:
-    """The axis that is cut, and (offset, shape) of each part; the first parts take the excess."""
+    """The axis that is split, and the parts; the first parts are larger by one if needed."""
     for size, count in zip(shape, slicing, strict=True):
         if count <= 0 or size < count:
             raise ValueError(
                 f"Cannot create {count} slices for size {size}. shape: {list(shape)}, slicing: "
                 f"{list(slicing)}"
             )
-    cut = [axis for axis, count in enumerate(slicing) if count > 1]
-    if len(cut) > 1:
+    split = [axis for axis, count in enumerate(slicing) if count > 1]
+    if len(split) > 1:
         raise ValueError(
             f"Can only slice a variable along one dimension: shape: {list(shape)}, slicing: "
             f"{list(slicing)}"
         )
-    axis = cut[0] if cut else 0
-    least, excess = divmod(shape[axis], slicing[axis])
+    axis = split[0] if split else 0
+    length, excess = divmod(shape[axis], slicing[axis])
     parts: list[Part] = []
     start = 0
     for index in range(slicing[axis]):
-        length = least + (index < excess)
-        parts.append((_with([0] * len(shape), axis, start), _with(shape, axis, length)))
-        start += length
+        size = length + (index < excess)
+        parts.append((_replaced([0] * len(shape), axis, start), _replaced(shape, axis, size)))
+        start += size
     return axis, parts
 
 
-def _with(values: Sequence[int], axis: int, value: int) -> list[int]:
+def _replaced(values: Sequence[int], axis: int, value: int) -> list[int]:
     return [*values[:axis], value, *values[axis + 1 :]]
 
 
 @public("PartitionedVariable")
 class PartitionedVariable:
-    """A list of variables that together are one; stands for its concatenation."""
+    """A variable in parts, each a variable; it is converted to their concatenation."""
 
     def __init__(
         self,
@@ -176,16 +173,16 @@ class PartitionedVariable:
 
     @property
     def origin(self) -> str:
-        """`file:line` of the user's code that made the parts."""
+        """`file:line` of the user's code that created the parts."""
         return self._parts[0].op.origin
 
     @property
     def partitions(self) -> list[int]:
-        """How many parts there are along each axis."""
+        """The number of parts along each axis."""
         return self._partitions
 
     def as_tensor(self) -> Tensor:
-        """The parts, joined."""
+        """The concatenated parts."""
         with self.graph.control_dependencies(None):
             return self._concat()
 
@@ -201,7 +198,7 @@ class PartitionedVariable:
             return basic.identity(whole, name=self._name)
 
     def assign(self, value: Any, use_locking: bool = False, name: str | None = None) -> list[Any]:
-        """Set the parts to the parts of `value`: a tensor of the whole shape or one per part."""
+        """Assign to the parts: `value` is a tensor of the whole shape, or one for each part."""
         pieces = self._pieces(value)
         return [
             part.assign(piece, use_locking, name)

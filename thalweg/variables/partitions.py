@@ -1,4 +1,4 @@
-"""Partitioners: functions that say into how many parts a variable is cut along each axis."""
+"""Partitioners: functions that return the number of parts of a variable along each axis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _element_bytes(dtype: DType, bytes_per_string_element: int) -> int:
     return bytes_per_string_element if dtype.base_dtype is dtypes.string else dtype.size
 
 
-def _cut(shape: TensorShape, axis: int, count: int) -> list[int]:
+def _split_axis(shape: TensorShape, axis: int, count: int) -> list[int]:
     partitions = [1] * len(shape)
     partitions[axis] = count
     return partitions
@@ -54,7 +54,7 @@ def variable_axis_size_partitioner(
         row_bytes = shape.num_elements() / size * element
         rows_per_shard = max(1, math.floor(max_shard_bytes / row_bytes))
         count = math.ceil(size / rows_per_shard)
-        return _cut(shape, axis, min(count, max_shards or count))
+        return _split_axis(shape, axis, min(count, max_shards or count))
 
     return partitioner
 
@@ -75,7 +75,7 @@ def min_max_variable_partitioner(
     min_slice_size: int = 256 << 10,
     bytes_per_string_element: int = 16,
 ) -> Partitioner:
-    """As many parts along `axis` as keep each at `min_slice_size` bytes, up to a maximum."""
+    """The most parts along `axis` with at least `min_slice_size` bytes each, up to a maximum."""
 
     def partitioner(shape: TensorShape, dtype: DType) -> list[int]:
         if axis >= len(shape):
@@ -83,8 +83,8 @@ def min_max_variable_partitioner(
                 f"Cannot partition variable along axis {axis} when shape is only {shape}"
             )
         element = _element_bytes(dtype, bytes_per_string_element)
-        wanted = math.ceil((shape.num_elements() or 0) * element / min_slice_size)
-        return _cut(shape, axis, max(1, min(int(shape[axis]), max_partitions, wanted)))
+        slices = math.ceil((shape.num_elements() or 0) * element / min_slice_size)
+        return _split_axis(shape, axis, max(1, min(int(shape[axis]), max_partitions, slices)))
 
     return partitioner
 
@@ -94,8 +94,8 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
     """`num_shards` parts along `axis`, or as many as there are rows.
 
     Args:
-        num_shards: how many parts.
-        axis: the axis that is cut.
+        num_shards: the number of parts.
+        axis: the axis to split.
 
     Returns:
         A function for `partitioner=` of `tf.get_variable`.
@@ -108,7 +108,7 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
     """
 
     def partitioner(shape: TensorShape, **_: Any) -> list[int]:
-        return _cut(shape, axis, min(num_shards, int(shape[axis])))
+        return _split_axis(shape, axis, min(num_shards, int(shape[axis])))
 
     return partitioner
 
@@ -133,7 +133,7 @@ def create_partitioned_variables(
     if not shape:
         raise ValueError(f"A partitioned Variable must have rank at least 1: shape: {shape}")
 
-    def given(**_: Any) -> Sequence[int]:
+    def partitioner(**_: Any) -> Sequence[int]:
         return slicing
 
     with variable_scope(name, "PartitionedVariable", reuse=reuse):
@@ -145,7 +145,7 @@ def create_partitioned_variables(
             dtype=dtype,
             initializer=initializer,
             trainable=trainable,
-            partitioner=given,
+            partitioner=partitioner,
             collections=collections,
         )
         return list(whole)

@@ -1,4 +1,4 @@
-"""Penalties on weights: functions from a variable to a loss, for `get_variable(regularizer=…)`."""
+"""Regularizers: functions from a variable to a loss, for `get_variable(regularizer=…)`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,29 @@ def _check_scale(scale: Any) -> None:
         raise ValueError(f"Setting a scale less than 0 on a regularizer: {scale}.")
 
 
+def _scaled(
+    scale: float, norm: Callable[[Any], Tensor], scope: str | None, default_name: str
+) -> Regularizer:
+    """The regularizer scale·norm(weights); None if the scale is 0."""
+    _check_scale(scale)
+
+    def penalty(weights: Any) -> Tensor | None:
+        if scale == 0.0:
+            return None
+        with name_scope(scope, default_name, [weights]) as name:
+            size = norm(weights)
+            factor = convert_to_tensor(scale, weights.dtype.base_dtype, name="scale")
+            return arithmetic.multiply(factor, size, name=name)
+
+    return penalty
+
+
 @public("contrib.layers.l1_regularizer", "contrib.slim.l1_regularizer")
 def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
     """A regularizer: scale·Σ|w|.
 
     Args:
-        scale: how much it weighs; 0 switches it off.
+        scale: the factor; 0 disables it.
         scope: the name of the nodes' scope.
 
     Returns:
@@ -40,16 +57,11 @@ def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
         >>> sess.run(tf.contrib.layers.l1_regularizer(0.5)(tf.constant([3.0, -4.0])))
         np.float32(3.5)
     """
-    _check_scale(scale)
 
-    def penalty(weights: Any) -> Tensor | None:
-        if scale == 0.0:
-            return None
-        with name_scope(scope, "l1_regularizer", [weights]) as name:
-            size = reduce.reduce_sum(arithmetic.absolute(weights))
-            return arithmetic.multiply(_scale(scale, weights), size, name=name)
+    def norm(weights: Any) -> Tensor:
+        return reduce.reduce_sum(arithmetic.absolute(weights))
 
-    return penalty
+    return _scaled(scale, norm, scope, "l1_regularizer")
 
 
 @public("contrib.layers.l2_regularizer", "contrib.slim.l2_regularizer")
@@ -57,7 +69,7 @@ def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
     """A regularizer: scale·Σw² / 2.
 
     Args:
-        scale: how much it weighs; 0 switches it off.
+        scale: the factor; 0 disables it.
         scope: the name of the nodes' scope.
 
     Returns:
@@ -67,20 +79,11 @@ def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
         >>> sess.run(tf.contrib.layers.l2_regularizer(0.1)(tf.constant([3.0, 4.0])))
         np.float32(1.25)
     """
-    _check_scale(scale)
 
-    def penalty(weights: Any) -> Tensor | None:
-        if scale == 0.0:
-            return None
-        with name_scope(scope, "l2_regularizer", [weights]) as name:
-            half = reduce.reduce_sum(arithmetic.square(weights)) * 0.5
-            return arithmetic.multiply(_scale(scale, weights), half, name=name)
+    def norm(weights: Any) -> Tensor:
+        return reduce.reduce_sum(arithmetic.square(weights)) * 0.5
 
-    return penalty
-
-
-def _scale(scale: float, weights: Any) -> Tensor:
-    return convert_to_tensor(scale, weights.dtype.base_dtype, name="scale")
+    return _scaled(scale, norm, scope, "l2_regularizer")
 
 
 @public("contrib.layers.l1_l2_regularizer", "contrib.slim.l1_l2_regularizer")
@@ -93,7 +96,7 @@ def l1_l2_regularizer(
 
 @public("contrib.layers.sum_regularizer")
 def sum_regularizer(regularizer_list: Sequence[Any], scope: str | None = None) -> Regularizer:
-    """The sum of several penalties; those that are None are left out."""
+    """The sum of several regularizers; those that are None are left out."""
     present: list[Regularizer] = [r for r in regularizer_list if r is not None]
 
     def penalty(weights: Any) -> Tensor | None:
@@ -108,7 +111,7 @@ def sum_regularizer(regularizer_list: Sequence[Any], scope: str | None = None) -
 def apply_regularization(
     regularizer: Regularizer, weights_list: Sequence[Any] | None = None
 ) -> Tensor:
-    """A penalty summed over weights (by default the WEIGHTS collection), collected as a loss.
+    """The sum of a regularizer over weights, added to the collection REGULARIZATION_LOSSES.
 
     Args:
         regularizer: a function from a tensor to a scalar.

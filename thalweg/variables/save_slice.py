@@ -1,4 +1,4 @@
-"""Which part of a larger variable a variable is, and how that is written to checkpoints."""
+"""The slice of a partitioned variable that a variable is, as checkpoints write it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def with_scope(name: str, scope: str | None) -> str:
 
 
 def strip_scope(name: str, scope: str | None) -> str:
-    """`name` without the name scope it is in."""
+    """`name` without the prefix of its name scope."""
     prefix = f"{scope.rstrip('/')}/" if scope else ""
     return name.removeprefix(prefix)
 

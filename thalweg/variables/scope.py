@@ -1,7 +1,7 @@
-"""`variable_scope` and `get_variable`: variables by name, shared where the scope says so.
+"""`variable_scope` and `get_variable`: variables by name, created or shared.
 
-A scope is a name prefix with defaults for the variables asked for inside it. Which scope is open
-is a matter of the thread; the variables belong to the graph.
+A scope is a name prefix with defaults for the variables inside it. Each thread has its own open
+scope; the variables belong to the graph.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DEFAULTS = (
 
 @public("no_regularizer")
 def no_regularizer(_: UserObject) -> None:
-    """A regularizer that adds nothing: it keeps the scope's one away."""
+    """A regularizer that adds no loss: it overrides that of the scope."""
     return None
 
 
@@ -88,16 +88,16 @@ class VariableScope:
 
     @property
     def original_name_scope(self) -> str:
-        """The name scope that was opened with this scope when it was made."""
+        """The name scope that was opened when this scope was created."""
         return self._name_scope
 
     @property
     def reuse(self) -> bool | ReuseMode | None:
-        """False: make variables; True: share existing ones; AUTO_REUSE: whichever applies."""
+        """False: create variables; True: share existing ones; AUTO_REUSE: share or create."""
         return self._reuse
 
     def reuse_variables(self) -> None:
-        """From now on share existing variables."""
+        """Share existing variables from now on."""
         self._reuse = True
 
     def set_initializer(self, initializer: InitializerLike) -> None:
@@ -125,11 +125,11 @@ class VariableScope:
         self.dtype = dtype
 
     def set_use_resource(self, use_resource: bool | None) -> None:
-        """Set whether resource variables are asked for; both behave the same."""
+        """Set whether resource variables are created by default."""
         self.use_resource = use_resource
 
     def get_collection(self, name: Hashable) -> list[Any]:
-        """The items of a collection whose names begin with this scope's."""
+        """The items of a collection whose names begin with this scope's name."""
         return get_default_graph().get_collection(name, f"{self._name}/" if self._name else None)
 
     def trainable_variables(self) -> list[Any]:
@@ -164,7 +164,7 @@ class VariableScope:
         synchronization: int = VariableSynchronization.AUTO,
         aggregation: int = VariableAggregation.NONE,
     ) -> Variable:
-        """The variable of this name in the scope, found or made."""
+        """The variable with a name in the scope, shared or created."""
         full_name = f"{self._name}/{name}" if self._name else name
         with get_default_graph().name_scope(None):
             if dtype is not None and initializer is not None and not callable(initializer):
@@ -191,33 +191,33 @@ class VariableScope:
     def _get_partitioned_variable(
         self, var_store: VariableStore, name: str | None, **options: Any
     ) -> Any:
-        """The partitioned variable of this name: what `create_partitioned_variables` asks for."""
+        """The partitioned variable with a name, for `create_partitioned_variables`."""
         if self.custom_getter is not None:
             raise ValueError(
                 "Private access to _get_partitioned_variable is not allowed when a custom getter "
                 f"is set. Current custom getter: {self.custom_getter}. If you use "
                 "create_partitioned_variables, use get_variable with a partitioner instead."
             )
-        given = {n: v for n, v in options.items() if v is not None}
+        explicit = {n: v for n, v in options.items() if v is not None}
         defaults = {n: getattr(self, n) for n in _DEFAULTS if n != "custom_getter"}
-        if (given.get("partitioner") or self.partitioner) is None:
+        if (explicit.get("partitioner") or self.partitioner) is None:
             raise ValueError("No partitioner was specified")
         full_name = "/".join(filter(None, (self._name, name)))
         with get_default_graph().name_scope(None):
             return var_store.get_partitioned(
-                Request(full_name, reuse=self._reuse, **(defaults | given))
+                Request(full_name, reuse=self._reuse, **(defaults | explicit))
             )
 
 
 def _check_initializer(initializer: Any, dtype: Any) -> None:
-    found = convert_to_tensor(initializer).dtype.base_dtype
-    if found != as_dtype(dtype):
+    own_dtype = convert_to_tensor(initializer).dtype.base_dtype
+    if own_dtype != as_dtype(dtype):
         raise ValueError(
-            f"Initializer type '{found}' and explicit dtype '{as_dtype(dtype)}' don't match."
+            f"Initializer type '{own_dtype}' and explicit dtype '{as_dtype(dtype)}' don't match."
         )
 
 
-# What is open
+# The state of a graph
 
 
 class _Scopes(threading.local):
@@ -228,23 +228,24 @@ class _Scopes(threading.local):
         self.counts: dict[str, int] = {}
 
 
-def _of_graph(key: Any, make: Callable[[], Any]) -> Any:
-    found = get_default_graph().get_collection_ref(key)
-    if not found:
-        found.append(make())
-    return found[0]
+def _graph_state(key: Any, make: Callable[[], Any]) -> Any:
+    """The object in a collection of the default graph, created on first use."""
+    items = get_default_graph().get_collection_ref(key)
+    if not items:
+        items.append(make())
+    return items[0]
 
 
 def _scopes() -> _Scopes:
-    return _of_graph(SCOPES_KEY, _Scopes)
+    return _graph_state(SCOPES_KEY, _Scopes)
 
 
 def variable_store() -> VariableStore:
     """The named variables of the default graph."""
-    return _of_graph(STORE_KEY, VariableStore)
+    return _graph_state(STORE_KEY, VariableStore)
 
 
-#: TensorFlow programs that look at the store itself know it by this name.
+#: The name that TensorFlow programs use.
 _get_default_variable_store = variable_store
 
 
@@ -281,21 +282,21 @@ def get_variable(
     synchronization: int = VariableSynchronization.AUTO,
     aggregation: int = VariableAggregation.NONE,
 ) -> Variable:
-    """The variable of this name in the open variable scope: made, or shared where the scope reuses.
+    """The variable with a name in the open variable scope: created, or shared if the scope reuses.
 
     Args:
         name: the name below the open scope.
-        shape: the shape; needed for a new variable unless the initializer has one.
+        shape: the shape; required for a new variable unless the initializer has one.
         dtype: the dtype; by default that of the scope, float32.
         initializer: an initializer or a tensor; by default Glorot's for floats, zeros for others.
         regularizer: a function of the variable; its result joins `REGULARIZATION_LOSSES`.
-        trainable: whether optimizers change it by default.
-        collections: graph collections to join; by default `GLOBAL_VARIABLES`.
-        caching_device: the device that reads are kept on.
-        partitioner: a function of shape and dtype that says into how many parts it is cut.
-        validate_shape: False lets the initial value have an unknown shape.
-        use_resource: whether reads give the value of that moment of the step.
-        custom_getter: a function that is called instead, with the true getter first.
+        trainable: whether optimizers update it by default.
+        collections: the graph collections to join; by default `GLOBAL_VARIABLES`.
+        caching_device: the device of reads.
+        partitioner: a function from shape and dtype to the number of parts along each axis.
+        validate_shape: whether the initial value must have a known shape.
+        use_resource: whether a read gives the value at its point of the step.
+        custom_getter: a function to call instead, with the getter as its first argument.
         constraint: a function of the value that optimizers apply after each update.
         synchronization, aggregation: kept for distributed programs.
 
@@ -303,7 +304,7 @@ def get_variable(
         A `tf.Variable`.
 
     Raises:
-        ValueError: where the name exists and the scope does not reuse, or the other way round.
+        ValueError: where the name exists and the scope does not reuse, or vice versa.
 
     Example:
         >>> w = tf.get_variable("w", [2, 2], initializer=tf.ones_initializer())
@@ -335,7 +336,7 @@ def get_variable(
 
 @public("get_local_variable")
 def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
-    """As `get_variable`, for a variable that belongs to this process and is not trained."""
+    """`get_variable` for a variable that is local to this process and not trainable."""
     collections = list(kwargs.pop("collections", None) or ())
     kwargs["trainable"] = False
     kwargs["collections"] = [*collections, GraphKeys.LOCAL_VARIABLES]
@@ -347,22 +348,22 @@ def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def _open(
-    name_or_scope: str | VariableScope, reuse: Any, name_scope: str | None, given: dict[str, Any]
+    name_or_scope: str | VariableScope, reuse: Any, name_scope: str | None, options: dict[str, Any]
 ) -> Generator[VariableScope]:
     scopes = _scopes()
     outer, counts = scopes.current, dict(scopes.counts)
     if isinstance(name_or_scope, VariableScope):
         base, name = name_or_scope, name_or_scope.name
-        opened_as = base.original_name_scope if name_scope is None else name_scope
+        original = base.original_name_scope if name_scope is None else name_scope
     else:
         base = outer
         name = f"{outer.name}/{name_or_scope}" if outer.name else name_or_scope
-        opened_as = name_scope or ""
-    # A scope opened by name cannot undo the outer one's reuse; one opened by object can.
+        original = name_scope or ""
+    # A scope opened by name cannot disable the outer one's reuse; one opened by object can.
     by_object = isinstance(name_or_scope, VariableScope) and reuse is not None
-    inner = VariableScope(reuse if by_object else reuse or base.reuse, name, name_scope=opened_as)
-    for default in _DEFAULTS:
-        setattr(inner, default, _combined(default, given.get(default), getattr(base, default)))
+    inner = VariableScope(reuse if by_object else reuse or base.reuse, name, name_scope=original)
+    for option in _DEFAULTS:
+        setattr(inner, option, _combined(option, options.get(option), getattr(base, option)))
     scopes.counts[name] = scopes.counts.get(name, 0) + 1
     scopes.current = inner
     try:
@@ -372,15 +373,15 @@ def _open(
         if isinstance(name_or_scope, VariableScope):
             scopes.counts = counts
         else:
-            _close_inside(scopes.counts, name)
+            _reset_inner_counts(scopes.counts, name)
 
 
-def _combined(default: str, given: Any, outer: Any) -> Any:
-    if given is None:
+def _combined(option: str, inner: Any, outer: Any) -> Any:
+    if inner is None:
         return outer
-    if default == "custom_getter" and outer is not None:
-        return _nested_getter(given, outer)
-    return as_dtype(given) if default == "dtype" else given
+    if option == "custom_getter" and outer is not None:
+        return _nested_getter(inner, outer)
+    return as_dtype(inner) if option == "dtype" else inner
 
 
 def _nested_getter(inner: Callable[..., Any], outer: Callable[..., Any]) -> Callable[..., Any]:
@@ -395,11 +396,11 @@ def _nested_getter(inner: Callable[..., Any], outer: Callable[..., Any]) -> Call
     return getter
 
 
-def _close_inside(counts: dict[str, int], name: str) -> None:
-    """Names inside a closed scope may be used afresh when it is opened again."""
-    for inside in counts:
-        if not name or inside.startswith(f"{name}/"):
-            counts[inside] = 0
+def _reset_inner_counts(counts: dict[str, int], name: str) -> None:
+    """Make the names inside a closed scope available again for when it is reopened."""
+    for inner in counts:
+        if not name or inner.startswith(f"{name}/"):
+            counts[inner] = 0
 
 
 def _unique_scope(prefix: str) -> str:
@@ -418,14 +419,14 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
     """Open a scope in which `tf.get_variable` prefixes, shares and initializes variables.
 
     Args:
-        name_or_scope: the name to add to the open scope, or a scope to enter again.
+        name_or_scope: the name to append to the open scope, or a scope to re-enter.
         default_name: a name to make unique, used where `name_or_scope` is None.
-        values: tensors that the code inside takes; they must be of one graph.
+        values: tensors that the code inside uses; they must belong to one graph.
         initializer, regularizer, caching_device, partitioner, custom_getter, dtype, constraint:
             the defaults of `tf.get_variable` inside.
-        reuse: True: variables must exist; `tf.AUTO_REUSE`: made or shared; None: as outside.
-        use_resource: whether variables made inside read as resources do.
-        auxiliary_name_scope: False opens no name scope along with the variable scope.
+        reuse: True: variables must exist; `tf.AUTO_REUSE`: shared or created; None: as outside.
+        use_resource: whether variables inside are resource variables by default.
+        auxiliary_name_scope: whether to open a name scope along with the variable scope.
 
     Example:
         >>> def weights():
@@ -464,7 +465,7 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
         self._values = values
         self._reuse = reuse
         self._auxiliary = auxiliary_name_scope
-        self._given: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "initializer": initializer,
             "regularizer": regularizer,
             "caching_device": caching_device,
@@ -477,8 +478,8 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
         self._opened: list[AbstractContextManager[VariableScope]] = []
 
     def __repr__(self) -> str:
-        given = self._name_or_scope
-        name = given.name if isinstance(given, VariableScope) else given or self._default_name
+        chosen = self._name_or_scope
+        name = chosen.name if isinstance(chosen, VariableScope) else chosen or self._default_name
         return described(self, name, reuse=self._reuse)
 
     def __enter__(self) -> VariableScope:
@@ -489,11 +490,11 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self._opened.pop().__exit__(kind, error, trace)
+        self._opened.pop().__exit__(error_type, error, traceback)
 
     @contextmanager
     def _scope(self) -> Generator[VariableScope]:
@@ -504,7 +505,7 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
                 chosen = _unique_scope(cast("str", self._default_name))
             if isinstance(chosen, VariableScope):
                 names = None
-            with _open(chosen, self._reuse, names, self._given) as scope:
+            with _open(chosen, self._reuse, names, self._options) as scope:
                 yield scope
 
     def _names(self, graph: Graph) -> AbstractContextManager[str | None]:
@@ -533,10 +534,10 @@ def pure_variable_scope(
 
 @contextmanager
 def function_scope(counts: dict[str, int] | None) -> Generator[dict[str, int]]:
-    """The scope in which a function is traced.
+    """The variable scope of a trace of a function.
 
-    The first time it is that of the caller. Later, names begin where they began the first time
-    (the counts that the block gives), and name the same variables.
+    The first trace runs in the caller's scope and returns its counts. Later traces start from these
+    counts, so that the same names are generated and refer to the same variables.
     """
     scopes = _scopes()
     if counts is None:
@@ -565,7 +566,7 @@ def variable_op_scope(
     use_resource: bool | None = None,
     constraint: Callable[[Any], Any] | None = None,
 ) -> variable_scope:
-    """The old order of `variable_scope`'s arguments."""
+    """`tf.variable_scope` with its arguments in the old order."""
     return variable_scope(
         name_or_scope,
         default_name,

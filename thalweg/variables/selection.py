@@ -1,4 +1,4 @@
-"""contrib.framework's view of variables: made by kind, found by scope, suffix or name."""
+"""`tf.contrib.framework`: creation of variables by kind, and lookup by scope, suffix or name."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def local_variable(
     validate_shape: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """A variable of this process alone.
+    """A variable that is local to this process.
 
     Args:
-        initial_value: what it starts as: a tensor, or a function that makes it.
+        initial_value: its initial value: a tensor, or a function that returns one.
         validate_shape: whether it always has the shape of that value.
         name: the name.
 
@@ -111,7 +111,7 @@ def get_variables(
 
     Args:
         scope: a name or VariableScope; None: everywhere.
-        suffix: how the names end.
+        suffix: the end of the names.
         collection: the collection; by default all variables.
 
     Returns:
@@ -135,7 +135,7 @@ def get_model_variables(scope: Any = None, suffix: str | None = None) -> list[An
 
     Args:
         scope: a scope, or a regular expression that names match from the start.
-        suffix: what names end in.
+        suffix: the end of the names.
 
     Returns:
         A list of variables.
@@ -150,13 +150,13 @@ def get_model_variables(scope: Any = None, suffix: str | None = None) -> list[An
 
 @public(*_names("get_local_variables"))
 def get_local_variables(scope: Any = None, suffix: str | None = None) -> list[Any]:
-    """The variables of this process alone."""
+    """The variables that are local to this process."""
     return get_variables(scope, suffix, GraphKeys.LOCAL_VARIABLES)
 
 
 @public(*_names("get_trainable_variables"))
 def get_trainable_variables(scope: Any = None, suffix: str | None = None) -> list[Any]:
-    """The variables optimizers change by default."""
+    """The variables that optimizers update by default."""
     return get_variables(scope, suffix, GraphKeys.TRAINABLE_VARIABLES)
 
 
@@ -182,16 +182,16 @@ def get_variables_by_name(given_name: str, scope: Any = None) -> list[Any]:
         >>> [x.op.name for x in tf.contrib.framework.get_variables_by_name("w")]
         ['conv/w', 'dense/w']
     """
-    wanted = re.compile(rf"(^|/){re.escape(given_name)}$")
-    return [found for found in get_variables(scope) if wanted.search(found.op.name)]
+    pattern = re.compile(rf"(^|/){re.escape(given_name)}$")
+    return [v for v in get_variables(scope) if pattern.search(v.op.name)]
 
 
 @public(*_names("get_unique_variable"))
 def get_unique_variable(var_op_name: str) -> Variable:
-    """The variable of exactly this name."""
-    for found in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES):
-        if found.op.name == var_op_name:
-            return found
+    """The global variable with exactly this name."""
+    for candidate in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES):
+        if candidate.op.name == var_op_name:
+            return candidate
     raise ValueError(f"Variable {var_op_name} does not exist: no global variable has this name.")
 
 
@@ -214,11 +214,11 @@ def get_variables_to_restore(
         True
     """
     scopes = [None] if include is None else list(include)
-    found = dict.fromkeys(v for scope in scopes for v in get_variables(scope))
+    included = dict.fromkeys(v for scope in scopes for v in get_variables(scope))
     for scope in exclude or ():
         for excluded in get_variables(scope):
-            found.pop(excluded, None)
-    return list(found)
+            included.pop(excluded, None)
+    return list(included)
 
 
 @public(*_names("filter_variables"))

@@ -1,7 +1,7 @@
-"""The variables `get_variable` made in a graph, by full name: made on first request, then shared.
+"""The variables of `get_variable` in a graph, by full name: created on first request, then shared.
 
-A `Request` says what variable is wanted; the store finds it, or makes it and applies its
-regularizer. A request with a partitioner gives a `PartitionedVariable`, whose parts are stored too.
+A `Request` describes a variable; the store finds it, or creates it and applies its regularizer. A
+request with a partitioner gives a `PartitionedVariable`, whose parts are stored too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys
@@ -34,14 +34,14 @@ class ReuseMode:
         return "tf.AUTO_REUSE"
 
 
-#: Reuse a variable where it exists, else make it.
+#: Reuse a variable if it exists, else create it.
 AUTO_REUSE = ReuseMode()
 publish_value("AUTO_REUSE", AUTO_REUSE)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `get_variable` was asked for, with the scope's defaults filled in."""
+    """The arguments of `get_variable`, completed with the defaults of the scope."""
 
     name: str
     shape: Any = None
@@ -60,7 +60,7 @@ class Request:
     aggregation: Any = VariableAggregation.NONE
 
     def arguments(self) -> dict[str, Any]:
-        """The fields as keyword arguments, as a custom getter takes and passes them."""
+        """The fields as keyword arguments of a custom getter."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -72,7 +72,7 @@ class VariableStore:
         self._partitioned: dict[str, PartitionedVariable] = {}
 
     def get(self, request: Request, custom_getter: Callable[..., Any] | None = None) -> Any:
-        """The variable a request names, by way of the custom getter if there is one."""
+        """The variable of a request, through the custom getter if there is one."""
         if custom_getter is None:
             return self._get(request)
         if not callable(custom_getter):
@@ -80,11 +80,11 @@ class VariableStore:
         if request.trainable is None:  # getters ask for a bool
             on_read = request.synchronization == VariableSynchronization.ON_READ
             request = replace(request, trainable=not on_read)
-        given = _accepted(custom_getter, request.arguments())
-        return custom_getter(getter=self.get_variable, **given)
+        arguments = _accepted(custom_getter, request.arguments())
+        return custom_getter(getter=self.get_variable, **arguments)
 
     def get_variable(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """The variable of this name; the rest are the fields of a `Request`."""
+        """The variable with a name; the other arguments are the fields of a `Request`."""
         names = [field.name for field in fields(Request)][1:]
         return self._get(Request(name, **dict(zip(names, args, strict=False)), **kwargs))
 
@@ -117,10 +117,10 @@ class VariableStore:
                 "shape of its initializer."
             )
         shape, dtype = as_shape(request.shape), as_dtype(request.dtype).base_dtype
-        found = self._vars.get(name)
-        if found is not None:
-            _check_same(found, name, shape, dtype, request.reuse)
-            return found
+        existing = self._vars.get(name)
+        if existing is not None:
+            _check_reuse(existing, name, shape, dtype, request.reuse)
+            return existing
         if request.reuse is True:
             raise ValueError(
                 f"Variable {name} does not exist, or was not created with tf.get_variable(). Did "
@@ -134,17 +134,16 @@ class VariableStore:
     def _make(
         self, request: Request, shape: TensorShape, dtype: DType, partition: PartitionInfo | None
     ) -> Variable:
-        initializer = request.initializer
-        value, kind = initializer, None
-        if initializer is None or callable(initializer):
-            value, kind = _initial_value(request, shape, dtype, partition)
+        value, value_dtype = request.initializer, None
+        if value is None or callable(value):
+            value, value_dtype = _initial_value(request, shape, dtype, partition)
         return Variable(
             value,
             name=request.name,
             trainable=request.trainable,
             collections=request.collections,
             caching_device=request.caching_device,
-            dtype=kind,
+            dtype=value_dtype,
             validate_shape=request.validate_shape,
             constraint=request.constraint,
             use_resource=request.use_resource,
@@ -155,7 +154,7 @@ class VariableStore:
     # Several
 
     def get_partitioned(self, request: Request) -> PartitionedVariable:
-        """The partitioned variable a request names."""
+        """The partitioned variable of a request."""
         name, initializer = request.name, request.initializer
         if name in self._vars:
             raise ValueError(
@@ -167,10 +166,10 @@ class VariableStore:
         if isinstance(initializer, Tensor):
             shape = shape.merge_with(initializer.shape)
         partitions = _partitions(request, shape)
-        found = self._partitioned.get(name)
-        if found is not None:
-            _check_same_partitions(found, request, shape, partitions)
-            return found
+        existing = self._partitioned.get(name)
+        if existing is not None:
+            _check_partitioned_reuse(existing, request, shape, partitions)
+            return existing
         if request.reuse is True:
             raise ValueError(
                 f"PartitionedVariable {name} does not exist, or was not created with "
@@ -180,24 +179,20 @@ class VariableStore:
         if partitions is None:
             raise ValueError(f"No partitioner was specified for {name}")
         self._check_parts(name, shape, partitions)
-        made = PartitionedVariable(
-            name,
-            shape.whole or (),
-            as_dtype(request.dtype),
-            self._parts(request, shape, partitions),
-            partitions,
-        )
-        self._partitioned[name] = made
-        return made
+        parts = self._parts(request, shape, partitions)
+        dtype = as_dtype(request.dtype)
+        variable = PartitionedVariable(name, shape.whole or (), dtype, parts, partitions)
+        self._partitioned[name] = variable
+        return variable
 
     def _check_parts(self, name: str, shape: TensorShape, partitions: Sequence[int]) -> None:
         axis = slice_plan(cast("list[int]", shape.as_list()), partitions)[0]
         count = partitions[axis]
         if f"{name}/part_0" not in self._vars:
             return
-        for extra, there in ((count - 1, False), (count, True)):
-            if (f"{name}/part_{extra}" in self._vars) is there:
-                state = "was the extra shard" if there else "was not"
+        for extra, exists in ((count - 1, False), (count, True)):
+            if (f"{name}/part_{extra}" in self._vars) is exists:
+                state = "was the extra shard" if exists else "was not"
                 raise ValueError(
                     "Partitioner returned a different partitioning than what was already found. "
                     f"Partitioner returned {count} shards, and shard {name}/part_0 was found, but "
@@ -228,7 +223,7 @@ def _is_scalar(shape: Any) -> bool:
 
 
 def _accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments a custom getter can take: some were written before others existed."""
+    """The arguments that a custom getter accepts: older getters lack newer ones."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -238,22 +233,24 @@ def _accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[s
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _check_same(found: Variable, name: str, shape: TensorShape, dtype: DType, reuse: Any) -> None:
+def _check_reuse(
+    existing: Variable, name: str, shape: TensorShape, dtype: DType, reuse: Any
+) -> None:
     if reuse is False:
         raise ValueError(
             f"Variable {name} already exists, disallowed. Did you mean to set reuse=True in "
-            f"VarScope (or reuse=tf.AUTO_REUSE)? Originally defined at:\n\n  {found.op.origin}"
+            f"VarScope (or reuse=tf.AUTO_REUSE)? Originally defined at:\n\n  {existing.op.origin}"
         )
-    if not shape.is_compatible_with(found.shape):
-        _cannot_share(found, f"specified shape {shape} and found shape {found.shape}")
-    if not dtype.is_compatible_with(found.dtype):
-        _cannot_share(found, f"specified dtype {dtype.name} and found dtype {found.dtype.name}")
-
-
-def _cannot_share(found: Variable, why: str) -> NoReturn:
-    raise ValueError(
-        f"Trying to share variable {found.op.name}, but {why}. It was made at {found.op.origin}"
-    )
+    pairs: list[tuple[str, bool, Any, Any]] = [
+        ("shape", shape.is_compatible_with(existing.shape), shape, existing.shape),
+        ("dtype", dtype.is_compatible_with(existing.dtype), dtype.name, existing.dtype.name),
+    ]
+    for what, fits, specified, found in pairs:
+        if not fits:
+            raise ValueError(
+                f"Trying to share variable {existing.op.name}, but specified {what} {specified} "
+                f"and found {what} {found}. It was made at {existing.op.origin}"
+            )
 
 
 def _regularize(variable: Variable, request: Request) -> None:
@@ -269,15 +266,15 @@ def _regularize(variable: Variable, request: Request) -> None:
 def _initial_value(
     request: Request, shape: TensorShape, dtype: DType, partition: PartitionInfo | None
 ) -> tuple[Callable[[], Any], DType | None]:
-    """What makes the initial value, and its dtype."""
+    """A function that creates the initial value, and the value's dtype."""
     make: Callable[..., Any] = request.initializer or _default_initializer(dtype)
     if inspect.isclass(make):
         make = cast("Callable[..., Any]", make())
     if shape.is_fully_defined():
         sizes = shape.as_list()
-        more = {"partition_info": partition} if _takes(make, "partition_info") else {}
-        return lambda: make(sizes, dtype=dtype, **more), dtype
-    if _takes_nothing(make):
+        options = {"partition_info": partition} if _takes(make, "partition_info") else {}
+        return lambda: make(sizes, dtype=dtype, **options), dtype
+    if _needs_no_argument(make):
         return make, None
     raise ValueError(
         f"Shape of a new variable ({request.name}) must be fully defined, but instead was {shape}."
@@ -294,23 +291,23 @@ def _default_initializer(dtype: DType) -> Callable[..., Any]:
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
     if isinstance(function, Initializer):
-        return _calls_take(type(function), name)
+        return _class_takes(type(function), name)
     parameters = inspect.signature(function).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 @memoized(1_000)
-def _calls_take(kind: type[Initializer], name: str) -> bool:
-    return _takes(kind.__call__, name)
+def _class_takes(initializer: type[Initializer], name: str) -> bool:
+    return _takes(initializer.__call__, name)
 
 
-def _takes_nothing(function: Callable[..., Any]) -> bool:
+def _needs_no_argument(function: Callable[..., Any]) -> bool:
     parameters = inspect.signature(function).parameters.values()
     return all(p.default is not p.empty for p in parameters)
 
 
 def _partitions(request: Request, shape: TensorShape) -> list[int] | None:
-    """What the partitioner says of a shape; None when an existing variable is to be reused."""
+    """The partitioner's result for a shape; None if the request has no partitioner."""
     if request.partitioner is None:
         return None
     if not shape.is_fully_defined():
@@ -334,8 +331,8 @@ def _partitions(request: Request, shape: TensorShape) -> list[int] | None:
     return counts
 
 
-def _check_same_partitions(
-    found: PartitionedVariable,
+def _check_partitioned_reuse(
+    existing: PartitionedVariable,
     request: Request,
     shape: TensorShape,
     partitions: list[int] | None,
@@ -343,19 +340,19 @@ def _check_same_partitions(
     if request.reuse is False:
         raise ValueError(
             f"Partitioned variable with name {request.name} already exists. Did you mean to set "
-            f"reuse=True in VarScope (or reuse=tf.AUTO_REUSE)? It was made at {found.origin}"
+            f"reuse=True in VarScope (or reuse=tf.AUTO_REUSE)? It was made at {existing.origin}"
         )
-    dtype = as_dtype(request.dtype)
+    dtype, counts = as_dtype(request.dtype), existing.partitions
     pairs: list[tuple[str, bool, Any, Any]] = [
-        ("shape", shape.is_compatible_with(found.get_shape()), shape, found.get_shape()),
-        ("dtype", dtype.is_compatible_with(found.dtype), dtype.name, found.dtype.name),
-        ("partitions", partitions in (None, found.partitions), partitions, found.partitions),
+        ("shape", shape.is_compatible_with(existing.shape), shape, existing.shape),
+        ("dtype", dtype.is_compatible_with(existing.dtype), dtype.name, existing.dtype.name),
+        ("partitions", partitions in (None, counts), partitions, counts),
     ]
-    for what, fits, wanted, is_there in pairs:
+    for what, fits, specified, found in pairs:
         if not fits:
             raise ValueError(
                 f"Trying to reuse partitioned variable {request.name}, but specified {what} "
-                f"{wanted} and found {what} {is_there}."
+                f"{specified} and found {what} {found}."
             )
 
 
@@ -367,5 +364,5 @@ def _part_request(request: Request, name: str, offset: list[int], size: list[int
     value = convert_to_tensor(
         initializer, None if isinstance(initializer, Tensor) else request.dtype
     )
-    piece = slicing.slice(value, offset, size)
-    return replace(part, initializer=piece, dtype=piece.dtype.base_dtype)
+    value = slicing.slice(value, offset, size)
+    return replace(part, initializer=value, dtype=value.dtype.base_dtype)

@@ -1,4 +1,4 @@
-"""`make_template`: a function whose variables are made by its first call and shared by the rest."""
+"""`make_template`: a function whose first call creates variables that all later calls share."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def make_template(
     custom_getter_: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Template:
-    """A function whose every call after the first uses the variables of the first.
+    """A function whose calls after the first reuse the variables of the first.
 
     Args:
         name_: the name of its variable scope.
         func_: the function.
-        create_scope_now_: make the scope now, not at the first call.
+        create_scope_now_: whether to create the scope now, not at the first call.
         unique_name_: the exact name of the scope.
         custom_getter_: a getter for its variables.
         kwargs: arguments to bind.
 
     Returns:
-        A function of what `func_` takes besides.
+        A function of the other arguments of `func_`.
 
     Example:
         >>> def scale(x):
@@ -69,13 +69,13 @@ class Template:
         self._origin = _stack()[:-2]
         self._scope: VariableScope | None = None
         self._was_called = False
-        if create_scope_now:  # of variables alone: each call opens a name scope
+        if create_scope_now:  # without a name scope: each call opens its own
             with self._new_scope(auxiliary_name_scope=False) as self._scope:
                 pass
 
     @property
     def name(self) -> str:
-        """The name given."""
+        """The name of the template."""
         return self._name
 
     @property
@@ -85,12 +85,12 @@ class Template:
 
     @property
     def variable_scope(self) -> VariableScope | None:
-        """The scope of the variables; None until the first call (or `create_scope_now`)."""
+        """The variable scope; None until the first call (or `create_scope_now`)."""
         return self._scope
 
     @property
     def variable_scope_name(self) -> str | None:
-        """The name of the scope, without the slash at its end."""
+        """The name of the scope, without a trailing slash."""
         return None if self._scope is None else self._scope.name.rstrip("/")
 
     var_scope = variable_scope
@@ -138,28 +138,28 @@ class Template:
 
 
 def _stack() -> list[traceback.FrameSummary]:
-    """The calls around this one, outermost first; their lines are read when they are shown."""
+    """The stack of the caller, outermost frame first; source lines are read when it is printed."""
     frames = traceback.walk_stack(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - builds no traceback
     return traceback.StackSummary.extract(frames, lookup_lines=False)[::-1]
 
 
 def _without_common(
-    calls: list[traceback.FrameSummary], others: list[traceback.FrameSummary]
+    stack: list[traceback.FrameSummary], other: list[traceback.FrameSummary]
 ) -> list[str]:
-    """Calls as text, without those around both: that is the program itself."""
-    places = [[(call.filename, call.lineno) for call in stack] for stack in (calls, others)]
-    pairs = zip(*places, strict=False)
-    common = next((n for n, (one, other) in enumerate(pairs) if one != other), len(calls) - 1)
-    return traceback.format_list(calls[common:])
+    """The frames of a stack as text, without the outer frames that another stack shares."""
+    lines = [[(frame.filename, frame.lineno) for frame in frames] for frames in (stack, other)]
+    pairs = zip(*lines, strict=False)
+    common = next((n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), len(stack) - 1)
+    return traceback.format_list(stack[common:])
 
 
 def _check_no_new(trainable: int, all_before: int) -> None:
     hint = "perhaps you used tf.Variable when you meant tf.get_variable"
-    made = trainable_variables()[trainable:]
-    if made:
+    new = trainable_variables()[trainable:]
+    if new:
         raise ValueError(
             "Trainable variable created when calling a template after the first time, "
-            f"{hint}: {[variable.name for variable in made]}"
+            f"{hint}: {[variable.name for variable in new]}"
         )
     others = global_variables()[all_before:]
     if others:

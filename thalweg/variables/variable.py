@@ -1,7 +1,8 @@
 """`tf.Variable`: a buffer that outlives steps, with its initializer and its read.
 
-A variable is three nodes: the buffer `w` (a reference), `w/Assign` (what initialises it) and
-`w/read` (its value). It stands wherever a tensor is wanted; ops that change it get the reference.
+A variable is three nodes: the buffer `w` (a reference), `w/Assign` (the initializer) and `w/read`
+(its value). It is converted to its value where a tensor is needed; ops that write it take the
+reference.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic
 from thalweg.ops.state import scatter, state
 from thalweg.public import public, publish_value
-from thalweg.variables.creators import MadeByCreators
+from thalweg.variables.creators import VariableMeta
 from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
 
 
 @public("VariableSynchronization")
 class VariableSynchronization:
-    """When copies of a distributed variable are made equal. One process needs none of it."""
+    """When copies of a distributed variable are synchronised; ignored in one process."""
 
     AUTO = 0
     NONE = 1
@@ -54,23 +55,23 @@ class VariableAggregation:
     ONLY_FIRST_TOWER = 3
 
 
-#: (the class that was called) -> the class to make one of
-variable_class: list[Callable[[type[Variable]], type[Variable]]] = [lambda kind: kind]
+#: (the class that was called) -> the class to instantiate
+variable_class: list[Callable[[type[Variable]], type[Variable]]] = [lambda called: called]
 
 
-#: Who wants to know of variables that are about to be made in this thread, and may refuse.
+#: Callbacks for each variable that this thread is about to create; they may raise.
 creations: context.ThreadStack[Callable[[Variable], Any]] = context.ThreadStack()
 
 
 class _Defaults:
-    """What a program chose for all variables that it makes later."""
+    """The defaults of variables that are created later."""
 
     use_resource = False
 
 
 @public("enable_resource_variables")
 def enable_resource_variables() -> None:
-    """Make variables from now on read as resources do, unless `use_resource=False` is given.
+    """Create resource variables from now on, unless `use_resource=False` is given.
 
     Example:
         >>> tf.enable_resource_variables()
@@ -95,7 +96,7 @@ def disable_resource_variables() -> None:
 
 @public("resource_variables_enabled")
 def resource_variables_enabled() -> bool:
-    """Whether variables read as resources do where `use_resource` is not given.
+    """Whether new variables are resource variables by default.
 
     Returns:
         True after `enable_resource_variables`.
@@ -111,33 +112,33 @@ _owners: WeakValueDictionary[int, Variable] = WeakValueDictionary()  # by the id
 
 
 def variable_of(reference: Tensor) -> Variable | None:
-    """The variable whose reference a tensor is, if it is one's."""
-    found = _owners.get(id(reference))
-    return found if found is not None and found.gradient_source() is reference else None
+    """The variable with a reference tensor, if the tensor is one's."""
+    owner = _owners.get(id(reference))
+    return owner if owner is not None and owner.gradient_source() is reference else None
 
 
 @public("Variable")
-class Variable(metaclass=MadeByCreators):
-    """State that steps read and change; it lives in the session, from its initializer on.
+class Variable(metaclass=VariableMeta):
+    """State that steps read and write; a session holds its value, from its initialisation on.
 
-    A variable can be used wherever a tensor can. Change it by `assign`, `assign_add`, by the
-    scatter methods, or by an optimizer.
+    A variable can be used wherever a tensor can. Change it with `assign`, `assign_add`, the scatter
+    methods, or an optimizer.
 
     Args:
-        initial_value: a value, a tensor, or a function without arguments that makes one.
-        trainable: whether optimizers change it by default; None means True.
-        collections: graph collections to join; None means `GLOBAL_VARIABLES`.
-        validate_shape: False lets later values have other shapes.
-        caching_device: the device that reads are kept on.
+        initial_value: a value, a tensor, or a function without arguments that returns one.
+        trainable: whether optimizers update it by default; None means True.
+        collections: the graph collections to join; None means `GLOBAL_VARIABLES`.
+        validate_shape: whether all values must have the shape of the initial value.
+        caching_device: the device of reads.
         name: the name of the variable, made unique in the graph.
-        variable_def: a VariableDef protobuf to find the variable by, instead of `initial_value`.
+        variable_def: a VariableDef protobuf of an existing variable, instead of `initial_value`.
         dtype: the dtype to convert the initial value to.
-        expected_shape: taken for old programs; the shape is that of the initial value.
-        import_scope: the name scope that the names in `variable_def` lie in.
+        expected_shape: ignored; accepted for old programs.
+        import_scope: the name scope of the names in `variable_def`.
         constraint: a function of the value that optimizers apply after each update.
-        use_resource: whether reads give the value of that moment of the step.
+        use_resource: whether a read gives the value at its point of the step.
         synchronization, aggregation: kept for distributed programs.
-        shape: the static shape, where it is to be looser than that of the initial value.
+        shape: the static shape, if it is less specific than that of the initial value.
 
     Example:
         >>> v = tf.Variable([1.0, 2.0], name="v")
@@ -157,11 +158,11 @@ class Variable(metaclass=MadeByCreators):
     _initial_value: Tensor | None
 
     def __new__(cls, *args: Any, use_resource: bool | None = None, **kwargs: Any) -> Variable:
-        """Resources have a class of their own, and so have the variables of eager code."""
+        """Choose the class: that of resource variables, or of variables of eager code."""
         if use_resource is None:
             use_resource = resource_variables_enabled()
-        kind = ResourceVariable if use_resource and cls is Variable else cls
-        return object.__new__(variable_class[0](kind))
+        chosen = ResourceVariable if use_resource and cls is Variable else cls
+        return object.__new__(variable_class[0](chosen))
 
     def __init__(
         self,
@@ -198,13 +199,13 @@ class Variable(metaclass=MadeByCreators):
             )
         if constraint is not None and not callable(constraint):
             raise ValueError("The `constraint` argument must be a callable.")
-        kind = None if dtype is None else as_dtype(dtype).base_dtype
+        base_dtype = None if dtype is None else as_dtype(dtype).base_dtype
         keys = _collections(collections, self._trainable)
-        for note in creations.items:
-            note(self)
+        for callback in creations.items:
+            callback(self)
         if isinstance(initial_value, Tensor):
             initial_value = lifted(initial_value)
-        self._build(initial_value, validate_shape, name, kind, shape)
+        self._build(initial_value, validate_shape, name, base_dtype, shape)
         _owners[id(self._variable)] = self
         self.graph.add_to_collections(keys, self)
 
@@ -212,18 +213,20 @@ class Variable(metaclass=MadeByCreators):
         self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
     ) -> None:
         graph = root(get_default_graph() if callable(initial_value) else graph_of([initial_value]))
-        inside = get_default_graph()
-        around = (inside if root(inside) is graph else graph).get_name_scope()
+        current = get_default_graph()
+        outer_scope = (current if root(current) is graph else graph).get_name_scope()
         with ExitStack() as scopes:
             scopes.enter_context(graph.as_default())
-            scopes.enter_context(graph.name_scope(f"{around}/" if around else None))
+            scopes.enter_context(graph.name_scope(f"{outer_scope}/" if outer_scope else None))
             scopes.enter_context(graph.control_dependencies(None))
             scope = scopes.enter_context(graph.name_scope(name or "Variable"))
             if callable(initial_value):
-                # What makes the value lives where the variable will, which does not exist yet.
+                # Colocate the value with the variable, which does not exist yet, by its name.
                 group = b"loc:@" + scope.rstrip("/").encode()
                 scopes.enter_context(graph.attr_scope({"_class": [group]}))
-                value = _made_value(graph, cast("Callable[[], Any]", initial_value), dtype)
+                with graph.name_scope("Initializer"), graph.device(None):
+                    initial_value = cast("Callable[[], Any]", initial_value)()
+                    value = convert_to_tensor(initial_value, dtype, name="initial_value")
             else:
                 value = convert_to_tensor(initial_value, dtype, name="initial_value")
             self._initial_value = value
@@ -237,7 +240,9 @@ class Variable(metaclass=MadeByCreators):
             with self._reading_device():
                 self._snapshot = basic.identity(self._variable, name="read")
         reads = graph.reads_here()
-        if reads is not None:  # what comes first there is older than the variable: it writes none
+        if (
+            reads is not None
+        ):  # the control inputs are older than the variable: they do not write it
             reads[self._variable] = self._snapshot
 
     def _from_definition(self, definition: Any, import_scope: str | None) -> None:
@@ -266,15 +271,15 @@ class Variable(metaclass=MadeByCreators):
     # Values
 
     def value(self) -> Tensor:
-        """The value at this point: after the open control dependencies if there are any."""
+        """The value at this point, after the open control dependencies."""
         value = self.used_value()
         if value is self._snapshot and is_body(get_default_graph()):
-            return basic.identity(value)  # what the body writes later does not change it
+            return basic.identity(value)  # later writes of the body do not change it
         return value
 
     def used_value(self) -> Tensor:
-        """The value where it is used: after the open control dependencies if there are any, else
-        the one read that all uses share."""
+        """The value for a use: a read after the open control dependencies, if there are any, else
+        the read that all other uses share."""
         for graph in around(get_default_graph()):
             reads = graph.reads_here()
             if reads is not None:
@@ -284,23 +289,23 @@ class Variable(metaclass=MadeByCreators):
         return self._snapshot
 
     def _read_in(self, graph: Graph, reads: dict[Tensor, Tensor]) -> Tensor:
-        """A read inside the open control dependencies, one for all uses there."""
-        found = reads.get(self._variable)
-        if found is None:
+        """The read of the open control scope, which all uses there share."""
+        value = reads.get(self._variable)
+        if value is None:
             with graph.as_default(), graph.name_scope(f"{self._variable.op.name}/"):
-                found = reads[self._variable] = basic.identity(self._variable, name="read")
-        return found
+                value = reads[self._variable] = basic.identity(self._variable, name="read")
+        return value
 
     def read_value(self) -> Tensor:
-        """The value at this point of the step: a read of its own, after the open dependencies."""
+        """A new read of the value, after the open control dependencies."""
         return basic.identity(self._variable, name="read")
 
     def eval(self, session: context.Runner | None = None) -> MaybeNone:
-        """The value in a session (the default one if none is given)."""
+        """The value in a session, by default the default one."""
         return self._variable.eval(session=session)
 
     def load(self, value: ArrayLike, session: context.Runner | None = None) -> None:
-        """Set the variable to a value now, without new nodes.
+        """Set the value in a session, without new nodes.
 
         Args:
             value: an array of its shape.
@@ -310,7 +315,7 @@ class Variable(metaclass=MadeByCreators):
         runner.run(self._initializer_op, {self._initializer_op.inputs[1]: value})
 
     def initialized_value(self) -> Tensor:
-        """The value, or the initial value where the variable is not initialised yet."""
+        """The value, or the initial value if the variable is not initialised."""
         graph = self.graph
         with graph.as_default(), graph.control_dependencies(None):
             value = state.value_or_initial(self._variable, self.initial_value)
@@ -328,16 +333,16 @@ class Variable(metaclass=MadeByCreators):
 
     @property
     def initializer(self) -> Node:
-        """The node that gives the variable its initial value."""
+        """The node that assigns the initial value."""
         return self._initializer_op
 
     def initialise_with(self, value: Tensor, initializer: Node) -> None:
-        """Let another node give the variable its initial value, in steps planned from now on."""
+        """Replace the initial value and the initializer, for steps that are planned later."""
         self._initial_value = value
         self._initializer_op = initializer
 
     def gradient_source(self) -> Tensor:
-        """The tensor that gradients with respect to this variable are taken of: its reference."""
+        """The tensor to which gradients with respect to this variable refer: its reference."""
         return self._variable
 
     def is_initialized(self, name: str | None = None) -> Tensor:
@@ -357,9 +362,9 @@ class Variable(metaclass=MadeByCreators):
 
         Args:
             value: a tensor of its dtype and shape.
-            use_locking: taken for old programs; updates are always whole.
+            use_locking: whether the update excludes other uses of the variable.
             name: the name of the node.
-            read_value: whether the result reads the new value, else it is the node.
+            read_value: whether to return the new value, else the node.
         """
         return self._changed(state.assign, value, use_locking, name, read_value)
 
@@ -370,7 +375,7 @@ class Variable(metaclass=MadeByCreators):
         name: str | None = None,
         read_value: bool = True,
     ) -> Tensor | MaybeNone:
-        """Add `delta`; the result reads the new value."""
+        """Add `delta`; returns the new value."""
         return self._changed(state.assign_add, delta, use_locking, name, read_value)
 
     def assign_sub(
@@ -380,7 +385,7 @@ class Variable(metaclass=MadeByCreators):
         name: str | None = None,
         read_value: bool = True,
     ) -> Tensor | MaybeNone:
-        """Subtract `delta`; the result reads the new value."""
+        """Subtract `delta`; returns the new value."""
         return self._changed(state.assign_sub, delta, use_locking, name, read_value)
 
     def _changed(
@@ -395,7 +400,7 @@ class Variable(metaclass=MadeByCreators):
         return self._after(changed, read_value)
 
     def _after(self, changed: Tensor, read_value: bool) -> Any:
-        """What a change gives back."""
+        """The result of a change."""
         return changed if read_value else changed.op
 
     def count_up_to(self, limit: int) -> Tensor:
@@ -479,7 +484,7 @@ class Variable(metaclass=MadeByCreators):
         """Slices of the value."""
         return indexing.gather_nd(self.used_value(), indices, name=name)
 
-    # What it is
+    # Properties
 
     @property
     def name(self) -> str:
@@ -493,15 +498,15 @@ class Variable(metaclass=MadeByCreators):
 
     @property
     def shape(self) -> TensorShape:
-        """What is known of the shape."""
+        """The static shape."""
         return self._variable.shape
 
     def get_shape(self) -> TensorShape:
-        """What is known of the shape."""
+        """The static shape."""
         return self._variable.shape
 
     def set_shape(self, shape: ShapeLike) -> None:
-        """Add what the caller knows of the shape."""
+        """Merge a shape into the static shape."""
         self._variable.set_shape(shape)
         self._snapshot.set_shape(shape)
 
@@ -517,17 +522,17 @@ class Variable(metaclass=MadeByCreators):
 
     @property
     def device(self) -> str:
-        """The device asked for."""
+        """The requested device."""
         return self._variable.device
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers change it by default."""
+        """Whether optimizers update it by default."""
         return self._trainable
 
     @property
     def constraint(self) -> Callable[[Any], Any] | None:
-        """What an optimizer applies to the value after each update."""
+        """The function that optimizers apply to the value after each update."""
         return self._constraint
 
     def _ref(self) -> Tensor:
@@ -547,7 +552,7 @@ class Variable(metaclass=MadeByCreators):
 
     @property
     def save_slice_info(self) -> SaveSliceInfo | None:
-        """Which part of a larger variable this is, if it is one."""
+        """The slice of a partitioned variable that this is, if it is one."""
         return self._save_slice_info
 
     def to_proto(self, export_scope: str | None = None) -> protos.VariableDef | MaybeNone:
@@ -586,31 +591,26 @@ class Variable(metaclass=MadeByCreators):
         return repr(self)
 
 
-# Making one
+# Construction
 
 
-def _collections(given: Iterable[Any] | None, trainable: bool) -> list[Any]:
-    if given is None:
-        given = [GraphKeys.GLOBAL_VARIABLES]
-    if not isinstance(given, list | tuple | set):
+def _collections(collections: Iterable[Any] | None, trainable: bool) -> list[Any]:
+    if collections is None:
+        collections = [GraphKeys.GLOBAL_VARIABLES]
+    if not isinstance(collections, list | tuple | set):
         raise ValueError(
             f"collections argument to Variable constructor must be a list, tuple, or set. Got "
-            f"{given} of type {type(given)}"
+            f"{collections} of type {type(collections)}"
         )
-    keys = list(cast("Sequence[Any]", given))
+    keys = list(cast("Sequence[Any]", collections))
     if trainable and GraphKeys.TRAINABLE_VARIABLES not in keys:
         keys.append(GraphKeys.TRAINABLE_VARIABLES)
     return keys
 
 
-def _made_value(graph: Graph, make: Callable[[], Any], dtype: DType | None) -> Tensor:
-    with graph.name_scope("Initializer"), graph.device(None):
-        return convert_to_tensor(make(), dtype, name="initial_value")
-
-
-def _buffer_shape(value: Tensor, validate: bool, given: Any) -> TensorShape:
-    if given is not None:
-        return TensorShape(given)
+def _buffer_shape(value: Tensor, validate: bool, shape: Any) -> TensorShape:
+    if shape is not None:
+        return TensorShape(shape)
     if not validate:
         return unknown_shape()
     if not value.shape.is_fully_defined():
@@ -621,7 +621,7 @@ def _buffer_shape(value: Tensor, validate: bool, given: Any) -> TensorShape:
     return value.shape
 
 
-# Standing for a tensor
+# Conversion to a tensor
 
 
 def _as_tensor(
@@ -648,7 +648,7 @@ _BINARY = (
 
 
 def _unary(operator: str) -> Callable[[Variable], Tensor]:
-    """A variable's operator is that of its value."""
+    """A unary operator of variables: that of the value."""
     on_tensor = getattr(Tensor, operator)
 
     def on_variable(self: Variable) -> Tensor:
@@ -659,7 +659,7 @@ def _unary(operator: str) -> Callable[[Variable], Tensor]:
 
 
 def _binary(operator: str) -> Callable[[Variable, TensorLike], Tensor]:
-    """As `_unary`, with another operand."""
+    """A binary operator of variables: that of the value."""
     on_tensors = getattr(Tensor, operator)
 
     def on_variable(self: Variable, other: TensorLike) -> Tensor:
@@ -693,7 +693,7 @@ def is_tensor(x: object) -> bool:
 
 
 class ResourceVariable(Variable):
-    """A variable whose reads give the value of that moment of the step: `use_resource=True`."""
+    """A variable whose reads give the value at their point of the step: `use_resource=True`."""
 
     @property
     def dtype(self) -> DType:
@@ -702,7 +702,7 @@ class ResourceVariable(Variable):
 
     @property
     def handle(self) -> Tensor:
-        """What functions that write it take: its reference."""
+        """The reference, which functions that write the variable take."""
         return self._variable
 
 

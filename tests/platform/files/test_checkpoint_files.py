@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_files_of_dead_writers_are_swept_away(tmp_path):
     orphan = tmp_path / "other.index.partial-00aa11bb"
     orphan.write_bytes(b"half")
-    with durable.written_beside(str(tmp_path / "busy")) as descriptor:
+    with durable.partial_file(str(tmp_path / "busy")) as descriptor:
         saved(tmp_path)
         os.write(descriptor, b"whole")
     assert not orphan.exists()

@@ -60,7 +60,7 @@ def test_every_size_gives_what_the_definition_says(size: int) -> None:
 
 @pytest.mark.parametrize("module", [checksum.by_products, checksum.by_additions])
 def test_both_ways_of_folding_give_what_the_definition_says(module: Callable[[], str]) -> None:
-    if module is checksum.by_products and not machine_code.has(*checksum._MULTIPLIES):
+    if module is checksum.by_products and not machine_code.has(*checksum._PCLMUL_FEATURES):
         pytest.skip("the processor does not multiply polynomials")
     function, copy = machine_code.functions(module(), checksum.SIGNATURES)
     for size in SIZES:
@@ -79,7 +79,7 @@ def test_both_ways_of_folding_give_what_the_definition_says(module: Callable[[],
 def test_a_copy_gives_the_checksum_of_what_it_copies(size: int) -> None:
     source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     target = np.zeros_like(source)
-    assert checksum.copied(source, target, 5) == crc32c(source.data, 5)
+    assert checksum.copy_crc32c(source, target, 5) == crc32c(source.data, 5)
     np.testing.assert_array_equal(target, source)
 
 
@@ -116,5 +116,5 @@ def remainder(polynomial: int) -> int:
 def test_what_folding_uses_is_a_multiple_of_the_polynomial() -> None:
     assert remainder(sum(1 << exponent for exponent in MULTIPLE)) == 0
     assert remainder(sum(1 << exponent * 512 for exponent in MULTIPLE)) == 0
-    assert MULTIPLE[0] - MULTIPLE[1] >= checksum._ABREAST
-    assert MULTIPLE[0] % checksum._ABREAST == 0
+    assert MULTIPLE[0] - MULTIPLE[1] >= checksum._UNROLL
+    assert MULTIPLE[0] % checksum._UNROLL == 0

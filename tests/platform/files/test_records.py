@@ -118,7 +118,10 @@ def test_records_larger_than_a_block_and_many_small_ones(tmp_path: Path) -> None
     items = [bytes([i % 251]) * (i % 700) for i in range(3000)]
     for kind in KINDS:
         path = write(tmp_path / f"file{kind}", items, kind)
-        with mock.patch.object(records, "_BLOCK", 64), mock.patch.object(records, "_AT_ONCE", 3):
+        with (
+            mock.patch.object(records, "_BLOCK", 64),
+            mock.patch.object(records, "_MAX_SCANNED", 3),
+        ):
             assert read(path, kind) == items
 
 

@@ -129,7 +129,7 @@ def test_hostile_entries(tmp_path):
     ],
 )
 def test_snappy(packed, plain):
-    assert sorted_table.unsnapped(packed) == plain
+    assert sorted_table.snappy_decompress(packed) == plain
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_snappy(packed, plain):
 )
 def test_bad_snappy(packed):
     with pytest.raises(errors.DataLossError):
-        sorted_table.unsnapped(packed)
+        sorted_table.snappy_decompress(packed)
 
 
 def closed(block, kind):

@@ -1,1 +1,1 @@
-"""What nodes read and write besides their values, and the order that follows from it."""
+"""Effects of nodes on state, and the execution order that follows from them."""

@@ -1,7 +1,7 @@
-"""The effects of nodes: those of their ops; of conditionals and loops, those of the nodes inside.
+"""The effects of nodes: those of their ops; for conditionals and loops, those of inner nodes.
 
-An `Access` is a read or write of one piece of state: a variable or a handle by the tensor that
-names it, a random stream by the node that draws, other state by its kind.
+An `Access` is a read or write of one piece of state: a variable or resource, identified by the
+tensor that refers to it; a random stream, by the node that draws; other state, by its kind.
 """
 
 from __future__ import annotations
@@ -27,102 +27,101 @@ class Access(NamedTuple):
     writes: bool
 
     def of(self, roots: Mapping[Tensor, Tensor]) -> Access:
-        """The same access, of what a tensor stands for."""
+        """The same access, with the state tensor replaced by its root."""
         if not isinstance(self.state, Tensor):
             return self
         return self._replace(state=roots.get(self.state, self.state))
 
 
 def accesses(node: Node) -> Iterator[Access]:
-    """What a node reads and writes besides the values it takes and gives."""
+    """The state that a node reads and writes."""
     footprint = node.op.footprint
     if footprint.inputs:
-        yield from _named(node)
+        yield from _input_accesses(node)
     for resource, writes in footprint.others:
         yield Access(resource, node if resource is Resource.STREAM else resource, writes)
     for body in node.op.bodies:
-        yield from _mapped(node, body)
+        yield from _outer_accesses(node, body)
     references = node.op.parsed.references
-    for place, tensor in enumerate(node.inputs):
-        if tensor.dtype.is_ref_dtype and place not in references:
+    for index, tensor in enumerate(node.inputs):
+        if tensor.dtype.is_ref_dtype and index not in references:
             yield Access(Resource.VARIABLE, tensor, False)
 
 
-def _named(node: Node) -> Iterator[Access]:
-    """The uses of what inputs name. Lists alias each other through gradients and control nodes: all
-    of them are one state."""
-    for place, (_, tensors) in enumerate(node.arguments()):
-        use = node.op.footprint.inputs.get(place)
+def _input_accesses(node: Node) -> Iterator[Access]:
+    """The accesses to the state of inputs. Lists may alias each other through gradients and control
+    nodes, so all lists are one piece of state."""
+    for index, (_, tensors) in enumerate(node.arguments()):
+        use = node.op.footprint.inputs.get(index)
         if use is not None:
             for tensor in tensors:
                 yield Access(use.resource, LIST if use.resource is LIST else tensor, use.writes)
 
 
-def _mapped(node: Node, body: Body) -> Iterator[Access]:
-    """The accesses of a body, what it captured as the node takes it, each of them once."""
+def _outer_accesses(node: Node, body: Body) -> Iterator[Access]:
+    """The distinct accesses of a body, its arguments replaced by the inputs of its node."""
     first = len(node.inputs) - len(body.arguments)
-    outer = {t: node.inputs[first + place] for place, t in enumerate(body.arguments)}
+    outer = dict(zip(body.arguments, node.inputs[first:], strict=True))
     return iter(dict.fromkeys(access.of(outer) for access in body_accesses(body)))
 
 
 def body_accesses(body: Body) -> Iterator[Access]:
-    """What the nodes of a body read and write."""
+    """The state that the nodes of a body read and write."""
     nodes = inner_nodes(body)
     roots = reference_roots(nodes)
     return (access.of(roots) for node in nodes for access in accesses(node))
 
 
 def inner_nodes(body: Body) -> list[Node]:
-    """The nodes of a body that run, in order."""
+    """The nodes of a body that run, in program order."""
     nodes = needed(body.outputs, body.targets, {})
     return [node for node in nodes if not isinstance(node.op, Argument)]
 
 
 def reference_roots(nodes: Iterable[Node]) -> dict[Tensor, Tensor]:
-    """For each reference, the variable's own: an update passes on the one it changed."""
+    """For each reference, the output of its variable: an update returns the reference it takes."""
     roots: dict[Tensor, Tensor] = {}
     for node in nodes:
         for tensor in node.outputs:
             if tensor.dtype.is_ref_dtype:
-                places = node.op.parsed.references
-                source = node.inputs[places[0]] if places else tensor
+                references = node.op.parsed.references
+                source = node.inputs[references[0]] if references else tensor
                 roots[tensor] = roots.get(source, source)
     return roots
 
 
 def written_variables(node: Node) -> set[Tensor]:
-    """The references that a node takes and writes."""
-    found = {
+    """The references among a node's inputs that it writes."""
+    written = {
         state
         for resource, state, writes in accesses(node)
         if writes and resource is Resource.VARIABLE and isinstance(state, Tensor)
     }
-    return found.intersection(node.inputs)
+    return written.intersection(node.inputs)
 
 
 def is_visible(node: Node) -> bool:
-    """Whether others can see that a node ran, now or in a later step: by a queue, a file, the
-    console. A variable has its versions; lists and random numbers are seen by who takes them."""
+    """Whether running a node is observable outside of its step: through a queue, a file, the
+    console. Variables, lists and random streams are not counted: their users depend on the node."""
     return any(access.resource not in _INTERNAL for access in accesses(node))
 
 
 def has_state(node: Node) -> bool:
-    """Whether a node leaves something besides its values: lists are values, as they flow."""
+    """Whether a node writes state; lists are values."""
     return any(a.writes and a.resource is not LIST for a in accesses(node))
 
 
 def is_sequential(loop: Node) -> bool:
-    """Whether the iterations of a loop must follow one another: what one writes, or draws from a
-    stream, the next one sees. Those that may block are ordered only by what is named to them."""
-    named = (Resource.VARIABLE, Resource.HANDLE)
+    """Whether the iterations of a loop must run one after another, since one sees the writes or the
+    stream position of the one before. If it may block, only variables and handles order it."""
     written = {access.resource for access in accesses(loop) if access.writes}
     if loop.op.blocking:
-        return not written.isdisjoint(named)
+        return not written.isdisjoint((Resource.VARIABLE, Resource.HANDLE))
     return bool(written - {LIST})
 
 
 def locks_updates(node: Node) -> bool:
-    """Whether a node, or one inside it, updates a variable with locking."""
+    """Whether a node or an inner node updates a variable with locking."""
     if not node.op.bodies:
         return bool(getattr(node.op, "use_locking", False))
     return any(locks_updates(inner) for body in node.op.bodies for inner in inner_nodes(body))

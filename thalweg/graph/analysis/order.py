@@ -1,15 +1,16 @@
-"""Which node comes before which: the one rule that makes order edges of effects.
+"""Order edges: the one rule that turns effects into an execution order.
 
-The order of a step says for each node what it comes after: what it takes, its control inputs, and
-by its effects the nodes before it in the program that touched the same state: reads after the
-last write, writes after the last write and all reads since. It is made once for a step, of its
-nodes in the order of the program. From there on the order is all that counts: any sequence of the
-nodes that respects it gives the same results, and the rule applied to such a sequence gives the
-same order again. A pass that replaces nodes emits them in such a sequence.
+The order of a step maps each node to its predecessors: the sources of its inputs, its control
+inputs, and by its effects the earlier nodes of the program that accessed the same state: reads come
+after the last write, writes after the last write and all reads since. It is computed once for a
+step, from its nodes in program order. After that only the order counts: any sequence of the nodes
+that respects it gives the same results, and the rule applied to such a sequence gives the same
+order. A pass that replaces nodes emits them in such a sequence.
 
-Nodes that may block wait for others of the step or of another one, so an order that nobody asked
-for could keep what they wait for from running. An effect makes no node wait for a blocking one
-that it does not come after anyway; variables alone are ordered in any case.
+A blocking node waits for another node of this or another step, so an order edge that the program
+did not ask for could cause a deadlock. Therefore effects add no edge from a blocking node, or from
+a successor of one, to a node that does not follow it anyway. Accesses to variables are always
+ordered.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Order = Mapping[Node, AbstractSet[Node]]
 
 
 def step_order(nodes: Sequence[Node], feeds: Collection[Tensor] = ()) -> dict[Node, set[Node]]:
-    """What each node comes after, given the nodes in the order of the program, or in any sequence
-    that respects the order that this gave."""
+    """The predecessors of each node, given the nodes in program order or in a sequence that
+    respects an order computed before."""
     fed = frozenset(feeds)
-    order = _flow(nodes, fed)
+    order = _data_edges(nodes, fed)
     variables, others = _events(nodes, fed)
     _add_edges(order, variables, {})
     if others:
@@ -37,8 +38,8 @@ def step_order(nodes: Sequence[Node], feeds: Collection[Tensor] = ()) -> dict[No
     return order
 
 
-def _flow(nodes: Sequence[Node], fed: Collection[Tensor]) -> dict[Node, set[Node]]:
-    """What each node takes values from, and its control inputs."""
+def _data_edges(nodes: Sequence[Node], fed: Collection[Tensor]) -> dict[Node, set[Node]]:
+    """The sources of each node's inputs, and its control inputs."""
     inside = set(nodes)
     order: dict[Node, set[Node]] = {}
     for node in nodes:
@@ -50,12 +51,12 @@ def _flow(nodes: Sequence[Node], fed: Collection[Tensor]) -> dict[Node, set[Node
     return order
 
 
-_Event = tuple[Node, Access]  # a node touches a piece of state
+_Event = tuple[Node, Access]  # a node accesses a piece of state
 
 
 def _events(nodes: Iterable[Node], fed: Collection[Tensor]) -> tuple[list[_Event], list[_Event]]:
-    """What happens to variables and to other state. A stream is its node's own: nothing follows. A
-    reference that is fed is a value; a handle names the same state wherever it comes from."""
+    """The accesses to variables, and those to other state. Streams are left out: each has one node.
+    So are references that are fed, which are values; a fed handle refers to the same state."""
     touching = [node for node in nodes if touches_state(node)]
     roots = reference_roots(touching)
     variables, others = list[_Event](), list[_Event]()
@@ -71,7 +72,7 @@ def _events(nodes: Iterable[Node], fed: Collection[Tensor]) -> tuple[list[_Event
 
 
 def touches_state(node: Node) -> bool:
-    """Whether a node reads or writes anything but the values it takes and gives."""
+    """Whether a node may read or write state."""
     op = node.op
     if op.footprint is not NO_FOOTPRINT or op.bodies:
         return True
@@ -79,24 +80,23 @@ def touches_state(node: Node) -> bool:
 
 
 class _Uses:
-    """Of a piece of state: the last writes, and the reads since. There is one last write for each
-    set of blocking nodes that writes come after."""
+    """The last writes of a piece of state and the reads since: one last write for each set of
+    blocking predecessors that writes have."""
 
     def __init__(self) -> None:
         self.writes: list[Node] = []
         self.reads: list[Node] = []
 
-    def touched(self, node: Node, writes: bool, blocked: Mapping[Node, int]) -> list[Node]:
-        """Note an event; the nodes that it comes after, which come after no blocking nodes that it
-        does not."""
+    def add(self, node: Node, writes: bool, blocked: Mapping[Node, int]) -> list[Node]:
+        """Add an access; returns its predecessors: those whose blocking predecessors it has too."""
         bits = blocked.get(node, 0)
         before = [*self.writes, *self.reads] if writes else [*self.writes]
         if blocked:
             before = [n for n in before if not blocked.get(n, 0) & ~bits]
-        if writes:  # what comes after the nodes of this set comes after this one
-            passed = {n for n in before if blocked.get(n, 0) == bits}
-            self.writes = [*(n for n in self.writes if n not in passed), node]
-            self.reads = [n for n in self.reads if n not in passed]
+        if writes:  # later accesses need no edge to the predecessors with the same set
+            covered = {n for n in before if blocked.get(n, 0) == bits}
+            self.writes = [*(n for n in self.writes if n not in covered), node]
+            self.reads = [n for n in self.reads if n not in covered]
         else:
             self.reads.append(node)
         return before
@@ -107,20 +107,20 @@ def _add_edges(
 ) -> None:
     uses: dict[State, _Uses] = defaultdict(_Uses)
     for node, access in events:
-        before = uses[access.state].touched(node, access.writes, blocked)
-        order[node].update(each for each in before if each is not node)
+        before = uses[access.state].add(node, access.writes, blocked)
+        order[node].update(n for n in before if n is not node)
 
 
 def blockers(nodes: Sequence[Node], order: Order) -> dict[Node, int]:
-    """For each node, a bit for each node that may block among itself and what it comes after."""
-    own = {node: 1 << place for place, node in enumerate(n for n in nodes if n.op.blocking)}
+    """A bit set for each node: the blocking nodes among itself and all that it comes after."""
+    own = {node: 1 << bit for bit, node in enumerate(n for n in nodes if n.op.blocking)}
     if not own:  # most steps
         return {}
-    found: dict[Node, int] = {}
+    blocked: dict[Node, int] = {}
     for node in nodes:
         bits = own.get(node, 0)
-        for earlier in found.keys() & order[node]:
-            bits |= found[earlier]
+        for earlier in blocked.keys() & order[node]:
+            bits |= blocked[earlier]
         if bits:
-            found[node] = bits
-    return found
+            blocked[node] = bits
+    return blocked

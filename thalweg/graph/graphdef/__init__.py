@@ -1,1 +1,1 @@
-"""Graphs as protocol buffers: attributes, nodes, functions and graphs, to and from."""
+"""Conversion of graphs, nodes, attributes and functions to and from protocol buffers."""

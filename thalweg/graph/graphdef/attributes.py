@@ -1,7 +1,7 @@
-"""The attributes of nodes as AttrValue protobufs, to and from.
+"""Conversion of node attributes to and from AttrValue protobufs.
 
-What a field holds is read from its annotation in the op block (`strides: tuple[int, ...]`), and
-from the value itself where there is no block to ask.
+The kind of a field is taken from its annotation in the op block (`strides: tuple[int, ...]`), or
+from the value where there is no block.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FunctionName(str):
 
 @dataclass(frozen=True)
 class AttributeKind:
-    """What an attribute holds: the field of AttrValue, and whether it is a list of them."""
+    """The kind of an attribute: its field of AttrValue, and whether it is a list."""
 
     field: str
     is_list: bool = False
@@ -48,25 +48,25 @@ class AttributeKind:
 
 @memoized(5_000)
 def kinds(op: type[Op]) -> dict[str, AttributeKind]:
-    """The kinds of an op's fields, by name; those whose annotation says none are left out."""
-    found: dict[str, AttributeKind | None] = {}
+    """The kinds of an op's fields, by name; fields with another annotation are left out."""
+    annotated: dict[str, AttributeKind | None] = {}
     for base in reversed(op.__mro__):
         names = vars(sys.modules[base.__module__])
         for name, annotation in inspect.get_annotations(base).items():
-            found[name] = _annotated(str(annotation), names)
-    return {name: kind for name in op.fields if (kind := found.get(name)) is not None}
+            annotated[name] = _kind_of_annotation(str(annotation), names)
+    return {name: kind for name in op.fields if (kind := annotated.get(name)) is not None}
 
 
-def _annotated(annotation: str, names: Mapping[str, Any]) -> AttributeKind | None:
-    """The kind that an annotation in a module with such names stands for."""
+def _kind_of_annotation(annotation: str, names: Mapping[str, Any]) -> AttributeKind | None:
+    """The kind of an annotation, given the names of its module."""
     inner = re.fullmatch(r"(?:tuple|list|Sequence)\[(\w+).*\]", annotation)
-    word = inner[1] if inner else annotation.partition(" ")[0]
-    named = names.get(word)
+    type_name = inner[1] if inner else annotation.partition(" ")[0]
+    named = names.get(type_name)
     if isinstance(named, type) and issubclass(named, Op):
         return AttributeKind("func", inner is not None)
-    if word not in _BY_WORD:
+    if type_name not in _FIELD_OF_TYPE:
         return None
-    return AttributeKind(_BY_WORD[word], inner is not None, word != "bytes")
+    return AttributeKind(_FIELD_OF_TYPE[type_name], inner is not None, type_name != "bytes")
 
 
 def kind_of(value: Any) -> AttributeKind:
@@ -93,7 +93,7 @@ def encode(value: Any, kind: AttributeKind | None = None) -> Any:
 
 
 def _op_proto(op: Op | FunctionName) -> Any:
-    """A function by its name, or an op without inputs, as the attribute of another one."""
+    """A function name, or an op without inputs, as an attribute of another op."""
     if isinstance(op, FunctionName):
         return protos.NameAttrList(name=str(op))
     proto = protos.NameAttrList(name=op.type_name)
@@ -109,17 +109,17 @@ def decode(proto: Any, kind: AttributeKind | None = None) -> Any:
         return None
     is_text = kind is None or kind.is_text
     if field != "list":
-        return _decoded(getattr(proto, field), field, is_text)
+        return _decode_item(getattr(proto, field), field, is_text)
     for inner, values in proto.list.ListFields():
-        return tuple(_decoded(item, inner.name, is_text) for item in values)
+        return tuple(_decode_item(item, inner.name, is_text) for item in values)
     return ()
 
 
-def _decoded(value: Any, field: str, is_text: bool) -> Any:
+def _decode_item(value: Any, field: str, is_text: bool) -> Any:
     return _FIELDS[field].decode(value) if is_text or field != "s" else value
 
 
-def _function(value: Any) -> Op | FunctionName:
+def _decode_function(value: Any) -> Op | FunctionName:
     if value.name not in REGISTRY:
         return FunctionName(value.name)
     return REGISTRY[value.name](**{name: decode(value.attr[name]) for name in value.attr})
@@ -127,7 +127,7 @@ def _function(value: Any) -> Op | FunctionName:
 
 def _read_only_array(value: Any) -> Array:
     array = make_ndarray(value)
-    array.flags.writeable = False  # what outlives a step is read-only
+    array.flags.writeable = False  # values that outlive a step are read-only
     return array
 
 
@@ -138,8 +138,9 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
-def _number(value: float) -> float:
-    return float(str(np.float32(value)))  # the number that was meant, not its rounding
+def _shortest_float(value: float) -> float:
+    """The shortest decimal that rounds to a float32, which is what the producer wrote."""
+    return float(str(np.float32(value)))
 
 
 def _type_enum(value: Any) -> int:
@@ -154,17 +155,17 @@ class _Field(NamedTuple):
     decode: Callable[[Any], Any]
 
 
-#: The first one whose types a value has is its field: a FunctionName is text, a bool an int.
+#: A value has the first field with one of its types: a FunctionName is also text, a bool an int.
 _FIELDS: dict[str, _Field] = {
-    "func": _Field((FunctionName, Op), _op_proto, _function),
+    "func": _Field((FunctionName, Op), _op_proto, _decode_function),
     "b": _Field((bool, np.bool_), bool, bool),
     "i": _Field((int, np.integer), int, int),
-    "f": _Field((float, np.floating), float, _number),
+    "f": _Field((float, np.floating), float, _shortest_float),
     "s": _Field((str, bytes), as_bytes, _text),
     "type": _Field((DType,), _type_enum, as_dtype),
     "shape": _Field((TensorShape,), TensorShape.as_proto, TensorShape),
     "tensor": _Field((np.ndarray,), make_tensor_proto, _read_only_array),
     "placeholder": _Field((), str, str),
 }
-_BY_WORD = {each.__name__: name for name, field in _FIELDS.items() for each in field.types}
-_BY_WORD["Array"] = "tensor"
+_FIELD_OF_TYPE = {t.__name__: name for name, field in _FIELDS.items() for t in field.types}
+_FIELD_OF_TYPE["Array"] = "tensor"

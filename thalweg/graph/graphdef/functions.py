@@ -1,7 +1,7 @@
-"""Functions that ops hold by name, and how a GraphDef's library holds them.
+"""Functions in the library of a GraphDef: bodies that ops hold, as FunctionDefs.
 
-A `Lambda` is a body with a name. `function_def` writes a body as a FunctionDef; the importer makes
-it again in another graph. Single nodes are left to those who write and read NodeDefs.
+A `Lambda` is a body with a name. `function_def` writes a body as a FunctionDef, from which the
+importer rebuilds it. Callers convert single nodes to and from NodeDefs.
 """
 
 from __future__ import annotations
@@ -24,67 +24,67 @@ SPARSE = "_sparse_outputs"
 
 
 class Lambda(FunctionName):
-    """A function as an op holds it: a name, which is what a GraphDef gets, and a body."""
+    """A function as an op's attribute: its name, which is what a GraphDef holds, and its body."""
 
     body: Body
-    sparse: tuple[bool, ...]  # which leaves of what it gives are sparse
-    cells: tuple[Any, ...]  # the variables of eager code among its captures, None for others
+    sparse: tuple[bool, ...]  # which leaves of its result are sparse
+    cells: tuple[Any, ...]  # per capture, the variable of eager code or None
 
     def __new__(cls, body: Body, sparse: tuple[bool, ...], cells: tuple[Any, ...] = ()) -> Lambda:
-        made = super().__new__(cls, f"dataset_function_{next(_numbers)}")
-        made.body, made.sparse, made.cells = body, sparse, cells
-        return made
+        function = super().__new__(cls, f"dataset_function_{next(_numbers)}")
+        function.body, function.sparse, function.cells = body, sparse, cells
+        return function
 
 
 _numbers = count()
 
 
-def held_by(node: Node) -> Iterator[tuple[str, Body, tuple[bool, ...]]]:
-    """The functions that a node holds: the name that a GraphDef has, the body, and which of its
-    outputs are sparse."""
+def node_functions(node: Node) -> Iterator[tuple[str, Body, tuple[bool, ...]]]:
+    """The functions that a node's op holds: the name in a GraphDef, the body, and which outputs are
+    sparse."""
     for field, value in node.op.attributes.items():
-        many = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
-        for place, each in enumerate(many):
-            if isinstance(each, Lambda):
-                yield str(each), each.body, each.sparse
-            elif isinstance(each, Body):
-                yield body_name(node, field, place), each, ()
+        items = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+        for index, item in enumerate(items):
+            if isinstance(item, Lambda):
+                yield str(item), item.body, item.sparse
+            elif isinstance(item, Body):
+                yield body_name(node, field, index), item, ()
 
 
-def body_name(node: Node, field: str, place: int = 0) -> FunctionName:
-    """The name of a body without one; names of nodes are unique in the whole graph."""
-    return FunctionName(f"{node.name.replace('/', '_')}_{field}_{place}")
+def body_name(node: Node, field: str, index: int = 0) -> FunctionName:
+    """The function name of a body; names of nodes are unique in the whole graph."""
+    return FunctionName(f"{node.name.replace('/', '_')}_{field}_{index}")
 
 
 def body_fields(op: type[Op]) -> frozenset[str]:
-    """The fields of an op that hold bodies without names."""
-    return _annotated(op, r"\bBody\b")
+    """The fields of an op that hold bodies."""
+    return _annotated_fields(op, r"\bBody\b")
 
 
 @memoized(5_000)
-def _annotated(op: type[Op], pattern: str) -> frozenset[str]:
-    """The fields of an op in whose annotation a pattern is found."""
-    found = (inspect.get_annotations(base).items() for base in op.__mro__)
-    return frozenset(name for each in found for name, kind in each if re.search(pattern, str(kind)))
+def _annotated_fields(op: type[Op], pattern: str) -> frozenset[str]:
+    """The fields of an op whose annotation matches a pattern anywhere."""
+    annotations = (pair for base in op.__mro__ for pair in inspect.get_annotations(base).items())
+    return frozenset(name for name, kind in annotations if re.search(pattern, str(kind)))
 
 
-# Tensors of bodies that an op beside the control node names: what a trace reads
+# Traces: ops that read a tensor of a control node's body, which they hold as a field
 
 
 def traced_fields(op: type[Op]) -> frozenset[str]:
-    """The fields of an op that are tensors inside the node its first input comes from."""
-    return _annotated(op, "^Tensor$")
+    """The fields of a trace that are tensors of a body, of the node of its first input."""
+    return _annotated_fields(op, "^Tensor$")
 
 
 def traced_by(node: Node) -> Iterator[tuple[str, Tensor]]:
-    """The fields of a node that are tensors inside another one, and these."""
+    """The fields of a node that are tensors of bodies, with the tensors."""
     for field in traced_fields(type(node.op)):
         yield field, getattr(node.op, field)
 
 
 def traced_name(node: Node, tensor: Tensor) -> str:
-    """A tensor inside the node that a trace reads from: the number of the body, and a name or the
-    place of an argument."""
+    """The name of a traced tensor: the index of the body, and the tensor's name or the index of the
+    argument."""
     for number, body in enumerate(node.inputs[0].op.op.bodies):
         if tensor in body.arguments:
             return f"{number};{body.arguments.index(tensor)}"
@@ -94,12 +94,12 @@ def traced_name(node: Node, tensor: Tensor) -> str:
 
 
 def traced_tensor(holder: Node, name: str) -> Tensor:
-    """The tensor inside a control node that `traced_name` named."""
+    """The tensor of a control node's body with a name of `traced_name`."""
     number, _, tensor = name.partition(";")
     body = holder.op.bodies[int(number)]
     if tensor.isdecimal():
         return body.arguments[int(tensor)]
-    return tensor_named({node.name: node.outputs for node in body.graph.nodes}, tensor)
+    return find_tensor({node.name: node.outputs for node in body.graph.nodes}, tensor)
 
 
 # Writing
@@ -112,24 +112,23 @@ def function_def(
     write: Callable[[Node], Any],
     traced: Sequence[Node],
 ) -> Any:
-    """A function as a FunctionDef; `write` gives the NodeDef of a node. It has what its outputs
-    need, and what is traced."""
+    """A body as a FunctionDef, with the nodes that its outputs, targets and traced nodes depend on;
+    `write` converts a node to a NodeDef."""
     proto = protos.FunctionDef()
     proto.signature.name = name
     names = _write_arguments(proto, body)
-    ends = [*body.targets, *traced]
-    for node in needed(body.outputs, ends, dict.fromkeys(body.arguments)):
-        # An argument that the body has no more is one that nothing uses inside of the nodes that
-        # still name it.
+    for node in needed(body.outputs, [*body.targets, *traced], dict.fromkeys(body.arguments)):
+        # An argument that was removed from the body is written as a node: inner control nodes may
+        # still have it as an input that they do not use.
         if not isinstance(node.op, Argument) or node.outputs[0] not in names:
             proto.node_def.append(_inner_node(node, write(node), names))
-    for place, tensor in enumerate(body.outputs):
-        out = f"output_{place}"
-        proto.signature.output_arg.add(name=out, type=tensor.dtype.base_dtype.as_datatype_enum)
-        proto.ret[out] = names.get(tensor) or _output_name(tensor)
-    for place, node in enumerate(body.targets):
-        proto.signature.control_output.append(f"control_{place}")
-        proto.control_ret[f"control_{place}"] = node.name
+    for index, tensor in enumerate(body.outputs):
+        output = f"output_{index}"
+        proto.signature.output_arg.add(name=output, type=tensor.dtype.base_dtype.as_datatype_enum)
+        proto.ret[output] = names.get(tensor) or _output_name(tensor)
+    for index, node in enumerate(body.targets):
+        proto.signature.control_output.append(f"control_{index}")
+        proto.control_ret[f"control_{index}"] = node.name
     if any(sparse):
         proto.attr[SPARSE].CopyFrom(attributes.encode(sparse))
     return proto
@@ -137,20 +136,20 @@ def function_def(
 
 def _write_arguments(proto: Any, body: Body) -> dict[Tensor, str]:
     names: dict[Tensor, str] = {}
-    for place, tensor in enumerate(body.arguments):
-        names[tensor] = f"argument_{place}"
+    for index, tensor in enumerate(body.arguments):
+        names[tensor] = f"argument_{index}"
         proto.signature.input_arg.add(
             name=names[tensor],
             type=tensor.dtype.base_dtype.as_datatype_enum,
             is_ref=tensor.dtype.is_ref_dtype,
         )
         shapes = attributes.encode([tensor.shape])
-        proto.arg_attr[place].attr["_output_shapes"].CopyFrom(shapes)
+        proto.arg_attr[index].attr["_output_shapes"].CopyFrom(shapes)
     return names
 
 
 def _inner_node(node: Node, proto: Any, names: Mapping[Tensor, str]) -> Any:
-    """A NodeDef with inputs as functions name them, and without what is outside."""
+    """A NodeDef with inputs named as in functions, and without references to outer nodes."""
     del proto.input[:]
     proto.input.extend(names.get(tensor) or _output_name(tensor) for tensor in node.inputs)
     inside = (c for c in node.control_inputs if not isinstance(c.op, Argument))
@@ -160,59 +159,59 @@ def _inner_node(node: Node, proto: Any, names: Mapping[Tensor, str]) -> Any:
 
 
 def _output_name(tensor: Tensor) -> str:
-    """`node:output:place`, the place that within an output which is a list."""
-    node, place = tensor.op, tensor.value_index
+    """`node:output:index`, where the index is that within a list output."""
+    node, index = tensor.op, tensor.value_index
     values = node.attributes()
     for argument in node.op.parsed.outputs:
         size = argument.size(values)
-        if place < size:
-            return f"{node.name}:{argument.name}:{place}"
-        place -= size
+        if index < size:
+            return f"{node.name}:{argument.name}:{index}"
+        index -= size
     raise AssertionError(f"{tensor!r} is beyond the outputs of its node")
 
 
 # Reading
 
 
-def tensor_named(outputs: Mapping[str, Sequence[Tensor]], name: str) -> Tensor:
-    """The tensor `node:index`, of the outputs of a function's nodes by their names."""
+def find_tensor(outputs: Mapping[str, Sequence[Tensor]], name: str) -> Tensor:
+    """The tensor `node:index`, given the outputs of a function's nodes by node name."""
     node, _, index = name.partition(":")
-    found = outputs.get(node, ())
-    if int(index) >= len(found):
-        raise lacking(name)
-    return found[int(index)]
+    tensors = outputs.get(node, ())
+    if int(index) >= len(tensors):
+        raise missing_name(name)
+    return tensors[int(index)]
 
 
 def output_starts(proto: Any, block: type[Op]) -> dict[str, int]:
-    """Where each output of a node begins among its tensors."""
-    found: dict[str, int] = {}
+    """The index of the first tensor of each output of a node."""
+    starts: dict[str, int] = {}
     start = 0
     names = block.graphdef_names
     for argument in block.parsed.outputs:
-        found[argument.name] = start
+        starts[argument.name] = start
         if argument.is_mixed:
             start += len(proto.attr[names.get(argument.type, argument.type)].list.type)
         else:
             start += proto.attr[argument.count].i if argument.count else 1
-    return found
+    return starts
 
 
 def flat_name(source: str, starts: Mapping[str, Mapping[str, int]]) -> str:
-    """`node:output:place` as `node:index`; the name of an argument as its first output. Where a
-    node has one output, whatever it is called is that one."""
+    """`node:output:index` as `node:index`, and an argument's name as `name:0`. The only output of a
+    node may have any name."""
     node, *rest = source.split(":")
     if source.startswith("^"):
         return source
     if not rest:
         return f"{node}:0"
-    output, place = rest[0], rest[1] if len(rest) > 1 else "0"
+    output, index = rest[0], rest[1] if len(rest) > 1 else "0"
     known = starts.get(node, {})
     start = known.get(output, 0 if len(known) == 1 else None)
-    if start is None or not place.isdecimal():
-        raise lacking(source)
-    return f"{node}:{start + int(place)}"
+    if start is None or not index.isdecimal():
+        raise missing_name(source)
+    return f"{node}:{start + int(index)}"
 
 
-def lacking(name: str) -> ValueError:
-    """The error for a name that a function has nothing of."""
+def missing_name(name: str) -> ValueError:
+    """The error for a name that a function does not define."""
     return ValueError(f"graph_def is invalid: a function uses {name!r}, which it lacks.")

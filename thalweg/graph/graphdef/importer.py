@@ -1,8 +1,8 @@
-"""`tf.import_graph_def`: the nodes of a GraphDef, rebuilt in the default graph.
+"""`tf.import_graph_def`: rebuilds the nodes of a GraphDef in the default graph.
 
 Every node is built by the same call that user code makes, so dtypes and shapes are checked and
-inferred again. Nodes may come in any order; a cycle is an error, but for the way from a
-`NextIteration` back to the `Merge` that its loop begins with.
+inferred again. Nodes may be in any order; a cycle is an error, except for the back edge of a loop
+from a `NextIteration` to a `Merge`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes, functional, functions, node_defs
-from thalweg.graph.graphdef.resource_forms import current_forms, reference_op
+from thalweg.graph.graphdef.resource_forms import reference_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
@@ -47,18 +47,18 @@ def import_graph_def(
 
     Args:
         graph_def: a `tf.GraphDef`.
-        input_map: a dict from names in `graph_def` to tensors that stand for them.
+        input_map: a dict from names in `graph_def` to tensors that replace them.
         return_elements: names of nodes ("y") or tensors ("y:0") to return.
         name: the scope of the new nodes; "import" if None, none if empty.
-        op_dict: the op types that may occur; any that is known if None.
+        op_dict: the op types that may occur; all known ones if None.
         producer_op_list: an OpList: attributes unknown here are dropped where they have the
-            defaults that it tells.
+            default values in it.
 
     Returns:
-        A list with the elements asked for, or None.
+        A list with the requested elements, or None.
 
     Raises:
-        ValueError: where a name or an op is not known.
+        ValueError: where a name or an op is unknown.
 
     Example:
         >>> graph = tf.Graph()
@@ -71,22 +71,22 @@ def import_graph_def(
         ('copy/y:0', np.float32(42.0))
     """
     proto = _checked_graph_def(graph_def)
-    replaced = _checked_input_map(input_map)
-    wanted = _checked_elements(return_elements)
+    replacements = _checked_input_map(input_map)
+    elements = _checked_elements(return_elements)
     if producer_op_list is not None:
         producer_op_list = protos.as_message(producer_op_list, protos.OpList)
-    with name_scope(name, "import", list(replaced.values())) as scope:
+    with name_scope(name, "import", list(replacements.values())) as scope:
         graph = get_default_graph()
         graph.graph_def_versions = Versions(
             proto.versions.producer,
             proto.versions.min_consumer,
             list(proto.versions.bad_consumers),
         )
-        given = _converted(replaced, scope)
-        importer = _Importer(graph, proto.node, given, _Library(proto, op_dict, producer_op_list))
-        importer.make_all()
+        tensors = _convert_input_map(replacements, scope)
+        importer = _Importer(graph, proto.node, tensors, _Library(proto, op_dict, producer_op_list))
+        importer.build()
         importer.check_input_map()
-        return None if wanted is None else [importer.element(element) for element in wanted]
+        return None if elements is None else [importer.element(element) for element in elements]
 
 
 def _checked_graph_def(graph_def: Any) -> Any:
@@ -98,10 +98,10 @@ def _checked_graph_def(graph_def: Any) -> Any:
 def _checked_input_map(input_map: Any) -> dict[str, Any]:
     if input_map is None:
         return {}
-    given = cast("Mapping[Any, Any]", input_map if isinstance(input_map, Mapping) else {None: None})
-    if not all(isinstance(key, str | bytes) for key in given):
+    items = cast("Mapping[Any, Any]", input_map if isinstance(input_map, Mapping) else {None: None})
+    if not all(isinstance(key, str | bytes) for key in items):
         raise TypeError("input_map must be a dictionary mapping strings to Tensor objects.")
-    return {_canonical(as_str(key)): value for key, value in given.items()}
+    return {_canonical(as_str(key)): value for key, value in items.items()}
 
 
 def _checked_elements(return_elements: Any) -> list[str] | None:
@@ -113,26 +113,26 @@ def _checked_elements(return_elements: Any) -> list[str] | None:
     return [as_str(element) for element in elements]
 
 
-def _converted(replaced: Mapping[str, Any], scope: str) -> dict[str, Tensor]:
-    if not replaced:
+def _convert_input_map(replacements: Mapping[str, Any], scope: str) -> dict[str, Tensor]:
+    if not replacements:
         return {}
     if not scope:
         raise ValueError(
             "tf.import_graph_def() requires a non-empty `name` if `input_map` is used."
         )
     with name_scope("_inputs"):
-        return {key: convert_to_tensor(value) for key, value in replaced.items()}
+        return {key: convert_to_tensor(value) for key, value in replacements.items()}
 
 
 def _canonical(name: str) -> str:
-    """`node` as `node:0`; control inputs as they are."""
+    """`node` as `node:0`; control inputs unchanged."""
     if name.startswith("^"):
         return name
-    node, index = _parsed(name)
+    node, index = _parse_tensor_name(name)
     return f"{node}:{index}"
 
 
-def _parsed(name: str) -> tuple[str, int]:
+def _parse_tensor_name(name: str) -> tuple[str, int]:
     node, colon, index = name.partition(":")
     if colon and not index.isdigit():
         raise ValueError(f"Cannot convert {name!r} to a tensor name.")
@@ -140,7 +140,7 @@ def _parsed(name: str) -> tuple[str, int]:
 
 
 class _Importer:
-    """One import: what is to be made, and what is made already."""
+    """The import of the nodes of a GraphDef or of a function into a graph."""
 
     def __init__(
         self,
@@ -153,29 +153,29 @@ class _Importer:
         self.graph = graph
         self.is_body = is_body  # whether the nodes are those of a function
         self.protos: dict[str, Any] = {
-            form.name: form for node in nodes for form in current_forms(node)
+            form.name: form for node in nodes for form in reference_forms(node)
         }
         self.sources = {
             name: [_canonical(source) for source in proto.input]
             for name, proto in self.protos.items()
         }
         self.input_map = input_map
-        self.used: set[str] = set()
-        # All names are taken first: nodes name each other before they exist.
+        self.used: set[str] = set()  # keys of the input map
+        # All names are chosen first: colocation groups refer to nodes that do not exist yet.
         self.names = graph.imported_names(self.protos)
-        self.made: dict[str, Node] = {}
-        #: what stands for the outputs of a node; mostly its own
+        self.nodes: dict[str, Node] = {}
+        #: the tensors to use as the outputs of a node, usually its own
         self.outputs: dict[str, Sequence[Tensor]] = {}
         self.library = library
 
-    def make_all(self) -> None:
-        """Make all nodes."""
+    def build(self) -> None:
+        """Create all nodes."""
         for name in self.protos:
-            self._make_with_inputs(name)
+            self._build_with_inputs(name)
         self._close_loops()
 
     def check_input_map(self) -> None:
-        """Raise an error if something was to be replaced that is not there."""
+        """Raise a ValueError if the input map has names that the GraphDef has not."""
         unused = sorted(self.input_map.keys() - self.used)
         unused = [key for key in unused if not self._has_output(key)]
         if unused:
@@ -184,28 +184,28 @@ class _Importer:
             )
 
     def _has_output(self, name: str) -> bool:
-        node, index = _parsed(name)
+        node, index = _parse_tensor_name(name)
         return index < len(self.outputs.get(node, ()))
 
     def element(self, name: str) -> Any:
-        """The node or tensor of a name in the GraphDef."""
-        node, colon, index = name.partition(":")
-        found = self.made.get(node)
-        if found is not None and not colon:
-            return found
-        if found is not None and index.isdigit() and int(index) < len(found.outputs):
-            return found.outputs[int(index)]
+        """The node or tensor with a name in the GraphDef."""
+        node_name, colon, index = name.partition(":")
+        node = self.nodes.get(node_name)
+        if node is not None and not colon:
+            return node
+        if node is not None and index.isdigit() and int(index) < len(node.outputs):
+            return node.outputs[int(index)]
         raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
 
-    # In order
+    # Topological order
 
-    def _make_with_inputs(self, name: str) -> None:
-        """Make a node after those it needs, without recursion: graphs are deep."""
+    def _build_with_inputs(self, name: str) -> None:
+        """Create a node after those it depends on, without recursion: graphs are deep."""
         pending = [name]
         waiting: set[str] = set()
         while pending:
             current = pending[-1]
-            missing = [] if current in self.made else self._missing(current)
+            missing = [] if current in self.nodes else self._missing(current)
             if missing and current in waiting:
                 raise ValueError(
                     f"The GraphDef has a cycle through node {current!r}: only what goes from a "
@@ -215,8 +215,8 @@ class _Importer:
                 waiting.add(current)
                 pending += missing
                 continue
-            if current not in self.made:
-                node = self.made[current] = self._made(self.protos[current])
+            if current not in self.nodes:
+                node = self.nodes[current] = self._build(self.protos[current])
                 self.outputs.setdefault(current, node.outputs)
             pending.pop()
 
@@ -225,60 +225,61 @@ class _Importer:
         needed = [
             source.lstrip("^").partition(":")[0]
             for source in self.sources[name]
-            if source not in self.input_map and not self._goes_back(proto, source)
+            if source not in self.input_map and not self._is_back_edge(proto, source)
         ]
-        return [node for node in needed if node in self.protos and node not in self.made]
+        return [node for node in needed if node in self.protos and node not in self.nodes]
 
     # Loops
 
-    def _goes_back(self, proto: Any, source: str) -> bool:
+    def _is_back_edge(self, proto: Any, source: str) -> bool:
         """Whether an input of a node closes a loop."""
         if proto.op not in _LOOP_STARTS or source in self.input_map:
             return False
-        found = self.protos.get(source.partition(":")[0])
-        return found is not None and found.op in _LOOP_ENDS
+        source_proto = self.protos.get(source.partition(":")[0])
+        return source_proto is not None and source_proto.op in _LOOP_ENDS
 
     def _forward_sources(self, proto: Any, sources: list[str]) -> list[str]:
-        """The inputs of a node; for those that are not made yet, another one for the time being."""
-        ready = [s for s in sources if not self._goes_back(proto, s)]
-        if len(ready) < len(sources) and not ready:
+        """The inputs of a node, back edges replaced for now by another input."""
+        forward = [s for s in sources if not self._is_back_edge(proto, s)]
+        if len(forward) < len(sources) and not forward:
             raise node_defs.invalid(proto, "A Merge needs an input that is not a NextIteration.")
-        return [ready[0] if self._goes_back(proto, source) else source for source in sources]
+        return [forward[0] if self._is_back_edge(proto, source) else source for source in sources]
 
     def _close_loops(self) -> None:
-        """Give merges the inputs that were made after them."""
+        """Connect the back edges."""
         for name, proto in self.protos.items():
-            for place, source in enumerate(self.sources[name]):
-                if self._goes_back(proto, source):
+            for index, source in enumerate(self.sources[name]):
+                if self._is_back_edge(proto, source):
                     tensor = self._tensor(proto, source)
-                    operators["update_input"](self.made[name], place, tensor)
+                    operators["update_input"](self.nodes[name], index, tensor)
 
     # One node
 
-    def _made(self, proto: Any) -> Node:
+    def _build(self, proto: Any) -> Node:
+        """Create a node; errors name it."""
         try:
-            return self._make(proto)
+            return self._create(proto)
         except (ValueError, TypeError) as error:
             if f"{proto.name}'" in str(error):
                 raise
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"{error} (in node {proto.name!r})") from error
+            error_class = TypeError if isinstance(error, TypeError) else ValueError
+            raise error_class(f"{error} (in node {proto.name!r})") from error
         except (LookupError, AttributeError, ArithmeticError, MemoryError) as error:
-            # What no producer writes: an attribute of another kind, or missing.
+            # A malformed NodeDef: an attribute of another kind, or a missing one.
             raise node_defs.invalid(proto, f"{type(error).__name__}: {error}") from error
 
-    def _make(self, proto: Any) -> Node:
+    def _create(self, proto: Any) -> Node:
         sources = self.sources[proto.name]
-        forward = self._forward_sources(proto, node_defs.current_order(proto, sources))
+        forward = self._forward_sources(proto, node_defs.current_input_order(proto, sources))
         inputs = [self._tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
         if self.library.callee(proto) is not None or functional.functional_kind(proto) is not None:
-            return self._make_composite(proto, inputs, controls)
+            return self._create_composite(proto, inputs, controls)
         takes_reference = any(tensor.dtype.is_ref_dtype for tensor in inputs)
-        named = reference_op(proto, takes_reference)
-        block = node_defs.block_of(proto, self.library.op_dict, named)
+        op_name = reference_op(proto, takes_reference)
+        block = node_defs.block_of(proto, self.library.op_dict, op_name)
         values = dict(proto.attr)
-        passes_handle = named != proto.op
+        passes_handle = op_name != proto.op
         if passes_handle:
             values.pop("T", None)
         self._drop_newer_defaults(proto, block, values)
@@ -288,7 +289,7 @@ class _Importer:
         with self._scopes(proto, controls), self.graph.attr_scope(annotations):
             node = self._add(op, op.parsed.group(inputs, counts), f"{self.names[proto.name]}/")
         if not passes_handle:
-            node_defs.narrow_shapes(proto, node)
+            node_defs.merge_output_shapes(proto, node)
         return node
 
     @contextmanager
@@ -299,36 +300,38 @@ class _Importer:
     def _add(self, op: Op, inputs: Sequence[Any], name: str) -> Node:
         return add_node(self.graph, op, tuple(inputs), name, is_imported=True)
 
-    # What stands for several nodes, or has tensors of others among its outputs
+    # NodeDefs that become several nodes
 
-    def _make_composite(self, proto: Any, inputs: list[Tensor], controls: list[Node]) -> Node:
-        """A call, whose function is made in its place; or a conditional or loop."""
+    def _create_composite(self, proto: Any, inputs: list[Tensor], controls: list[Node]) -> Node:
+        """The node of a call, whose function is inlined, or of a conditional or loop."""
         name = f"{self.names[proto.name]}/"
         with self._scopes(proto, controls), self.graph.name_scope(name):
             callee = self.library.callee(proto)
             if callee is not None:
-                outputs, ends = self.library.call(callee, self.graph, inputs)
-                return self._gathered(proto, name, outputs, ends)
+                outputs, targets = self.library.call(callee, self.graph, inputs)
+                return self._alias_outputs(proto, name, outputs, targets)
             if functional.functional_kind(proto) == "While":
                 function = self.library.proto(proto.attr["body"].func.name)
-                control = functional.loop(proto, function, inputs, self.library.body)
+                control = functional.while_loop(proto, function, inputs, self.library.body)
             else:
-                control = functional.branching(proto, inputs, self.library.body)
-            if not control.passed:
+                control = functional.conditional(proto, inputs, self.library.body)
+            invariants = control.invariants
+            if not invariants:
                 return self._add(control.op, control.inputs, name)
             node = self._add(control.op, control.inputs, "loop")
-            rest = iter(node.outputs)
-            places = range(len(node.outputs) + len(control.passed))
-            outputs = [control.passed[p] if p in control.passed else next(rest) for p in places]
-            return self._gathered(proto, name, outputs, [node])
+            varying = iter(node.outputs)
+            indices = range(len(node.outputs) + len(invariants))
+            outputs = [invariants[i] if i in invariants else next(varying) for i in indices]
+            return self._alias_outputs(proto, name, outputs, [node])
 
-    def _gathered(
-        self, proto: Any, name: str, outputs: Sequence[Tensor], ends: Sequence[Node]
+    def _alias_outputs(
+        self, proto: Any, name: str, outputs: Sequence[Tensor], controls: Sequence[Node]
     ) -> Node:
-        """A node of the name, which comes after all of what stands for it, with the outputs as its
-        own. References are given on as they are: in the node, nothing stands for them."""
+        """The node with the name of a NodeDef that became several nodes: an identity of the
+        outputs, after `controls`. It has placeholders for references, which consumers take
+        directly."""
         is_reference = [tensor.dtype.is_ref_dtype for tensor in outputs]
-        with self.graph.control_dependencies(ends):
+        with self.graph.control_dependencies(controls):
             if not outputs:
                 return self._add(REGISTRY["NoOp"](), (), name)
             values = [
@@ -340,16 +343,16 @@ class _Importer:
             tensor if is_handle else value
             for tensor, value, is_handle in zip(outputs, node.outputs, is_reference, strict=True)
         ]
-        node_defs.narrow_shapes(proto, node)
+        node_defs.merge_output_shapes(proto, node)
         return node
 
     def _drop_newer_defaults(self, proto: Any, block: type[Op], values: dict[str, Any]) -> None:
-        """Attributes that only the producer knows may go where they say what is usual there."""
+        """Drop attributes that only the producer knows and that have its default values."""
         producer = self.library.producer.get(proto.op)
         known = node_defs.attribute_names(block)
         for attribute in () if producer is None else producer.attr:
-            given = values.get(attribute.name)
-            is_default = attribute.HasField("default_value") and given == attribute.default_value
+            value = values.get(attribute.name)
+            is_default = attribute.HasField("default_value") and value == attribute.default_value
             if is_default and attribute.name not in known:
                 del values[attribute.name]
 
@@ -369,12 +372,12 @@ class _Importer:
             raise node_defs.invalid(proto, str(error)) from None
 
     def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
-        found = attributes.decode(value, attributes.kinds(block).get(field))
-        is_held = field in functions.body_fields(block)
-        return self._bodies(proto, found) if is_held else self.library.resolved(found)
+        decoded = attributes.decode(value, attributes.kinds(block).get(field))
+        is_body = field in functions.body_fields(block)
+        return self._bodies(proto, decoded) if is_body else self.library.resolve(decoded)
 
     def _bodies(self, proto: Any, names: Any) -> Any:
-        """The body of a function, or those of several."""
+        """The body of a function, or those of a tuple of functions."""
         if isinstance(names, tuple):
             return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
         if not isinstance(names, attributes.FunctionName):
@@ -385,13 +388,13 @@ class _Importer:
         self, proto: Any, block: type[Op], values: Mapping[str, Any]
     ) -> dict[str, Any]:
         known = node_defs.attribute_names(block) | {"_output_shapes"}
-        found = {name: attributes.decode(values[name]) for name in values if name not in known}
+        others = {name: attributes.decode(values[name]) for name in values if name not in known}
         if "_class" in values:
-            found["_class"] = self._groups(proto, values["_class"].list.s)
-        return found
+            others["_class"] = self._renamed_groups(proto, values["_class"].list.s)
+        return others
 
-    def _groups(self, proto: Any, groups: Sequence[bytes]) -> list[bytes]:
-        """Colocation groups, by the names that the nodes have now."""
+    def _renamed_groups(self, proto: Any, groups: Sequence[bytes]) -> list[bytes]:
+        """Colocation groups with the new names of nodes."""
         renamed: list[bytes] = []
         for group in groups:
             if not group.startswith(_COLOCATION):
@@ -412,62 +415,63 @@ class _Importer:
         if source in self.input_map:
             self.used.add(source)
             return self.input_map[source]
-        name, index = _parsed(source)
+        name, index = _parse_tensor_name(source)
         if not self._has_output(source):
             raise node_defs.invalid(proto, f"Input tensor {source!r} not found in graph_def.")
         return self.outputs[name][index]
 
     def _control(self, proto: Any, source: str) -> Node:
-        node = self.made.get(source[1:])
+        node = self.nodes.get(source[1:])
         if node is None:
             raise node_defs.invalid(proto, f"Control input {source!r} not found in graph_def.")
         return node
 
 
 class _Library:
-    """The functions of a GraphDef: made where a node calls one, or as a body that it holds."""
+    """The function library of a GraphDef: a function is inlined at a call, or built as a body."""
 
     def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
         self._protos = {function.signature.name: function for function in proto.library.function}
-        self._made: dict[str, functions.Lambda] = {}
-        self._open: set[str] = set()  # functions in the making
+        self._functions: dict[str, functions.Lambda] = {}
+        self._active: set[str] = set()  # functions that are being expanded
         self.op_dict: Mapping[str, Any] | None = op_dict
         self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
         if self._protos:
             functional.check_expansion(proto.node, self._protos)
 
-    def resolved(self, value: Any) -> Any:
-        """An attribute, functions in the place of their names."""
+    def resolve(self, value: Any) -> Any:
+        """An attribute with function names replaced by functions."""
         if isinstance(value, attributes.FunctionName):
             return self.function(value)
         if not isinstance(value, tuple):
             return value
-        return tuple(map(self.resolved, cast("tuple[Any, ...]", value)))
+        return tuple(map(self.resolve, cast("tuple[Any, ...]", value)))
 
     def proto(self, name: str) -> Any:
-        """The FunctionDef of a name."""
+        """The FunctionDef with a name."""
         if name not in self._protos:
             raise ValueError(f"graph_def is invalid: its library has no function {name!r}.")
         return self._protos[name]
 
     def callee(self, node: Any) -> str | None:
-        """The function that a node calls, None where it is no call."""
+        """The function that a node calls; None if it is no call."""
         return functional.called_function(node, self._protos)
 
     def function(self, name: str) -> functions.Lambda:
-        """The function of a name, as an op holds it."""
-        if name not in self._made:
+        """The function with a name, as an attribute of ops."""
+        if name not in self._functions:
             proto = self.proto(name)
             types = [
-                (_argument_dtype(argument), functional.stated_shape(proto, place))
-                for place, argument in enumerate(proto.signature.input_arg)
+                (_argument_dtype(argument), functional.declared_shape(proto, index))
+                for index, argument in enumerate(proto.signature.input_arg)
             ]
             sparse = attributes.decode(proto.attr[functions.SPARSE]) or ()
-            self._made[name] = functions.Lambda(self.body(name, types), tuple(map(bool, sparse)))
-        return self._made[name]
+            body = self.body(name, types)
+            self._functions[name] = functions.Lambda(body, tuple(map(bool, sparse)))
+        return self._functions[name]
 
     def body(self, name: str, types: Iterable[functional.ArgumentType]) -> Body:
-        """A function as a sub-graph of the default graph, for arguments of such types."""
+        """A function as a sub-graph of the default graph, for these argument types."""
         proto = self.proto(name)
         graph = SubGraph(get_default_graph(), f"the function {proto.signature.name}")
         with graph.as_default():
@@ -481,7 +485,7 @@ class _Library:
     def call(
         self, name: str, graph: Graph, inputs: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
-        """The nodes of a function, made in a graph: its outputs, and what runs besides."""
+        """Inline a function into a graph; returns its outputs, and the nodes that run besides."""
         proto = self.proto(name)
         signature = proto.signature
         if len(signature.input_arg) != len(inputs):
@@ -490,46 +494,47 @@ class _Library:
             )
         starts = {node.name: self._starts(node) for node in proto.node_def}
         pairs = zip(signature.input_arg, inputs, strict=True)
-        given = {f"{argument.name}:0": tensor for argument, tensor in pairs}
+        arguments = {f"{argument.name}:0": tensor for argument, tensor in pairs}
         nodes = [
-            node_defs.rewired(n, [functions.flat_name(source, starts) for source in n.input])
+            node_defs.with_inputs(n, [functions.flat_name(source, starts) for source in n.input])
             for n in proto.node_def
         ]
-        importer = _Importer(graph, nodes, given, self, is_body=True)
-        with self._opened(name):
-            importer.make_all()
-        ends = [functions.flat_name(proto.ret[out.name], starts) for out in signature.output_arg]
+        importer = _Importer(graph, nodes, arguments, self, is_body=True)
+        with self._expanding(name):
+            importer.build()
+        names = [functions.flat_name(proto.ret[out.name], starts) for out in signature.output_arg]
         outputs = [
-            given[e] if e in given else functions.tensor_named(importer.outputs, e) for e in ends
+            arguments[name] if name in arguments else functions.find_tensor(importer.outputs, name)
+            for name in names
         ]
-        targets = [proto.control_ret[each] for each in signature.control_output]
-        missing = [each for each in targets if each not in importer.made]
+        targets = [proto.control_ret[output] for output in signature.control_output]
+        missing = [target for target in targets if target not in importer.nodes]
         if missing:
-            raise functions.lacking(missing[0])
-        return outputs, [importer.made[each] for each in targets]
+            raise functions.missing_name(missing[0])
+        return outputs, [importer.nodes[target] for target in targets]
 
     @contextmanager
-    def _opened(self, name: str) -> Generator[None]:
-        if name in self._open:
+    def _expanding(self, name: str) -> Generator[None]:
+        if name in self._active:
             raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
-        if len(self._open) >= functional.MAX_DEPTH:
+        if len(self._active) >= functional.MAX_DEPTH:
             raise ValueError(
                 f"graph_def has functions nested more than {functional.MAX_DEPTH} deep: {name!r}"
             )
-        self._open.add(name)
+        self._active.add(name)
         try:
             yield
         finally:
-            self._open.discard(name)
+            self._active.discard(name)
 
     def _starts(self, node: Any) -> dict[str, int]:
         if self.callee(node) is not None or functional.functional_kind(node) is not None:
             return {"output": 0}
-        (*_, form) = current_forms(node)
+        (*_, form) = reference_forms(node)
         return functions.output_starts(form, node_defs.block_of(form, self.op_dict))
 
 
 def _argument_dtype(argument: Any) -> DType:
-    """The dtype that a FunctionDef says of an argument."""
+    """The dtype of an argument of a FunctionDef."""
     dtype = as_dtype(argument.type)
     return dtype.as_ref if argument.is_ref else dtype

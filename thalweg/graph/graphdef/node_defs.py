@@ -1,5 +1,5 @@
-"""NodeDefs held against the op blocks here: which block a node is of, be it of another version,
-what its attributes and inputs are, and whether they fit."""
+"""Matching of NodeDefs with op blocks: the block of a node (which may be of another version of the
+op), its attributes, and checks of its inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.graph.signature import Argument
 
 
 def invalid(proto: Any, message: str) -> ValueError:
-    """The error for a node."""
+    """The error for a malformed node."""
     return ValueError(f"graph_def is invalid at node {proto.name!r}: {message}")
 
 
@@ -26,7 +26,7 @@ def check_inputs(
     sources: Sequence[str],
     inputs: Sequence[Tensor],
 ) -> tuple[int, ...]:
-    """How many tensors each input takes; a ValueError where they do not fit the op."""
+    """The number of tensors of each input; a ValueError if the tensors do not fit the op."""
     names = block.graphdef_names
     expected = [
         _argument_types(argument, values, names, len(inputs)) for argument in block.parsed.inputs
@@ -43,34 +43,36 @@ def check_inputs(
         extra = sources[len(flat)]
         raise invalid(proto, f"More inputs specified ({extra!r}) than the op expects.")
     if len(flat) > len(inputs):
-        wanted = ", ".join("any" if dtype is None else dtype.name for dtype in flat)
+        types = ", ".join("any" if dtype is None else dtype.name for dtype in flat)
         got = ", ".join(tensor.dtype.name for tensor in inputs)
-        raise invalid(proto, f"Input types mismatch (expected {wanted!r} but got {got!r})")
+        raise invalid(proto, f"Input types mismatch (expected {types!r} but got {got!r})")
     return tuple(len(types) for types in expected)
 
 
 def _argument_types(
-    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], given: int
+    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], available: int
 ) -> list[DType | None]:
-    """The dtypes an input takes, None where the NodeDef leaves one to the tensor."""
+    """The dtypes of an input's tensors, None where the NodeDef does not say; `available` is the
+    number of tensors of all inputs."""
+    attribute = values.get(names.get(argument.type, argument.type))
     if argument.is_mixed:
-        listed = values.get(names.get(argument.type, argument.type))
-        return [None] * given if listed is None else [dtypes.as_dtype(t) for t in listed.list.type]
+        if attribute is None:
+            return [None] * available
+        return [dtypes.as_dtype(t) for t in attribute.list.type]
     dtype = argument.fixed
-    stated = values.get(names.get(argument.type, argument.type))
-    if dtype is None and stated is not None:
-        dtype = dtypes.as_dtype(stated.type)
+    if dtype is None and attribute is not None:
+        dtype = dtypes.as_dtype(attribute.type)
     if dtype is not None and argument.is_ref:
         dtype = dtype.as_ref
     if not argument.count:
         return [dtype]
-    stated = values.get(argument.count)
-    # More than there are inputs is an error already: no need to list all of what a file claims.
-    return [dtype] * min(given if stated is None else max(0, int(stated.i)), given + 1)
+    count = values.get(argument.count)
+    # One more than available is an error already: a file may claim any number.
+    return [dtype] * min(available if count is None else max(0, int(count.i)), available + 1)
 
 
 def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None) -> type[Op]:
-    """The block of a node, or of an op that stands for its own."""
+    """The block of a node, or of an op that replaces the node's own."""
     name = _current_name(op or proto.op)
     if name is None or not (op_dict is None or proto.op in op_dict):
         raise ValueError(
@@ -80,13 +82,13 @@ def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = Non
 
 
 def attribute_names(block: type[Op]) -> set[str]:
-    """The names a GraphDef has for what the block defines."""
+    """The names in a GraphDef of the attributes that a block defines."""
     arguments = block.parsed.inputs + block.parsed.outputs
     own = {*block.fields, *block.parsed.type_names, *(a.count for a in arguments if a.count)}
     return {block.graphdef_names.get(name, name) for name in own}
 
 
-def rewired(node: Any, inputs: Sequence[str]) -> Any:
+def with_inputs(node: Any, inputs: Sequence[str]) -> Any:
     """A copy of a NodeDef with other inputs."""
     copy = type(node)()
     copy.CopyFrom(node)
@@ -98,7 +100,8 @@ def rewired(node: Any, inputs: Sequence[str]) -> Any:
 
 
 def _current_name(name: str) -> str | None:
-    """The op here: `Variable` is VariableV2, `AddV2` is Add, `BatchMatrixInverse` MatrixInverse."""
+    """The name of the op here, if there is one: `Variable` is VariableV2, `AddV2` is Add,
+    `BatchMatrixInverse` is MatrixInverse."""
     if name in REGISTRY:
         return name
     unversioned = re.sub(r"V\d$", "", name)
@@ -108,21 +111,21 @@ def _current_name(name: str) -> str | None:
     return next((other for other in candidates if other in REGISTRY), None)
 
 
-def current_order(proto: Any, sources: list[str]) -> list[str]:
-    """The data inputs as the current op takes them: the axis of `Concat` now comes last."""
+def current_input_order(proto: Any, sources: list[str]) -> list[str]:
+    """The data inputs in the order of the current op: the axis of `Concat` now comes last."""
     data = [source for source in sources if not source.startswith("^")]
     if proto.op == "Concat" and "Concat" not in REGISTRY:
         return data[1:] + data[:1]
     return data
 
 
-def narrow_shapes(proto: Any, node: Node) -> None:
-    """Add what the producer knew of the outputs' shapes."""
+def merge_output_shapes(proto: Any, node: Node) -> None:
+    """Merge the producer's output shapes into the static shapes of a node."""
     if "_output_shapes" not in proto.attr:
         return
     shapes = proto.attr["_output_shapes"].list.shape
     for tensor, shape in zip(node.outputs, shapes, strict=False):
-        # What older libraries wrote as the shape of a handle says nothing of a value.
+        # Older libraries wrote the shape of the handle, not of the value.
         if not _is_handle(tensor):
             tensor.set_shape(shape)
 

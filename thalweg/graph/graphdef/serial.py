@@ -1,6 +1,6 @@
-"""Graphs as protobufs: nodes as NodeDefs, graphs as GraphDefs, op blocks as OpDefs.
+"""Export: nodes as NodeDefs, graphs as GraphDefs, op blocks as OpDefs.
 
-The messages are TensorFlow's own, so that its tools can read what is written here.
+The messages are TensorFlow's, so that its tools can read them.
 """
 
 from __future__ import annotations
@@ -18,62 +18,62 @@ from thalweg.graph.op import Op
 from thalweg.graph.signature import Argument
 from thalweg.graph.subgraph import Body
 
-_LARGEST = 1 << 31  # what a protobuf can hold
+_MAX_BYTES = 1 << 31  # of a protobuf
 _PRIVATE = frozenset({"_counts"})  # annotations that follow from the rest
-_BODIES = frozenset({"branches", "condition", "body"})  # only functions hold them as they are
+_BODIES = frozenset({"branches", "condition", "body"})  # written only in functions, as functions
 
 protos.publish("GraphDef", "NodeDef", "AttrValue", "NameAttrList", "OpDef", "MetaGraphDef")
 protos.publish("TensorProto", "TensorShapeProto", "TensorInfo")
 
 
 def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> Any:
-    """The GraphDef of a graph, or of the nodes made since it had `from_version` of them."""
+    """The GraphDef of a graph, or of the nodes after its first `from_version` ones."""
     versions = graph.graph_def_versions
     proto = protos.GraphDef()
     proto.versions.producer = versions.producer
     proto.versions.min_consumer = versions.min_consumer
     proto.versions.bad_consumers.extend(versions.bad_consumers)
     size = 0
-    nodes = _written(graph, from_version or 0)
+    nodes = _exported_nodes(graph, from_version or 0)
     for node in nodes:
-        written = node_def(node, add_shapes)
-        size += written.ByteSize()
-        if size >= _LARGEST:
+        node_proto = node_def(node, add_shapes)
+        size += node_proto.ByteSize()
+        if size >= _MAX_BYTES:
             raise ValueError("GraphDef cannot be larger than 2GB.")
-        proto.node.append(written)
+        proto.node.append(node_proto)
     library = function_library(nodes, inner_def)
-    if library:  # an empty library is one more field
+    if library:  # else the field stays unset
         proto.library.function.extend(library.values())
     return proto
 
 
 def function_library(nodes: Iterable[Node], write: Callable[[Node], Any]) -> dict[str, Any]:
-    """The functions that nodes hold, and those that these hold, by name; `write` gives the NodeDef
-    of a node."""
-    found: dict[str, Any] = {}
+    """The functions that nodes hold, directly or in functions, by name; `write` converts a node to
+    a NodeDef."""
+    library: dict[str, Any] = {}
     pending = list(nodes)
     traced = [tensor for node in pending for _, tensor in functions.traced_by(node)]
-    for node in pending:  # grows on the way
-        for name, body, sparse in functions.held_by(node):
-            if name not in found:
+    for node in pending:  # which grows meanwhile
+        for name, body, sparse in functions.node_functions(node):
+            if name not in library:
                 inside = [tensor.op for tensor in traced if tensor.graph is body.graph]
-                found[name] = functions.function_def(name, body, sparse, write, inside)
+                library[name] = functions.function_def(name, body, sparse, write, inside)
                 pending += body.graph.nodes
                 traced += [t for node in body.graph.nodes for _, t in functions.traced_by(node)]
-    return found
+    return library
 
 
-def _written(graph: Graph, start: int) -> list[Node]:
-    """The nodes to write; where some hold sub-graphs, what stands for them outside."""
+def _exported_nodes(graph: Graph, start: int) -> list[Node]:
+    """The nodes to write: primitive control-flow nodes in place of nodes that hold sub-graphs."""
     if not any(node.op.bodies for node in graph.nodes):
         return graph.nodes[start:]
     return [node for _, group in groups(graph)[start:] for node in group]
 
 
 def groups(graph: Graph) -> list[tuple[Node, list[Node]]]:
-    """Each node of a graph, and those that stand for it outside."""
-    found: list[list[Node]] = operators["unfolded"](graph)
-    return list(zip(graph.nodes, found, strict=True))
+    """Each node of a graph with the nodes that a GraphDef has for it."""
+    exported: list[list[Node]] = operators["unfolded"](graph)
+    return list(zip(graph.nodes, exported, strict=True))
 
 
 def node_def(node: Node, add_shapes: bool = False) -> Any:
@@ -81,12 +81,12 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
     proto = protos.NodeDef(name=node.name, op=node.type, device=node.device)
     proto.input.extend(input_name(tensor) for tensor in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
-    known, names = attributes.kinds(type(node.op)), node.op.graphdef_names
-    held = _BODIES if node.op.bodies else functions.traced_fields(type(node.op))
+    kinds, names = attributes.kinds(type(node.op)), node.op.graphdef_names
+    skipped = _BODIES if node.op.bodies else functions.traced_fields(type(node.op))
     for name, value in node.attributes().items():
-        if value is not None and name not in _PRIVATE and name not in held:
-            written = attributes.encode(value, known.get(name))
-            proto.attr[names.get(name, name)].CopyFrom(written)
+        if value is not None and name not in _PRIVATE and name not in skipped:
+            encoded = attributes.encode(value, kinds.get(name))
+            proto.attr[names.get(name, name)].CopyFrom(encoded)
     if add_shapes and node.outputs:
         shapes = [tensor.shape for tensor in node.outputs]
         proto.attr["_output_shapes"].CopyFrom(attributes.encode(shapes))
@@ -94,15 +94,14 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
 
 
 def inner_def(node: Node) -> Any:
-    """The NodeDef of a node inside a function: sub-graphs are functions too."""
+    """The NodeDef of a node inside a function, with its sub-graphs as functions."""
     proto = node_def(node)
     for field, value in node.op.attributes.items():
         if isinstance(value, Body):
             proto.attr[field].CopyFrom(attributes.encode(functions.body_name(node, field)))
         elif isinstance(value, tuple) and field in _BODIES:
-            names = [
-                functions.body_name(node, field, place) for place in range(len(cast("Any", value)))
-            ]
+            count = len(cast("Any", value))
+            names = [functions.body_name(node, field, index) for index in range(count)]
             proto.attr[field].CopyFrom(attributes.encode(names))
     for field, tensor in functions.traced_by(node):
         proto.attr[field].CopyFrom(attributes.encode(functions.traced_name(node, tensor)))
@@ -110,7 +109,7 @@ def inner_def(node: Node) -> Any:
 
 
 def input_name(tensor: Tensor) -> str:
-    """A tensor as the input of another node: the index of the first output is left out."""
+    """The name of a tensor as a NodeDef's input: without the index if it is 0."""
     return tensor.name if tensor.value_index else tensor.op.name
 
 
@@ -138,14 +137,14 @@ def _argument(op: type[Op], argument: Argument) -> Any:
 
 
 def _attribute_kinds(op: type[Op]) -> Iterator[tuple[str, AttributeKind]]:
-    """Types, lengths and fields, each once."""
-    found: dict[str, AttributeKind] = {}
+    """The distinct type variables, list lengths and fields of an op."""
+    kinds: dict[str, AttributeKind] = {}
     for argument in op.parsed.inputs + op.parsed.outputs:
         if argument.count:
-            found[argument.count] = AttributeKind("i")
+            kinds[argument.count] = AttributeKind("i")
         if argument.fixed is None:
-            found.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
-    yield from (found | attributes.kinds(op)).items()
+            kinds.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
+    yield from (kinds | attributes.kinds(op)).items()
 
 
 def _attribute(op: type[Op], name: str, kind: AttributeKind) -> Any:

@@ -1,4 +1,4 @@
-"""TensorProto: arrays as protocol buffers, to and from."""
+"""Conversion of arrays to and from TensorProtos."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_LARGEST = 1 << 31  # bytes, what a protocol buffer can hold
-_MIN_UNIFORM = 4096  # bytes of an array that is written as one element, where all are the same
+_MAX_BYTES = 1 << 31  # of a protocol buffer
+_MIN_UNIFORM = 4096  # bytes of an array that is written as one element, if all are equal
 
 
 @public("make_tensor_proto", "contrib.util.make_tensor_proto")
@@ -28,14 +28,14 @@ def make_tensor_proto(
     verify_shape: bool = False,
     allow_broadcast: bool = False,
 ) -> protos.TensorProto:
-    """A TensorProto of a Python or NumPy value; fewer elements than `shape` has repeat the last.
+    """A TensorProto of a Python or NumPy value, padded with its last element to `shape`.
 
     Args:
-        values: a number, string, list or array; or a TensorProto, which is returned as it is.
+        values: a number, string, list or array; or a TensorProto, which is returned unchanged.
         dtype: the dtype; by default that of the values.
         shape: the shape; by default that of the values.
-        verify_shape: raise where the values have another shape.
-        allow_broadcast: whether fewer values than the shape has may be given.
+        verify_shape: whether to raise if the values have another shape.
+        allow_broadcast: whether there may be fewer values than the shape has.
 
     Returns:
         A `TensorProto`.
@@ -53,42 +53,40 @@ def make_tensor_proto(
     sizes = array.shape if shape is None else tuple(as_shape(shape).as_list())
     if array.shape != sizes:
         make_array(array, shape=shape, verify_shape=verify_shape)  # raises unless it fits
-    return _written(array, as_dtype(array.dtype), sizes)
+    return _encode(array, as_dtype(array.dtype), sizes)
 
 
-def _written(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
+def _encode(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
     proto = protos.TensorProto(dtype=dtype.as_datatype_enum)
-    proto.tensor_shape.SetInParent()  # a scalar has a shape too, one of no dimensions
+    proto.tensor_shape.SetInParent()  # so that a scalar has a shape too
     for size in sizes:
         proto.tensor_shape.dim.add(size=size)
     field = dtype.traits.proto_field
     is_packed = isinstance(getattr(proto, field), bytes)
     if not is_packed and _is_uniform(array):
-        array = array.ravel()[:1]  # as many as are missing are like the last
+        array = array.ravel()[:1]  # readers repeat the last element
     if dtype.traits.bulk and array.size > 1 and array.size == np.prod(sizes):
         proto.tensor_content = array.tobytes()
     elif is_packed:
         setattr(proto, field, array.tobytes())
     else:
-        getattr(proto, field).extend(array.ravel().view(_stored(dtype)).tolist())
+        getattr(proto, field).extend(array.ravel().view(_field_dtype(dtype)).tolist())
     return proto
 
 
 def _is_uniform(array: Array) -> bool:
-    """Whether a large array has the same element everywhere, bit by bit."""
+    """Whether all elements of a large array are equal, bit by bit."""
     if array.nbytes < _MIN_UNIFORM or array.dtype.hasobject or not array.flags.c_contiguous:
         return False
     content = array.reshape(-1).view(np.uint8)
-    size = array.itemsize  # all bytes are as those of the element before, the first ones soon
-    few = content[: _MIN_UNIFORM // 2]
-    return bool(np.array_equal(few[size:], few[:-size])) and bool(
-        np.array_equal(content[size:], content[:-size])
-    )
+    size = array.itemsize
+    start = content[: _MIN_UNIFORM // 2]  # where most arrays already differ
+    return all(np.array_equal(part[size:], part[:-size]) for part in (start, content))
 
 
-def _stored(dtype: DType) -> Any:
-    """The dtype of elements as the field holds them: narrow floats by their bits, complex numbers
-    in two, quantized ones as integers."""
+def _field_dtype(dtype: DType) -> Any:
+    """The NumPy dtype of elements in a TensorProto's field: narrow floats as their bits, a complex
+    number as two floats, quantized elements as integers."""
     if dtype.is_narrow_float:
         return np.dtype(f"u{dtype.size}")
     if dtype.is_quantized:
@@ -112,35 +110,36 @@ def make_ndarray(tensor: protos.TensorProto) -> Array:
         array([1, 2], dtype=int32)
     """
     dtype = as_dtype(tensor.dtype)
-    kind = np.dtype(dtype.as_numpy_dtype)
-    sizes = _sizes(tensor, kind)
+    numpy_dtype = np.dtype(dtype.as_numpy_dtype)
+    sizes = _sizes(tensor, numpy_dtype)
     if tensor.tensor_content:
-        return _reshaped(np.frombuffer(_whole_items(tensor, kind), kind).copy(), sizes)
+        content = _content(tensor, numpy_dtype)
+        return _reshaped(np.frombuffer(content, numpy_dtype).copy(), sizes)
     if not dtype.traits.proto_field:
         raise TypeError(f"Unsupported tensor type: {dtype.name}")
     values = list(getattr(tensor, dtype.traits.proto_field))
-    flat = np.array(values, _stored(dtype)).view(kind)
+    flat = np.array(values, _field_dtype(dtype)).view(numpy_dtype)
     missing = math.prod(sizes) - flat.size
     if missing > 0:
-        last = flat[-1:] if flat.size else _default(dtype, kind)
+        last = flat[-1:] if flat.size else _default(dtype, numpy_dtype)
         flat = np.concatenate([flat[:-1], np.repeat(last, missing + min(flat.size, 1))])
     return _reshaped(flat, sizes)
 
 
-def _sizes(tensor: Any, kind: np.dtype[Any]) -> list[int]:
-    """The sizes of a TensorProto, which must be those of an array that fits into one."""
+def _sizes(tensor: Any, dtype: np.dtype[Any]) -> list[int]:
+    """The sizes of a TensorProto; a ValueError if no TensorProto can hold such an array."""
     if tensor.tensor_shape.unknown_rank:
         raise ValueError("A TensorProto must have a known shape.")
     sizes = [int(dimension.size) for dimension in tensor.tensor_shape.dim]
-    if any(size < 0 for size in sizes) or math.prod(sizes) * kind.itemsize > _LARGEST:
-        raise ValueError(f"A TensorProto cannot have the shape {sizes} of {kind}.")
+    if any(size < 0 for size in sizes) or math.prod(sizes) * dtype.itemsize > _MAX_BYTES:
+        raise ValueError(f"A TensorProto cannot have the shape {sizes} of {dtype}.")
     return sizes
 
 
-def _whole_items(tensor: Any, kind: np.dtype[Any]) -> bytes:
+def _content(tensor: Any, dtype: np.dtype[Any]) -> bytes:
     content = tensor.tensor_content
-    if kind.itemsize == 0 or len(content) % kind.itemsize or kind.hasobject:
-        raise ValueError(f"A TensorProto has {len(content)} bytes of {kind}: not whole elements.")
+    if dtype.itemsize == 0 or len(content) % dtype.itemsize or dtype.hasobject:
+        raise ValueError(f"A TensorProto has {len(content)} bytes of {dtype}: not whole elements.")
     return content
 
 
@@ -150,6 +149,6 @@ def _reshaped(flat: Array, sizes: list[int]) -> Array:
     return flat.reshape(sizes)
 
 
-def _default(dtype: DType, kind: np.dtype[Any]) -> Array:
-    """What fills a TensorProto without a value."""
-    return np.array([b""], kind) if dtype.name == "string" else np.zeros(1, kind)
+def _default(dtype: DType, numpy_dtype: np.dtype[Any]) -> Array:
+    """The element of a TensorProto without values."""
+    return np.array([b""], numpy_dtype) if dtype.name == "string" else np.zeros(1, numpy_dtype)

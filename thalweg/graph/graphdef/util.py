@@ -1,5 +1,5 @@
-"""`tf.graph_util`: work on GraphDefs. Parts of graphs, frozen variables, nodes that only training
-needs; and GraphDefs as files."""
+"""`tf.graph_util`: extraction of sub-graphs, freezing of variables and removal of training nodes in
+GraphDefs; GraphDefs as files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thalweg.graph.context import Runner
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef import attributes
-from thalweg.graph.graphdef.node_defs import rewired
+from thalweg.graph.graphdef.node_defs import with_inputs
 from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform import tf_logging
@@ -24,13 +24,13 @@ _VARIABLES = ("Variable", "VariableV2")
 
 
 def _node_name(source: str) -> str:
-    """The node of an input: `^a`, `a` and `a:1` are all of `a`."""
+    """The name of an input's node: `a` for `^a`, `a` and `a:1`."""
     return source.removeprefix("^").partition(":")[0]
 
 
 @public("graph_util.extract_sub_graph")
 def extract_sub_graph(graph_def: protos.GraphDef, dest_nodes: Sequence[str]) -> Any:
-    """The part of a GraphDef that some nodes need, in its order."""
+    """The part of a GraphDef that some nodes depend on, in its order."""
     if not protos.is_message(graph_def, protos.GraphDef):
         raise TypeError("graph_def must be a graph_pb2.GraphDef proto.")
     graph_def = protos.as_message(graph_def, protos.GraphDef)
@@ -40,26 +40,23 @@ def extract_sub_graph(graph_def: protos.GraphDef, dest_nodes: Sequence[str]) -> 
     missing = [name for name in dest_nodes if name not in nodes]
     if missing:
         raise AssertionError(f"{missing[0]} is not in graph")
-    return _with_nodes(graph_def, _needed(nodes, dest_nodes))
-
-
-def _needed(nodes: Mapping[str, Any], wanted: Sequence[str]) -> set[str]:
-    found: set[str] = set()
-    pending = list(wanted)
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            pending += [_node_name(source) for source in nodes[name].input]
-    return found
-
-
-def _with_nodes(graph_def: Any, kept: Collection[str]) -> Any:
+    kept = _dependencies(nodes, dest_nodes)
     part = protos.GraphDef()
     part.node.extend(node for node in graph_def.node if node.name in kept)
     part.library.CopyFrom(graph_def.library)
     part.versions.CopyFrom(graph_def.versions)
     return part
+
+
+def _dependencies(nodes: Mapping[str, Any], targets: Sequence[str]) -> set[str]:
+    visited: set[str] = set()
+    pending = list(targets)
+    while pending:
+        name = pending.pop()
+        if name not in visited:
+            visited.add(name)
+            pending += [_node_name(source) for source in nodes[name].input]
+    return visited
 
 
 @public("graph_util.convert_variables_to_constants")
@@ -70,14 +67,14 @@ def convert_variables_to_constants(
     variable_names_whitelist: Collection[str] | None = None,
     variable_names_blacklist: Collection[str] | None = None,
 ) -> Any:
-    """What some outputs need of a graph, its variables replaced by their values in a session.
+    """The part of a graph that some nodes depend on, with variables replaced by constants.
 
     Args:
-        sess: the session with the values.
+        sess: the session with the values of the variables.
         input_graph_def: the graph, as a GraphDef.
-        output_node_names: the names of the outputs' nodes.
+        output_node_names: the names of the output nodes.
         variable_names_whitelist: the only variables to replace.
-        variable_names_blacklist: variables to leave.
+        variable_names_blacklist: variables not to replace.
 
     Returns:
         A `tf.GraphDef`, for `tf.import_graph_def`.
@@ -117,7 +114,7 @@ def _constant(variable: Any, value: Any) -> Any:
 def remove_training_nodes(
     input_graph: protos.GraphDef, protected_nodes: Sequence[str] | None = None
 ) -> Any:
-    """A GraphDef without CheckNumerics, and without Identity nodes that order nothing."""
+    """A GraphDef without CheckNumerics, and without Identity nodes that have no control edges."""
     input_graph = protos.as_message(input_graph, protos.GraphDef)
     protected = set(protected_nodes or ())
     checks = {
@@ -126,13 +123,13 @@ def remove_training_nodes(
         if node.op == "CheckNumerics" and node.name not in protected
     }
     nodes = [
-        rewired(node, [s for s in node.input if _node_name(s) not in checks])
+        with_inputs(node, [s for s in node.input if _node_name(s) not in checks])
         for node in input_graph.node
         if node.name not in checks
     ]
-    spliced = _splices(nodes, protected)
+    spliced = _removable_identities(nodes, protected)
     kept = [
-        rewired(node, [_follow(source, spliced) for source in node.input])
+        with_inputs(node, [_follow(source, spliced) for source in node.input])
         for node in nodes
         if node.name not in spliced
     ]
@@ -141,14 +138,14 @@ def remove_training_nodes(
     return output
 
 
-def _splices(nodes: Sequence[Any], protected: set[str]) -> dict[str, str]:
-    """The Identity nodes to leave out, and what stands for each: none with control edges."""
-    gates = {_node_name(s) for node in nodes for s in node.input if s.startswith("^")}
+def _removable_identities(nodes: Sequence[Any], protected: set[str]) -> dict[str, str]:
+    """The Identity nodes without control edges, and the input of each."""
+    controls = {_node_name(s) for node in nodes for s in node.input if s.startswith("^")}
     return {
         node.name: node.input[0]
         for node in nodes
         if node.op == "Identity"
-        and node.name not in protected | gates
+        and node.name not in protected | controls
         and not any(source.startswith("^") for source in node.input)
     }
 
@@ -168,7 +165,7 @@ def tensor_shape_from_node_def_name(graph: Graph, input_name: str) -> TensorShap
 
 @public("graph_util.must_run_on_cpu")
 def must_run_on_cpu(node: Node | protos.NodeDef, pin_variables_on_cpu: bool = False) -> bool:
-    """Whether a node or NodeDef has no other kernel: text, and integers that stand for sizes."""
+    """Whether a node or NodeDef has only a CPU kernel: strings, and integers that are sizes."""
     proto = node.node_def if isinstance(node, Node) else node
     if pin_variables_on_cpu and _is_stateful_reference(proto):
         return True
@@ -199,9 +196,9 @@ def write_graph(
 
     Args:
         graph_or_graph_def: a graph, or its GraphDef.
-        logdir: the folder, made if there is none.
+        logdir: the folder, created if it does not exist.
         name: the name of the file.
-        as_text: as text, else in the binary form.
+        as_text: whether to write text, else the binary form.
 
     Returns:
         The path.

@@ -1,1 +1,1 @@
-"""File formats and file systems."""
+"""File formats and file systems, local and remote."""

@@ -1,9 +1,9 @@
 """Checkpoints on disk: a small index and data files in the safetensors format.
 
-`<prefix>.index` is a line of JSON (which tensors there are, where their bytes lie, checksums of the
-data in blocks) and a line with its own checksum; data files are `<prefix>.data-00000-of-00001.\
-safetensors`. Renaming the index is what commits a checkpoint: data files are new files under names
-that no index in use has, so the old checkpoint stays whole until the new one is.
+`<prefix>.index` is a line of JSON (the tensors, the locations of their bytes, checksums of the data
+in blocks) and a line with its own checksum; data files are `<prefix>.data-00000-of-00001.\
+safetensors`. The rename of the index commits a checkpoint: data files have names that no existing
+index refers to, so the old checkpoint stays intact until then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from thalweg import errors
 from thalweg.platform.files import durable
 from thalweg.platform.files.checksum import crc32c
 from thalweg.platform.files.safetensors import (
-    NUMPY,
     Piece,
     check_length,
     damaged,
@@ -37,15 +36,16 @@ from thalweg.platform.files.safetensors import (
     parse_object,
     read_entries,
 )
-from thalweg.platform.files.streaming import Mapped, Wanted, stream
+from thalweg.platform.files.streaming import Mapped, StreamedTensor, stream
 from thalweg.platform.files.tensor_slices import (
+    NUMPY,
     Checkpoint,
     Entry,
     Part,
     Slice,
     Wish,
     as_sizes,
-    is_inside,
+    checked_slice,
     whole,
 )
 from thalweg.platform.forks import renewed_after_fork
@@ -57,45 +57,45 @@ _VERSION = 1
 
 
 def index_path(prefix: str) -> str:
-    """The file that says that there is a checkpoint of this prefix."""
+    """The index file of a prefix: its existence is that of the checkpoint."""
     return f"{prefix}.index"
 
 
 def data_pattern(prefix: str) -> str:
-    """What matches the data files of a prefix, of any kind."""
+    """The glob pattern of the data files of a prefix, in any format."""
     return f"{glob.escape(prefix)}.data-?????-of-?????*"
 
 
 # Writing
 
 
-class _Writers:
-    """One at a time for each prefix: who comes last removes what it replaces, and only that."""
+class _WriterLocks:
+    """A lock for each prefix: a writer removes the files of the checkpoint that it replaces."""
 
     def __init__(self) -> None:
         self.renew_locks()
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """Have locks that nobody holds."""
+        """Replace the locks by new ones, which are not held."""
         self._guard = threading.Lock()
         self._locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     @contextmanager
-    def alone(self, prefix: str) -> Generator[None]:
-        """Wait until no other thread writes a checkpoint of this prefix."""
+    def hold(self, prefix: str) -> Generator[None]:
+        """Exclude other threads that write a checkpoint of this prefix."""
         with self._guard:
             lock = self._locks.setdefault(os.path.abspath(prefix), threading.Lock())
         with lock:
             yield
 
 
-_writers = _Writers()
+_writers = _WriterLocks()
 
 
 @dataclass
 class Shard:
-    """A data file that was written: its path, size and checksums, and what it holds."""
+    """A data file: its path, size, checksums of blocks, and entries."""
 
     path: str
     size: int
@@ -109,25 +109,15 @@ def save(
     threads: int = 2,
     rest: Callable[[], Any] | None = None,
 ) -> None:
-    """Write a checkpoint, one data file per shard, in place of any older one of this prefix.
+    """Write a checkpoint, one data file per shard, replacing an older one of this prefix.
 
-    A writer that is to leave time to others is given `rest`, which it calls now and then.
+    `rest` is called between blocks: a background writer sleeps in it.
     """
-    with _writers.alone(prefix):
-        names = _data_names(prefix, len(shards))
-        written: list[Shard] = []
-        try:
-            for name, pieces in zip(names, shards, strict=True):
-                written.append(_write_shard(name, pieces, threads, rest))
-            _commit(prefix, written)
-        except BaseException:
-            _remove(shard.path for shard in written)
-            raise
-        _settle(prefix, written)
+    _replace(prefix, shards, lambda path, pieces: _write_shard(path, pieces, threads, rest))
 
 
 def save_file(path: str, pieces: Iterable[Piece], threads: int = 2) -> None:
-    """Write one file that is a whole checkpoint, without an index."""
+    """Write a checkpoint of one file, without an index."""
     _write_shard(path, pieces, threads)
     durable.sync_folder(path)
 
@@ -143,29 +133,36 @@ def _write_shard(
 
 
 def _data_names(prefix: str, count: int) -> list[str]:
-    """Names that no file has: the plain ones, unless an older checkpoint lies there."""
+    """Unused names of data files: with a suffix, if an older checkpoint has the plain ones."""
     generation = 0
     while True:
-        mark = f"-{generation}" if generation else ""
+        suffix = f"-{generation}" if generation else ""
         names = [
-            f"{prefix}.data-{shard:05d}-of-{count:05d}{mark}.safetensors" for shard in range(count)
+            f"{prefix}.data-{shard:05d}-of-{count:05d}{suffix}.safetensors"
+            for shard in range(count)
         ]
         if not any(os.path.exists(name) for name in names):
             return names
         generation += 1
 
 
-def _commit(prefix: str, shards: Sequence[Shard]) -> None:
-    durable.sync_folder(prefix)  # the data files' names last before the index names them
-    durable.put_file(index_path(prefix), _index(prefix, shards))
-
-
-def _settle(prefix: str, shards: Sequence[Shard]) -> None:
-    """After the commit: make it last, and remove what is of no more use."""
-    durable.sync_folder(prefix)
-    kept = {shard.path for shard in shards}
-    _remove(name for name in glob.glob(data_pattern(prefix)) if name not in kept)
-    durable.sweep(os.path.dirname(prefix))
+def _replace(prefix: str, sources: Sequence[Any], write: Callable[[str, Any], Shard]) -> None:
+    """Replace the checkpoint of a prefix by one with a data file for each source, which
+    `write(path, source)` creates. On an error the old checkpoint remains."""
+    with _writers.hold(prefix):
+        written: list[Shard] = []
+        try:
+            for name, source in zip(_data_names(prefix, len(sources)), sources, strict=True):
+                written.append(write(name, source))
+            durable.sync_folder(prefix)  # the data files must be durable before the index
+            durable.put_file(index_path(prefix), _index(prefix, written))
+        except BaseException:
+            _remove(shard.path for shard in written)
+            raise
+        durable.sync_folder(prefix)
+        kept = {shard.path for shard in written}
+        _remove(name for name in glob.glob(data_pattern(prefix)) if name not in kept)
+        durable.sweep(os.path.dirname(prefix))
 
 
 def _remove(paths: Iterable[str]) -> None:
@@ -206,36 +203,29 @@ def _add_tensor(tensors: dict[str, Any], name: str, entry: Entry, number: int) -
             None, None, f"Two shards have a tensor {name}, of different dtypes or shapes"
         )
     for part in entry.parts:
-        where: list[Any] = [number, part.begin, part.end]
+        location: list[Any] = [number, part.begin, part.end]
         if not part.extent.is_whole:
-            where += [list(part.extent.start), list(part.extent.shape)]
-        known["parts"].append(where)
+            location += [list(part.extent.start), list(part.extent.shape)]
+        known["parts"].append(location)
 
 
 def merge(prefixes: Sequence[str], destination: str, delete_old_folders: bool = True) -> None:
-    """Make one checkpoint of several: one index, the data files renamed."""
-    opened = [_open_indexed(prefix) for prefix in prefixes]
-    shards = [shard for checkpoint in opened for shard in checkpoint.shards]
-    with _writers.alone(destination):
-        names = _data_names(destination, len(shards))
-        moved: list[Shard] = []
-        try:
-            with durable.file_errors(destination):
-                for shard, name in zip(shards, names, strict=True):
-                    os.rename(shard.path, name)
-                    moved.append(replace(shard, path=name))
-            _commit(destination, moved)
-        except BaseException:
-            _remove(shard.path for shard in moved)
-            raise
-        _settle(destination, moved)
+    """Merge several checkpoints into one: renames their data files, and writes one index."""
+    shards = [shard for prefix in prefixes for shard in _open_indexed(prefix).shards]
+
+    def move(path: str, shard: Shard) -> Shard:
+        with durable.file_errors(destination):
+            os.rename(shard.path, path)
+        return replace(shard, path=path)
+
+    _replace(destination, shards, move)
     _remove(index_path(prefix) for prefix in prefixes if prefix != destination)
     if delete_old_folders:
         _remove_folders(prefixes, destination)
 
 
 def _remove_folders(prefixes: Sequence[str], destination: str) -> None:
-    """Remove the folders of the merged parts; never the one of the result."""
+    """Remove the folders of merged checkpoints, except the one with the result."""
     final = os.path.abspath(os.path.dirname(destination))
     for folder in {os.path.abspath(os.path.dirname(prefix)) for prefix in prefixes}:
         if folder != final and not final.startswith(f"{folder}{os.sep}"):
@@ -251,16 +241,16 @@ def mapped(path: str) -> Array:
 
 
 def exists(prefix: str) -> bool:
-    """Whether a checkpoint of this prefix, file name or pattern is there."""
+    """Whether a checkpoint with this prefix, file name or pattern exists."""
     return os.path.exists(index_path(prefix)) or bool(glob.glob(prefix))
 
 
 def open_files(prefix: str) -> Checkpoint:
-    """The checkpoint of a prefix; or of files without an index, whose names match a pattern."""
-    return _open_indexed(prefix) if os.path.isfile(index_path(prefix)) else _open_plain(prefix)
+    """The checkpoint of a prefix, or of files without an index whose names match a pattern."""
+    return _open_indexed(prefix) if os.path.isfile(index_path(prefix)) else _open_unindexed(prefix)
 
 
-def _open_plain(pattern: str) -> Checkpoint:
+def _open_unindexed(pattern: str) -> Checkpoint:
     paths = sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
     if not paths:
         raise errors.NotFoundError(
@@ -291,24 +281,23 @@ def _open_indexed(prefix: str) -> SafetensorsCheckpoint:
     block, files, tensors = index.get("block"), index.get("files"), index.get("tensors")
     if block != durable.BLOCK or not isinstance(files, list) or not isinstance(tensors, dict):
         raise damaged(path, 0, "the index lacks its block size, files or tensors")
-    described = cast("list[Any]", files)
-    shards = [_shard(prefix, path, file) for file in described]
-    contents = {shard.path: _shard_content(shard) for shard in shards}
+    shards = [_shard(prefix, path, file) for file in cast("list[Any]", files)]
+    contents = {shard.path: _map_shard(shard) for shard in shards}
     entries = {
         name: _entry(path, name, value, shards)
         for name, value in cast("dict[str, Any]", tensors).items()
     }
-    _share_out(entries, shards)
+    _set_shard_entries(entries, shards)
     return SafetensorsCheckpoint(prefix, entries, shards, contents)
 
 
-def _share_out(entries: Mapping[str, Entry], shards: Sequence[Shard]) -> None:
-    """Tell each shard what it holds."""
+def _set_shard_entries(entries: Mapping[str, Entry], shards: Sequence[Shard]) -> None:
+    """Add the entries of a checkpoint to the shards that have their parts."""
     by_path = {shard.path: shard for shard in shards}
     for name, entry in entries.items():
         for path in {part.path for part in entry.parts}:
-            mine = tuple(part for part in entry.parts if part.path == path)
-            by_path[path].entries[name] = replace(entry, parts=mine)
+            parts = tuple(part for part in entry.parts if part.path == path)
+            by_path[path].entries[name] = replace(entry, parts=parts)
 
 
 def _checked_index(path: str) -> dict[str, Any]:
@@ -317,15 +306,15 @@ def _checked_index(path: str) -> dict[str, Any]:
     index = parse_object(path, 0, text)
     if (index.get("format"), index.get("version")) != (_FORMAT, _VERSION):
         raise damaged(path, 0, f"this is no index of version {_VERSION}")
-    wanted = parse_object(path, len(text) + 1, rest).get("crc32c")
-    if wanted != f"{crc32c(text):08x}":
+    checksum = parse_object(path, len(text) + 1, rest).get("crc32c")
+    if checksum != f"{crc32c(text):08x}":
         raise damaged(path, 0, "the index does not have the checksum that it says")
     return index
 
 
 def _shard(prefix: str, path: str, file: Any) -> Shard:
-    described = cast("dict[str, Any]", file) if isinstance(file, dict) else {}
-    name, size, sums = (described.get(key) for key in ("name", "size", "checksums"))
+    fields = cast("dict[str, Any]", file) if isinstance(file, dict) else {}
+    name, size, sums = (fields.get(key) for key in ("name", "size", "checksums"))
     if not isinstance(name, str) or os.sep in name or type(size) is not int:
         raise damaged(path, 0, f"a file of the index is {file!r}")
     if not isinstance(sums, list) or len(cast("list[Any]", sums)) != -(-size // durable.BLOCK):
@@ -337,7 +326,7 @@ def _shard(prefix: str, path: str, file: Any) -> Shard:
     return Shard(f"{prefix}.{name}", size, checksums)
 
 
-def _shard_content(shard: Shard) -> Mapped:
+def _map_shard(shard: Shard) -> Mapped:
     content = Mapped(shard.path)
     size = content.array.size
     if size != shard.size:
@@ -346,27 +335,27 @@ def _shard_content(shard: Shard) -> Mapped:
 
 
 def _entry(path: str, name: str, value: Any, shards: Sequence[Shard]) -> Entry:
-    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    dtype, shape, parts = str(given.get("dtype")), given.get("shape"), given.get("parts")
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    dtype, shape, parts = str(fields.get("dtype")), fields.get("shape"), fields.get("parts")
     sizes = as_sizes(shape, NUMPY[dtype].itemsize) if dtype in NUMPY else None
     if sizes is None:
         raise damaged(path, 0, f"{name!r} has dtype {dtype!r} and shape {shape!r}")
     if not isinstance(parts, list):
         raise damaged(path, 0, f"{name!r} has no list of parts")
-    places = cast("list[Any]", parts)
-    return Entry(dtype, sizes, tuple(_part(path, name, dtype, sizes, p, shards) for p in places))
+    locations = cast("list[Any]", parts)
+    return Entry(dtype, sizes, tuple(_part(path, name, dtype, sizes, x, shards) for x in locations))
 
 
 def _part(
-    path: str, name: str, dtype: str, full: tuple[int, ...], where: Any, shards: Sequence[Shard]
+    path: str, name: str, dtype: str, full: tuple[int, ...], location: Any, shards: Sequence[Shard]
 ) -> Part:
-    place = cast("list[Any]", where) if isinstance(where, list) else []
-    span = as_sizes(place[:3])
-    if len(place) not in (3, 5) or span is None or span[0] >= len(shards):
-        raise damaged(path, 0, f"a part of {name!r} is at {where!r}")
+    numbers = cast("list[Any]", location) if isinstance(location, list) else []
+    span = as_sizes(numbers[:3])
+    if len(numbers) not in (3, 5) or span is None or span[0] >= len(shards):
+        raise damaged(path, 0, f"a part of {name!r} is at {location!r}")
     number, begin, end = span
     shard = shards[number]
-    extent = whole(full) if len(place) == 3 else _box(path, name, full, place[3:])
+    extent = whole(full) if len(numbers) == 3 else _box(path, name, full, numbers[3:])
     if not begin <= end <= shard.size:
         raise damaged(path, 0, f"{name!r} lies at {begin} to {end} of {shard.size} bytes")
     check_length(shard.path, name, dtype, extent.shape, begin, end)
@@ -374,34 +363,34 @@ def _part(
 
 
 def _box(path: str, name: str, full: tuple[int, ...], box: Sequence[Any]) -> Slice:
-    start, shape = as_sizes(box[0]), as_sizes(box[1])
-    if start is not None and shape is not None:
-        extent = Slice(full, start, shape)
-        if is_inside(extent):
-            return extent
-    raise damaged(path, 0, f"{name!r} has a slice {box!r} outside its shape {list(full)}")
+    extent = checked_slice(full, as_sizes(box[0]), as_sizes(box[1]))
+    if extent is None:
+        raise damaged(path, 0, f"{name!r} has a slice {box!r} outside its shape {list(full)}")
+    return extent
 
 
 def _read_ahead(path: str, parts: Iterable[Part]) -> None:
-    """Have the disk begin to read: faults of mapped pages alone ask for little at a time."""
+    """Start reading from the disk: page faults of a mapping read only little at a time."""
     with durable.file_errors(path), open(path, "rb") as file:
         for part in parts:
             size = part.end - part.begin
             os.posix_fadvise(file.fileno(), part.begin, size, os.POSIX_FADV_WILLNEED)
 
 
-def _apart(pieces: Iterable[tuple[Wanted, Wish]]) -> tuple[list[Wanted], list[Wish]]:
-    """Pieces of a file that do not overlap, and the wishes for bytes that another piece has."""
-    apart: list[Wanted] = []
-    again: list[Wish] = []
+def _disjoint(
+    requests: Iterable[tuple[StreamedTensor, Wish]],
+) -> tuple[list[StreamedTensor], list[Wish]]:
+    """Tensors of a file that do not overlap, and the requests for those that overlap one."""
+    disjoint: list[StreamedTensor] = []
+    overlapping: list[Wish] = []
     end = 0
-    for piece, wish in sorted(pieces, key=lambda pair: pair[0].begin):
-        if piece.begin < end:
-            again.append(wish)
+    for tensor, request in sorted(requests, key=lambda pair: pair[0].begin):
+        if tensor.begin < end:
+            overlapping.append(request)
         else:
-            apart.append(piece)
-            end = piece.end
-    return apart, again
+            disjoint.append(tensor)
+            end = tensor.end
+    return disjoint, overlapping
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -422,38 +411,36 @@ class SafetensorsCheckpoint(Checkpoint):
         self._checked: set[tuple[str, int]] = set()
 
     def load(self, entry: Entry, part: Part) -> Array:
-        """A view of the file, its blocks checked."""
+        """A view of the file, after a check of its blocks."""
         self._check([(part.path, block) for block in self._blocks(part)])
         content = self._contents[part.path][part.begin : part.end]
         return decode(part.path, content, entry.dtype, part.extent.shape, part.begin)
 
-    def empty_dtype(self, entry: Entry) -> Any:
-        return NUMPY[entry.dtype]
-
     def prepare(self, names: Iterable[str]) -> None:
-        """Check all blocks of some tensors, which also brings them into memory."""
+        """Check all blocks of some tensors, which also reads them into memory."""
         parts = [part for name in names for part in self.entry(name).parts]
         for path in {part.path for part in parts}:
             _read_ahead(path, [part for part in parts if part.path == path])
         self._check([(part.path, block) for part in parts for block in self._blocks(part)])
 
     def hand_over(self, wanted: Sequence[Wish]) -> None:
-        """Read what lies in one piece straight into new arrays."""
-        pieces: dict[str, list[tuple[Wanted, Wish]]] = defaultdict(list)
+        """Stream contiguous tensors into new arrays; read the others one by one."""
+        by_path: dict[str, list[tuple[StreamedTensor, Wish]]] = defaultdict(list)
         others: list[Wish] = []
-        for wish in wanted:
-            name, slice_, receive = wish
+        for request in wanted:
+            name, slice_, receive = request
             entry, box = self.entry(name), self._box(name, slice_)
             part = next((part for part in entry.parts if part.extent == box), None)
             if part is None or entry.dtype == "string":
-                others.append(wish)
+                others.append(request)
             else:
-                found = Wanted(part.begin, part.end, NUMPY[entry.dtype], box.shape, receive)
-                pieces[part.path].append((found, wish))
-        for path, found in pieces.items():
-            apart, again = _apart(found)
-            others += again
-            stream(path, self._files[path], self._checksums[path], apart)
+                span = part.begin, part.end
+                tensor = StreamedTensor(*span, NUMPY[entry.dtype], box.shape, receive)
+                by_path[part.path].append((tensor, request))
+        for path, requests in by_path.items():
+            disjoint, overlapping = _disjoint(requests)
+            others += overlapping
+            stream(path, self._files[path], self._checksums[path], disjoint)
         super().hand_over(others)
 
     def _blocks(self, part: Part) -> range:

@@ -1,4 +1,4 @@
-"""Checkpoints of any kind by their prefix: our own, single safetensors files, TensorFlow's."""
+"""Checkpoints of any format: our own, single safetensors files, TensorFlow's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thalweg.platform.files.tf_tables import open_tables
 
 
 def open_checkpoint(prefix: str) -> Checkpoint:
-    """The checkpoint of a prefix, or of files without an index, whose names match a pattern."""
+    """The checkpoint of a prefix, or of files without an index whose names match a pattern."""
     path = index_path(prefix)
     if os.path.isfile(path):
         return open_bundle(prefix) if is_bundle(path) else open_files(prefix)

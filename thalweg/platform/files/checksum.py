@@ -1,10 +1,10 @@
 """CRC-32C (Castagnoli), the checksum of records and checkpoints, in machine code.
 
-Short data go through tables, many bytes at a time. Long data are folded first, so that of megabytes
-only a few blocks are left for the tables. Where the processor multiplies polynomials, a block is
-multiplied by what carries it over to a later one. Elsewhere a sparse multiple of the checksum's
-polynomial says where the bits of a block may be added further on without a change of the remainder:
-that is shifts by whole blocks and exclusive ors, at the width of the processor's vectors.
+Short data are reduced by table lookups, many bytes at a time. Long data are first folded to a few
+blocks of the same remainder, which the tables reduce. With carry-less multiplication, a block is
+multiplied by the power of x that moves it onto a later block. Without it, a sparse multiple of the
+checksum's polynomial says to which later blocks a block can be added without changing the
+remainder: that takes only vector loads and exclusive ors.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from thalweg.platform import machine_code
 Buffer = bytes | bytearray | memoryview
 
 POLYNOMIAL = 0x11EDC6F41
-_REFLECTED = 0x82F63B78  # the same in the order of bits that bytes are sent in, without the top
+_REFLECTED = 0x82F63B78  # bit-reflected, without the highest term
 
-#: x^92 + x^80 + x^65 + x^24 + x^18 + x^17 + x^13 + 1 is a multiple of the polynomial, and still is
-#: one with x^n in the place of x, for n a power of two. Of those with so few terms this one reaches
-#: over little and has a wide gap below its highest term.
+#: x^92 + x^80 + x^65 + x^24 + x^18 + x^17 + x^13 + 1 is a multiple of the polynomial, and so it is
+#: with x^n in place of x, for n a power of two. Of the multiples with so few terms this one has a
+#: low degree and a wide gap below its highest term.
 MULTIPLE = (92, 80, 65, 24, 18, 17, 13, 0)
 _REACH = MULTIPLE[0]
-_ABREAST = 4  # blocks at once: no more than the gap, and a divisor of the reach
+_UNROLL = 4  # blocks at once: at most the gap, and a divisor of the reach
 _CHUNK = 256  # blocks between two moves of the history
-_STEP = 32  # bytes that the tables take at a time
+_STEP = 32  # bytes per step of the table lookups
 
-#: Widths of blocks in bytes, and from how many bytes on folding blocks of them pays.
+#: Block widths in bytes -> the number of bytes from which folding blocks of this width pays.
 _LEVELS = {64: 24576, 16: 3072, 8: 1152}
 _MASK_DELTA = 0xA282EAD8
-_PIECE = 256 << 10  # bytes that are copied and then checked
+_PIECE = 256 << 10  # bytes that are copied before their checksum is taken, to stay in the cache
 
-#: Where polynomials are multiplied: vectors abreast, as many as hide how long a product takes.
+#: With carry-less multiplication: accumulator vectors, enough to hide the latency of a product.
 _PRODUCTS = 8
-_SPAN = 64 * _PRODUCTS  # bytes that all of them are carried over by at once
-_MULTIPLIES = ("avx512f", "vpclmulqdq")  # what the processor must have
+_SPAN = 64 * _PRODUCTS  # bytes that an iteration folds
+_PCLMUL_FEATURES = ("avx512f", "vpclmulqdq")
 
 
-#: What a module has: `i32 crc32c(data, length, value)`, `i32 copy(source, target, length, value)`.
+#: The functions of a module: `crc32c(data, length, value)`, `copy(source, target, length, value)`.
 SIGNATURES = {
     "crc32c": (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32),
     "copy": (
@@ -56,29 +56,30 @@ SIGNATURES = {
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """The checksum of `data`, or that of all data so far if `value` was theirs up to here."""
+    """The checksum of `data`, or of all data so far if `value` is that of the data before."""
     if type(data) is bytes:
         return _compiled()(data, len(data), value)
     view = np.frombuffer(data, np.uint8)
     return _compiled()(view.ctypes.data, view.size, value)
 
 
-def masked_crc32c(data: Buffer) -> int:
-    """The checksum of `data` as files keep it: one of data with checksums inside stays useful."""
-    crc = crc32c(data)
+def masked_crc32c(data: Buffer, value: int = 0) -> int:
+    """`crc32c`, masked as in files, so that a checksum of data with checksums inside is sound."""
+    crc = crc32c(data, value)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def copied(source: Any, target: Any, value: int = 0) -> int:
-    """Copy bytes from an array to another of the same size; their checksum, going on from `value`.
+def copy_crc32c(source: Any, target: Any, value: int = 0) -> int:
+    """Copy an array of bytes to another one of the same size; returns `crc32c` of the bytes.
 
-    The target is written past the caches: what is copied so is more than they hold.
+    The target is written with non-temporal stores, where there are such: it is larger than the
+    caches.
     """
     return _functions()[1](source.ctypes.data, target.ctypes.data, source.size, value)
 
 
 def address() -> int:
-    """Where `i32 crc32c(ptr data, i64 length, i32 value)` lies, for other machine code."""
+    """The address of `i32 crc32c(ptr data, i64 length, i32 value)`, for other machine code."""
     return ctypes.cast(_compiled(), ctypes.c_void_p).value or 0
 
 
@@ -93,11 +94,11 @@ def _functions() -> list[Any]:
 
 
 def _module() -> str:
-    return by_products() if machine_code.has(*_MULTIPLIES) else by_additions()
+    return by_products() if machine_code.has(*_PCLMUL_FEATURES) else by_additions()
 
 
 def by_products() -> str:
-    """The module for processors that multiply polynomials."""
+    """The module for processors with carry-less multiplication of vectors."""
     folding = _products_text("crc32c", False) + _products_text("folded_copy", True)
     return _table_text() + _by_tables_text() + folding + _aligned_copy_text()
 
@@ -109,7 +110,7 @@ def by_additions() -> str:
 
 
 def _tables() -> list[list[int]]:
-    """Entry [k][b]: the remainder of the byte b with k zero bytes after it."""
+    """Entry [k][b]: the remainder of the byte b followed by k zero bytes."""
     first = list(range(256))
     for _ in range(8):
         first = [value >> 1 ^ (_REFLECTED if value & 1 else 0) for value in first]
@@ -126,7 +127,7 @@ def _table_text() -> str:
 
 
 def _by_tables_text() -> str:
-    """The remainder of `start` and the bytes after it: many at a time, then eight, then one."""
+    """The remainder of `start` and the bytes after it: `_STEP` at a time, then eight, then one."""
     return f"""
 define private i32 @by_tables(ptr %data, i64 %length, i32 %start) {{
 entry:
@@ -158,7 +159,7 @@ done:
 
 
 def _loop_text(width: int, before: str, at: str, state: str, after: int) -> str:
-    """Takes bytes, `width` at a time, as long as there are so many."""
+    """A loop that reduces `width` bytes at a time, while so many are left."""
     return f"""loop{width}:
   %at{width} = phi i64 [{at}, %{before}], [%next{width}, %step{width}]
   %state{width} = phi i32 [{state}, %{before}], [%remainder{width}, %step{width}]
@@ -174,9 +175,9 @@ step{width}:
 
 
 def _step_text(width: int) -> str:
-    """The remainder of the state and `width` bytes: the sum of a table entry for each of them.
+    """The remainder of the state and `width` bytes: the sum of a table entry for each byte.
 
-    Only the first four bytes have to wait for the state: their entries are added last.
+    Only the first four bytes depend on the state: their entries are added last.
     """
     lines = [f"%wide{width} = zext i32 %state{width} to i64"]
     for word in range(width // 8):
@@ -206,15 +207,16 @@ def _entry_text(width: int, position: int) -> list[str]:
 
 
 def _fold_text(width: int) -> str:
-    """Blocks of `width` bytes become as many as the multiple reaches over, of the same remainder.
+    """Folds blocks of `width` bytes to `_REACH` blocks with the same remainder.
 
-    `gone` holds what blocks were when they were given up: `_REACH` of the past, then those of now.
-    Several neighbours are given up at once, as none of them is added to another.
+    `gone` holds the folded values of eliminated blocks: the last `_REACH` of earlier chunks, then
+    those of this one. Several adjacent blocks are eliminated at once, since none of them is added
+    to another.
 
-    `gone` is aligned to a cache line because it says so of itself; `now` lies a number of blocks
-    behind it, of 8, 16 or 64 bytes, and so is aligned to a block and to no more than that.
+    `gone` is an aligned allocation; `now` is a multiple of `width` (8, 16 or 64) bytes after it,
+    and so aligned only to a block.
     """
-    lanes = min(64, width * _ABREAST) // 8
+    lanes = min(64, width * _UNROLL) // 8
     kind, step = f"<{lanes} x i64>", lanes * 8 // width
     history = _REACH * width
     return f"""
@@ -277,7 +279,7 @@ done:
 
 
 def _sum_text(prefix: str, kind: str, width: int, source: str, index: str) -> str:
-    """The sum of a block of the data and of the earlier blocks that are added to it."""
+    """The sum of a block of the data and the earlier blocks that are added to it."""
     lines = [
         f"%{prefix}byte = mul i64 %{index}, {width}",
         f"%{prefix}from = getelementptr i8, ptr %{source}, i64 %{prefix}byte",
@@ -296,7 +298,7 @@ def _sum_text(prefix: str, kind: str, width: int, source: str, index: str) -> st
 
 
 def _crc_text() -> str:
-    """The whole: blocks of the widest width that pays are folded, what is left in narrower ones."""
+    """`@crc32c`: folds with the widest blocks that pay, then the result with narrower ones."""
     widths = list(_LEVELS)
     rests = [f"%rest{width} = alloca [{_REACH * width} x i8], align 64" for width in widths]
     levels = "".join(map(_level_text, [0, *widths], widths, [*widths[1:], 0]))
@@ -327,7 +329,7 @@ try0:
 
 
 def _level_text(wider: int, width: int, narrower: int) -> str:
-    """Fold the data if they are long enough for this width; go on with what a fold left."""
+    """Folds the data, if they are long enough for this width, or the result of a wider fold."""
     before = f", [%passed{wider}, %left{width}]" if wider else ""
     left = f"""left{width}:
   call void @fold{width}(ptr %rest{wider}, i64 {_REACH * wider // width}, i32 0, ptr %rest{width})
@@ -347,11 +349,11 @@ fold{width}:
 """
 
 
-# Folding by products
+# Folding by carry-less products
 
 
 def _power(exponent: int) -> int:
-    """x to this power, modulo the polynomial, in the order of bits that 64 bits are sent in."""
+    """x to this power, modulo the polynomial, as 64 reflected bits."""
     remainder = 1
     for _ in range(exponent):
         remainder <<= 1
@@ -360,11 +362,11 @@ def _power(exponent: int) -> int:
 
 
 def _products_text(name: str, copies: bool) -> str:
-    """All in one: vectors abreast are carried over the data, what they hold last is for the tables.
+    """A function that folds the data into accumulator vectors, which the tables then reduce.
 
-    Of the 128 bits of a lane the first 64 stand 64 powers higher than the others. A product of bits
-    in this order comes out one power too high, which the factors take off. One that copies stores
-    what it loads, in whole lines past the caches; the rest is left to the caller.
+    The first 64 of the 128 bits of a lane are 64 powers of x higher than the others. A product of
+    reflected bits is one power too high, which the factors compensate. If it `copies`, it also
+    stores the data to the target, with non-temporal stores; the target must be aligned to a line.
     """
     kind, lanes = "<8 x i64>", range(_PRODUCTS)
     factors = [_power(8 * _SPAN + 63), _power(8 * _SPAN - 1)] * 4
@@ -433,7 +435,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 
 
 def _stored_text(name: str, number: int, target: str) -> str:
-    """Store a line past the caches: `@copy`, which alone calls this, has come to one."""
+    """A non-temporal store of a line: `@copy`, the only caller, aligns the target."""
     place = f"%{name}to{number}"
     return (
         f"{place} = getelementptr i8, ptr {target}, i64 {64 * number}\n  "
@@ -442,7 +444,7 @@ def _stored_text(name: str, number: int, target: str) -> str:
 
 
 def _tail_copy() -> list[str]:
-    """Copy what is left; whole lines that went past the caches are there before anything else."""
+    """A copy of the tail, after a fence for the non-temporal stores."""
     return [
         "fence seq_cst",
         "%end = getelementptr i8, ptr %target, i64 %done",
@@ -451,7 +453,7 @@ def _tail_copy() -> list[str]:
 
 
 def _aligned_copy_text() -> str:
-    """Copy and check up to where the target's lines begin, then all the rest."""
+    """`@copy` for `folded_copy`: first copies up to the target's first line."""
     return """
 define i32 @copy(ptr %source, ptr %target, i64 %length, i32 %value) {
   %address = ptrtoint ptr %target to i64
@@ -471,7 +473,7 @@ define i32 @copy(ptr %source, ptr %target, i64 %length, i32 %value) {
 
 
 def _copy_text() -> str:
-    """Copy and check piece by piece: a piece stays in a cache in between."""
+    """`@copy` by pieces, which stay in the cache between the copy and the checksum."""
     return f"""
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
@@ -506,7 +508,7 @@ def _vector_text(name: str, number: int, source: str) -> str:
 
 
 def _carried_text(number: int, kind: str, factor: str) -> str:
-    """A vector times what carries it over the span, and the data that lie there."""
+    """A vector times the power of x that moves it by the span, plus the data there."""
     product = f"call {kind} @llvm.x86.pclmulqdq.512({kind} %held{number}, {kind} {factor}, i8"
     return _lines(
         [

@@ -1,8 +1,8 @@
-"""Files that are there whole or not at all, whatever moment the machine stops at.
+"""Atomic and durable writes: after a crash, a file is either complete or absent.
 
-What is written goes to a file beside its target, is synced to the disk and then renamed. Large
-streams are written past the page cache by two threads, and give a checksum for each block. A
-partial file whose writer died is found by its lock, which died with the writer, and swept away.
+Content is written to a partial file beside the target, synced and then renamed. Large streams are
+written with direct I/O by two threads, with a checksum for each block. A writer locks its partial
+file: `sweep` removes those without a lock, whose writers have died.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import accumulate
 from queue import SimpleQueue
 from typing import Any
@@ -25,85 +25,75 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.platform.files.checksum import crc32c
+from thalweg.platform.files.gfile import ERROR_CLASSES, ErrorClasses, os_errors
 
 Array = NDArray[Any]
 
 #: A stream is written and checked in blocks of this many bytes.
 BLOCK = 4 << 20
-_DIRECT_FROM = 4 * BLOCK  # below this the page cache costs nothing
-_SECTOR = 4096  # what writes past the page cache are aligned to
+_MIN_DIRECT = 4 * BLOCK  # bytes: smaller files fit the page cache
+_SECTOR = 4096  # the alignment of direct I/O
 _MARK = ".partial-"
 
-_KINDS: dict[int | None, Callable[[None, None, str], errors.OpError]] = {
-    errno.ENOENT: errors.NotFoundError,
-    errno.EACCES: errors.PermissionDeniedError,
-    errno.EPERM: errors.PermissionDeniedError,
-    errno.EROFS: errors.PermissionDeniedError,
-    errno.ENOTDIR: errors.FailedPreconditionError,
-    errno.EISDIR: errors.FailedPreconditionError,
-    errno.ENOSPC: errors.ResourceExhaustedError,
+_ERROR_CLASSES: ErrorClasses = {
+    **ERROR_CLASSES,
     errno.EDQUOT: errors.ResourceExhaustedError,
     errno.EFBIG: errors.ResourceExhaustedError,
-    errno.EMFILE: errors.ResourceExhaustedError,
 }
 
 
-@contextmanager
-def file_errors(path: str) -> Generator[None]:
-    """Raise an OSError inside the block as the class of `tf.errors` that its number stands for."""
-    try:
-        yield
-    except OSError as error:
-        kind = _KINDS.get(error.errno, errors.UnknownError)
-        raise kind(None, None, f"{path}: {error.strerror or error}") from error
+def file_errors(path: str) -> AbstractContextManager[None]:
+    """Convert an OSError inside the block to the class of `tf.errors` for its number."""
+    return os_errors(path, _ERROR_CLASSES, ": ")
 
 
 @contextmanager
-def written_beside(path: str, flags: int = 0) -> Generator[int]:
-    """A descriptor of a file that becomes `path` when the block ends, and vanishes if it fails."""
+def partial_file(path: str, flags: int = 0) -> Generator[int]:
+    """A descriptor of a file that is renamed to `path` when the block ends, or removed on error."""
     with file_errors(path):
-        side, descriptor = _open_side(path, flags)
+        partial, descriptor = _open_partial(path, flags)
         try:
             try:
                 yield descriptor
                 os.fsync(descriptor)
-                os.rename(side, path)
+                os.rename(partial, path)
             finally:
                 os.close(descriptor)
         except BaseException:
             with suppress(FileNotFoundError):
-                os.remove(side)
+                os.remove(partial)
             raise
 
 
-def _open_side(path: str, flags: int) -> tuple[str, int]:
-    """A new locked file. A sweeper may take it before it has its lock: then there is another."""
+def _open_partial(path: str, flags: int) -> tuple[str, int]:
+    """A new locked file; tries again if a sweep removes the file before it is locked."""
     while True:
-        side = f"{path}{_MARK}{secrets.token_hex(4)}"
-        descriptor = os.open(side, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, 0o666)
+        partial = f"{path}{_MARK}{secrets.token_hex(4)}"
+        mode = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags
+        descriptor = os.open(partial, mode, 0o666)
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(side):
-                return side, descriptor
+            if os.path.exists(partial):
+                return partial, descriptor
         os.close(descriptor)
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Put a small file in place of what is there, if anything is, to last."""
+    """Write or replace a small file, durably."""
     put_file(path, content)
     sync_folder(path)
 
 
 def put_file(path: str, content: bytes) -> None:
-    """Put a small file in place of what is there; its name lasts once the folder is synced."""
-    with written_beside(path) as descriptor:
+    """Write or replace a small file; it is durable once the folder is synced."""
+    with partial_file(path) as descriptor:
         view = memoryview(content)
         while view:
             view = view[os.write(descriptor, view) :]
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in the folder of `path` last."""
+    """Make the names in the folder of `path` durable."""
     folder = os.path.dirname(path) or "."
     with file_errors(folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -114,9 +104,9 @@ def sync_folder(path: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Remove partial files whose writers are dead."""
-    with os.scandir(folder or ".") as found:
-        partial = [entry.path for entry in found if _MARK in entry.name]
+    """Remove partial files whose writers have died."""
+    with os.scandir(folder or ".") as entries:
+        partial = [entry.path for entry in entries if _MARK in entry.name]
     for path in partial:
         with suppress(OSError):
             _remove_unlocked(path)
@@ -137,13 +127,13 @@ def _remove_unlocked(path: str) -> None:
 def write_stream(
     path: str, segments: Sequence[Array], threads: int = 2, rest: Callable[[], Any] | None = None
 ) -> list[int]:
-    """Write arrays of bytes one after the other; returns the checksum of every block.
+    """Write the concatenation of byte arrays to a file; returns the checksum of every block.
 
-    `rest` is called between blocks, by a writer that is to leave time to others.
+    `rest` is called between blocks: a background writer sleeps in it.
     """
     size = sum(segment.nbytes for segment in segments)
-    flags = os.O_DIRECT if size >= _DIRECT_FROM and _is_direct(path) else 0
-    with written_beside(path, flags) as descriptor:
+    flags = os.O_DIRECT if size >= _MIN_DIRECT and _allows_direct(path) else 0
+    with partial_file(path, flags) as descriptor:
         _reserve(descriptor, size)
         stream = _Stream(descriptor, segments, size, rest)
         checksums = stream.write(max(1, min(threads, -(-size // BLOCK))))
@@ -151,8 +141,8 @@ def write_stream(
     return checksums
 
 
-def _is_direct(path: str) -> bool:
-    """Whether the file system of `path` lets writes pass the page cache."""
+def _allows_direct(path: str) -> bool:
+    """Whether the file system of `path` supports direct I/O."""
     probe = f"{path}{_MARK}{secrets.token_hex(4)}"
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600))
@@ -165,7 +155,7 @@ def _is_direct(path: str) -> bool:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Take the space now: a full disk is known before a byte is written."""
+    """Allocate the space, so that a full disk is an error before anything is written."""
     if not size:
         return
     try:
@@ -176,7 +166,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 class _Stream:
-    """The segments as one run of bytes, cut into blocks that threads write in any order."""
+    """The concatenated segments in blocks, which threads write in any order."""
 
     def __init__(
         self,
@@ -213,14 +203,14 @@ class _Stream:
             for piece in self._pieces(begin, begin + length):
                 buffer[at : at + piece.nbytes] = piece
                 at += piece.nbytes
-            # Past the end of the last block whole sectors are written, and cut off afterwards.
+            # The last block is padded to whole sectors; the file is truncated afterwards.
             _write_at(self._descriptor, buffer[: -(-length // _SECTOR) * _SECTOR], begin)
             return crc32c(buffer[:length].data)
         finally:
             self._buffers.put(buffer)
 
     def _pieces(self, begin: int, end: int) -> Iterator[Array]:
-        """The parts of the segments between two places of the stream."""
+        """The parts of segments between two offsets of the stream."""
         index = bisect_right(self._starts, begin) - 1
         while begin < end:
             start = self._starts[index]

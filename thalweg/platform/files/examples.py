@@ -1,6 +1,6 @@
-"""`tf.train.Example` and its parts, for programs that write data or look into it.
+"""`tf.train.Example` and its parts, for programs that write or inspect data.
 
-Parsing in a graph does without them.
+Parsing in a graph does not use them.
 """
 
 from __future__ import annotations

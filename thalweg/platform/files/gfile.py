@@ -1,8 +1,7 @@
-"""Files and folders under the names of `tf.gfile`, here or where a scheme says (`remote.py`).
+"""`tf.gfile`: files and folders, local or on a remote file system (`remote.py`).
 
-A `GFile` opens its file when it is first read or written, reads text unless its mode has a "b",
-and keeps the places of reading and writing apart. What the operating system refuses is raised as
-the `tf.errors` class that says why.
+A `GFile` opens its file on the first read or write, reads text unless its mode has a "b", and has
+separate positions for reading and writing. Errors of the operating system become `tf.errors`.
 """
 
 import errno
@@ -23,24 +22,29 @@ Path = str | bytes | os.PathLike[str]
 
 _MODES: Final = ("r", "w", "a", "r+", "w+", "a+")
 
-_ERROR_CLASSES: Final[dict[int | None, Callable[[None, None, str], errors.OpError]]] = {
+ErrorClasses = dict[int | None, Callable[[None, None, str], errors.OpError]]
+#: The errors of reads and writes by number.
+ERROR_CLASSES: Final[ErrorClasses] = {
     errno.ENOENT: errors.NotFoundError,
-    errno.EEXIST: errors.AlreadyExistsError,
     errno.EACCES: errors.PermissionDeniedError,
     errno.EPERM: errors.PermissionDeniedError,
     errno.EROFS: errors.PermissionDeniedError,
     errno.ENOTDIR: errors.FailedPreconditionError,
     errno.EISDIR: errors.FailedPreconditionError,
-    errno.ENOTEMPTY: errors.FailedPreconditionError,
     errno.ENOSPC: errors.ResourceExhaustedError,
     errno.EMFILE: errors.ResourceExhaustedError,
+}
+_ERROR_CLASSES: Final[ErrorClasses] = {
+    **ERROR_CLASSES,
+    errno.EEXIST: errors.AlreadyExistsError,
+    errno.ENOTEMPTY: errors.FailedPreconditionError,
     errno.EINVAL: errors.InvalidArgumentError,
 }
 
 
 @dataclass(frozen=True)
 class FileStatistics:
-    """Size in bytes, time of the last change, and whether the path is a folder."""
+    """The size in bytes, the modification time, and whether the path is a folder."""
 
     length: int
     mtime_nsec: int
@@ -76,7 +80,7 @@ class GFile:
 
     @property
     def name(self) -> Path:
-        """The name as it was given."""
+        """The name that the file was created with."""
         return self._name
 
     @property
@@ -101,13 +105,13 @@ class GFile:
         return list(self)
 
     def write(self, file_content: str | bytes) -> None:
-        """Write text or bytes at the end of what was written."""
+        """Append text or bytes to what was written."""
         content = as_bytes(file_content)
         with os_errors(self._name):
             self._open_writer().write(content)
 
     def seek(self, offset: int | None = None, whence: int = 0, position: int | None = None) -> None:
-        """Read on from `offset`: from the start (`whence` 0), from here (1) or the end (2)."""
+        """Set the position to `offset` from the start (`whence` 0), here (1) or the end (2)."""
         target = offset if position is None else position
         if target is None:
             raise TypeError("seek() needs an offset.")
@@ -126,11 +130,11 @@ class GFile:
         return True
 
     def tell(self) -> int:
-        """The place of the next read."""
+        """The read position."""
         return self._open_reader().tell()
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Pass written data to the operating system."""
         if self._writer:
             with os_errors(self._name):
                 self._writer.flush()
@@ -203,7 +207,7 @@ Open = GFile
 
 @public("gfile.Exists")
 def Exists(path: Path) -> bool:
-    """Whether there is a file or folder of that name.
+    """Whether a file or folder exists.
 
     Args:
         path: the path.
@@ -220,7 +224,7 @@ def Exists(path: Path) -> bool:
 
 @public("gfile.IsDirectory")
 def IsDirectory(dirname: Path) -> bool:
-    """Whether there is a folder of that name.
+    """Whether a folder exists.
 
     Args:
         dirname: the path.
@@ -252,16 +256,16 @@ def Glob(filename: Path | list[Path] | tuple[Path, ...]) -> list[str]:
         ['a.txt', 'b.txt']
     """
     patterns = filename if isinstance(filename, list | tuple) else [filename]
-    found = (
+    matches = (
         remote.matching(pattern) if remote.is_remote(pattern) else glob.glob(_text(pattern))
         for pattern in patterns
     )
-    return sorted(path for paths in found for path in paths)
+    return sorted(path for paths in matches for path in paths)
 
 
 @public("gfile.ListDirectory")
 def ListDirectory(dirname: Path) -> list[str]:
-    """The names in a folder, without order.
+    """The names of the files and folders in a folder.
 
     Args:
         dirname: the path.
@@ -284,7 +288,7 @@ def ListDirectory(dirname: Path) -> list[str]:
 
 @public("gfile.MkDir")
 def MkDir(dirname: Path) -> None:
-    """Make a folder whose parent exists.
+    """Create a folder whose parent exists.
 
     Args:
         dirname: the path.
@@ -303,7 +307,7 @@ def MkDir(dirname: Path) -> None:
 
 @public("gfile.MakeDirs")
 def MakeDirs(dirname: Path) -> None:
-    """Make a folder and all its parents; nothing happens where it exists.
+    """Create a folder and all its parents; does nothing if it exists.
 
     Args:
         dirname: the path.
@@ -360,13 +364,13 @@ def Remove(filename: Path) -> None:
 
 @public("gfile.DeleteRecursively")
 def DeleteRecursively(dirname: Path) -> None:
-    """Delete a folder and all that is in it, or a file.
+    """Delete a folder with its content, or a file.
 
     Args:
         dirname: the path.
 
     Raises:
-        NotFoundError: where there is nothing of that name.
+        NotFoundError: where there is no such file or folder.
 
     Example:
         >>> tf.gfile.MakeDirs("logs/train")
@@ -438,20 +442,20 @@ def Rename(oldname: Path, newname: Path, overwrite: bool = False) -> None:
 
 @public("gfile.Stat")
 def Stat(filename: Path) -> FileStatistics:
-    """Size, time of change and kind of what lies at a path."""
+    """The size, modification time and kind of a file or folder."""
     with os_errors(filename):
         if remote.is_remote(filename):
             return FileStatistics(*remote.statistics(filename))
-        found = os.stat(filename)
-    return FileStatistics(found.st_size, found.st_mtime_ns, IsDirectory(filename))
+        status = os.stat(filename)
+    return FileStatistics(status.st_size, status.st_mtime_ns, IsDirectory(filename))
 
 
 @public("gfile.Walk")
 def Walk(top: Path, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
     """(folder, names of its folders, names of its files) for `top` and each folder below it."""
     if remote.is_remote(top):
-        found = list(remote.walk(top))
-        yield from found if in_order else reversed(found)
+        folders = list(remote.walk(top))
+        yield from folders if in_order else reversed(folders)
         return
     for folder, folders, files in os.walk(_text(top), topdown=in_order):
         folders.sort()
@@ -459,7 +463,7 @@ def Walk(top: Path, in_order: bool = True) -> Iterator[tuple[str, list[str], lis
 
 
 def opened(path: Path, mode: str) -> IO[bytes]:
-    """A file for bytes, which the caller closes, wherever it is."""
+    """A binary file, local or remote, which the caller closes."""
     if remote.is_remote(path):
         return remote.open_remote(path, mode)
     return open(os.fspath(path), mode)
@@ -475,11 +479,14 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def os_errors(path: Path) -> Generator[None]:
-    """Raise an OSError inside the block as the class of `tf.errors` that its number stands for."""
+def os_errors(
+    path: Path, classes: ErrorClasses = _ERROR_CLASSES, separator: str = "; "
+) -> Generator[None]:
+    """Convert an OSError inside the block to the class of `tf.errors` for its number."""
     try:
         yield
     except OSError as error:
         missing = errno.ENOENT if isinstance(error, FileNotFoundError) else None
-        kind = _ERROR_CLASSES.get(error.errno or missing, errors.UnknownError)
-        raise kind(None, None, f"{_text(path)}; {error.strerror or error}") from error
+        error_class = classes.get(error.errno or missing, errors.UnknownError)
+        message = f"{_text(path)}{separator}{error.strerror or error}"
+        raise error_class(None, None, message) from error

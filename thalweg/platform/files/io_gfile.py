@@ -1,4 +1,4 @@
-"""`tf.io.gfile`: the later names of `tf.gfile`, with parameters named as in Python's own `os`."""
+"""`tf.io.gfile`: `tf.gfile` with the names of TensorFlow 2 and the parameters of Python's `os`."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def listdir(path: Path) -> list[str]:
 
 @public("io.gfile.mkdir")
 def mkdir(path: Path) -> None:
-    """Make a folder whose parent exists."""
+    """Create a folder whose parent exists."""
     gfile.MkDir(path)
 
 
 @public("io.gfile.makedirs")
 def makedirs(path: Path) -> None:
-    """Make a folder and all its parents; nothing happens where it exists.
+    """Create a folder and all its parents; does nothing if it exists.
 
     Args:
         path: the path.
@@ -87,7 +87,7 @@ def remove(path: Path) -> None:
 
 @public("io.gfile.rmtree")
 def rmtree(path: Path) -> None:
-    """Delete a folder and all that is in it."""
+    """Delete a folder with its content."""
     gfile.DeleteRecursively(path)
 
 
@@ -105,7 +105,7 @@ def rename(src: Path, dst: Path, overwrite: bool = False) -> None:
 
 @public("io.gfile.stat")
 def stat(path: Path) -> FileStatistics:
-    """Size, time of change and kind of what lies at a path."""
+    """The size, modification time and kind of a file or folder."""
     return gfile.Stat(path)
 
 

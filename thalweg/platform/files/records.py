@@ -1,9 +1,9 @@
-"""TFRecord files: byte strings one after the other, each with its length and checksums.
+"""TFRecord files: a sequence of byte strings with lengths and checksums.
 
-A record is its length (8 bytes), a checksum of that, the data, and a checksum of them. A file may
-be compressed as a whole. Files are read in large blocks; one call of machine code finds and checks
-all records of a block. What is cut short or damaged raises a DataLossError that names file and
-offset, after the records before it were given.
+A record is its length (8 bytes), a checksum of the length, the data, and a checksum of the data. A
+file may be compressed as a whole. Files are read in large blocks; one call of machine code finds
+and verifies all records of a block. A truncated or corrupted record raises a DataLossError with the
+file and offset, after the records before it have been returned.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from thalweg.public import public
 Path = str | bytes | os.PathLike[str]
 
 _BLOCK: Final = 1 << 19
-_FRAME: Final = 16  # what a record takes besides its data
+_OVERHEAD: Final = 16  # bytes of a record besides its data
 _HEADER: Final = 12
-_AT_ONCE: Final = 4096  # records that one scan can list
-_MEMORY_LEVEL: Final = 9  # of zlib: the most, as TensorFlow's writer has it
-_MOST_PACKED: Final = 1032  # no bytes of deflate become more than so many times as many
+_MAX_SCANNED: Final = 4096  # records of one scan
+_MEMORY_LEVEL: Final = 9  # of zlib: the maximum, as in TensorFlow's writer
+_MAX_RATIO: Final = 1032  # the maximum compression ratio of deflate
 
-#: What zlib wants to hear for each kind of header.
+#: zlib's `wbits` by the type of the header.
 _WINDOW_BITS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS | 16}
 
-# What a scan says about the place where it ended.
-_WANTS_MORE, _IS_FULL, _BAD_LENGTH, _BAD_DATA = range(4)
+# Why a scan ended.
+_INCOMPLETE, _IS_FULL, _BAD_LENGTH, _BAD_DATA = range(4)
 
 
 # Options
@@ -64,13 +64,12 @@ class TFRecordCompressionType:
 
 @public("python_io.TFRecordOptions", "io.TFRecordOptions")
 class TFRecordOptions:
-    """How records are compressed; all but the type matter to writing alone.
+    """The compression of records; all options but the type apply only to writing.
 
     Args:
         compression_type: "ZLIB", "GZIP", "" or a TFRecordCompressionType.
-        flush_mode, compression_method, mem_level, compression_strategy: as in `zlib`; taken for old
-            programs.
-        input_buffer_size, output_buffer_size: taken for old programs.
+        flush_mode, compression_method, mem_level, compression_strategy: as in `zlib`.
+        input_buffer_size, output_buffer_size: ignored; accepted for old programs.
         window_bits: the size of zlib's window, as a power of two.
         compression_level: from 0, fast, to 9, small.
 
@@ -100,7 +99,7 @@ class TFRecordOptions:
         mem_level: int | None = None,
         compression_strategy: int | None = None,
     ) -> None:
-        self.get_compression_type_string(compression_type)  # raises unless there is such a type
+        self.get_compression_type_string(compression_type)  # raises if the type is unknown
         self.compression_type = compression_type
         self.flush_mode = flush_mode
         self.input_buffer_size = input_buffer_size
@@ -113,7 +112,7 @@ class TFRecordOptions:
 
     @classmethod
     def get_compression_type_string(cls, options: int | str | TFRecordOptions | None) -> str:
-        """The type that options, a TFRecordCompressionType or a string stand for, as a string."""
+        """The compression type of options, a TFRecordCompressionType or a string, as a string."""
         if isinstance(options, TFRecordOptions):
             return cls.get_compression_type_string(options.compression_type)
         if not options:
@@ -129,17 +128,17 @@ class TFRecordOptions:
 
 
 class Block(NamedTuple):
-    """Records that were read together, and where in the uncompressed file each begins."""
+    """Records that were read together, and their offsets in the uncompressed file."""
 
     records: list[bytes]
     offsets: list[int]
 
 
 class RecordReader:
-    """The records of one file, block by block, from `offset` in the uncompressed file on.
+    """Reads the records of one file, from an `offset` in the uncompressed file.
 
-    A record of more than `max_record` bytes is an error before it is read: what a file says of its
-    length is not a reason to fill the memory.
+    A record of more than `max_record` bytes is an error before it is read, so that a corrupted
+    length cannot exhaust the memory.
     """
 
     def __init__(
@@ -153,25 +152,25 @@ class RecordReader:
         self._max_record = max_record
         self._source = opened(self._name, compression_type, offset)
         self._offset = offset
-        self._begins, self._ends = np.empty((2, _AT_ONCE), np.int64)
+        self._begins, self._ends = np.empty((2, _MAX_SCANNED), np.int64)
         self._stop = np.empty(3, np.uint64)
-        results = (self._begins, self._ends, self._stop)
-        self._places = (*(part.ctypes.data for part in results), _AT_ONCE, checksum.address())
+        results = [array.ctypes.data for array in (self._begins, self._ends, self._stop)]
+        self._scan_arguments = (*results, _MAX_SCANNED, checksum.address())
 
     @property
     def offset(self) -> int:
-        """Where the first record that was not given yet begins, in the uncompressed file."""
+        """The offset of the next record in the uncompressed file."""
         return self._offset
 
     def blocks(self) -> Iterator[Block]:
-        """All blocks that are left."""
+        """The remaining records, in blocks."""
         while True:
             start = self._offset
             data, begins, ends = self._next()
             if not begins:
                 return
-            pieces = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
-            yield Block(pieces, [start + begin - _HEADER for begin in begins])
+            records = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+            yield Block(records, [start + begin - _HEADER for begin in begins])
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
@@ -186,28 +185,29 @@ class RecordReader:
         self._source.close()
 
     def _next(self) -> tuple[bytes, list[int], list[int]]:
-        """Data, and where the records in them begin and end; no records at the end."""
+        """Data, and the bounds of the records in them; no records at the end of the file."""
         data = self._source.read(_BLOCK)
         while data:
             count, end, status, size = self._scan(data)
             if count:
-                self._source.give_back(data, end)
+                self._source.unread(data, end)
                 self._offset += end
                 return data, self._begins[:count].tolist(), self._ends[:count].tolist()
             if status in (_BAD_LENGTH, _BAD_DATA):
                 raise self._damaged(status)
-            data = self._longer(data, _FRAME + size)
+            data = self._extend(data, _OVERHEAD + size)
         return b"", [], []
 
     def _scan(self, data: bytes) -> list[int]:
-        """How many records there are, where they end, why, and the size of the one there."""
-        count = _scanner()(data, len(data), *self._places)
+        """The number of complete records, the offset after them, why the scan ended there, and the
+        size of the record there."""
+        count = _scanner()(data, len(data), *self._scan_arguments)
         return [count, *self._stop.tolist()]
 
-    def _longer(self, data: bytes, size: int) -> bytes:
-        """The data with what follows them, `size` bytes or more."""
-        if size - len(data) > self._source.most_left():
-            raise self._cut_short()
+    def _extend(self, data: bytes, size: int) -> bytes:
+        """The data with the bytes after them, at least `size` in all."""
+        if size - len(data) > self._source.max_remaining():
+            raise self._truncated()
         if self._max_record is not None and size > self._max_record:
             raise _data_loss(self._name, f"a record at {self._offset} claims {size:,} bytes")
         pieces, total = [data], len(data)
@@ -215,10 +215,10 @@ class RecordReader:
             pieces.append(piece)
             total += len(piece)
         if total < size:
-            raise self._cut_short()
+            raise self._truncated()
         return b"".join(pieces)
 
-    def _cut_short(self) -> errors.DataLossError:
+    def _truncated(self) -> errors.DataLossError:
         return _data_loss(
             self._name, f"truncated record at {self._offset}: the file ends within it"
         )
@@ -239,11 +239,11 @@ class PlainFile:
 
     def __init__(self, name: str, offset: int = 0) -> None:
         with GFile(name, "rb") as file:
-            file.read(0)  # raises the error of ours that says why it cannot be read
+            file.read(0)  # raises a `tf.errors` error if the file cannot be read
         is_remote = remote.is_remote(name)
         self._remote_size = Stat(name).length if is_remote else None
         self._file: Any = opened_file(name, "rb")
-        self.offset = offset  # where the next read begins
+        self.offset = offset  # of the next read
 
     def read(self, count: int) -> bytes:
         """Up to `count` bytes; none at the end."""
@@ -255,12 +255,12 @@ class PlainFile:
         self.offset += len(data)
         return data
 
-    def give_back(self, data: bytes, end: int) -> None:
-        """Let the next read begin with the part of `data`, the last ones read, from `end` on."""
+    def unread(self, data: bytes, end: int) -> None:
+        """Push back the bytes of `data`, the result of the last read, from `end` on."""
         self.offset -= len(data) - end
 
-    def most_left(self) -> int:
-        """No more bytes than these can come."""
+    def max_remaining(self) -> int:
+        """An upper bound of the number of bytes that are left."""
         if self._remote_size is not None:
             return self._remote_size - self.offset
         return os.fstat(self._file.fileno()).st_size - self.offset
@@ -275,57 +275,57 @@ class PlainFile:
 
 
 class PackedFile:
-    """The bytes that a compressed file stands for; several streams after each other are one."""
+    """The uncompressed bytes of a compressed file, which may be several concatenated streams."""
 
     def __init__(self, name: str, compression_type: str, offset: int = 0) -> None:
         self._name = name
         self._packed = PlainFile(name)
         self._window_bits = _WINDOW_BITS[compression_type]
-        self._stream: Any = None  # none between two streams
-        self._waiting = b""  # packed bytes that were read
-        self._returned = b""  # bytes that were given back
+        self._stream: Any = None  # None between two streams
+        self._compressed = b""  # input that was read but not decompressed
+        self._unread = b""  # output that was pushed back
         while offset > 0 and (skipped := len(self.read(min(offset, _BLOCK)))):
             offset -= skipped
 
     def read(self, count: int) -> bytes:
-        """Some bytes, about `count` of them; none at the end."""
-        returned, self._returned = self._returned, b""
-        return returned + self._next(count)
+        """About `count` bytes; none at the end."""
+        unread, self._unread = self._unread, b""
+        return unread + self._next(count)
 
     def _next(self, count: int) -> bytes:
         while True:
-            self._waiting = self._waiting or self._packed.read(_BLOCK)
-            if self._stream is None and not self._waiting:
+            self._compressed = self._compressed or self._packed.read(_BLOCK)
+            if self._stream is None and not self._compressed:
                 return b""
-            is_last = not self._waiting
-            piece = self._unpacked(min(count, _BLOCK))
+            is_last = not self._compressed
+            piece = self._decompress(min(count, _BLOCK))
             if piece:
                 return piece
             if is_last and self._stream is not None:
-                raise self._broken("the file ends within a compressed stream")
+                raise self._corrupted("the file ends within a compressed stream")
 
-    def _unpacked(self, count: int) -> bytes:
+    def _decompress(self, count: int) -> bytes:
         stream = self._stream or zlib.decompressobj(self._window_bits)
         try:
-            piece = stream.decompress(self._waiting, count)
+            piece = stream.decompress(self._compressed, count)
         except zlib.error as error:
-            raise self._broken(str(error)) from error
+            raise self._corrupted(str(error)) from error
         self._stream = None if stream.eof else stream
-        self._waiting = stream.unused_data if stream.eof else stream.unconsumed_tail
+        self._compressed = stream.unused_data if stream.eof else stream.unconsumed_tail
         return piece
 
-    def give_back(self, data: bytes, end: int) -> None:
-        """Let the next read begin with the part of `data`, the last ones read, from `end` on."""
-        self._returned = data[end:]
+    def unread(self, data: bytes, end: int) -> None:
+        """Push back the bytes of `data`, the result of the last read, from `end` on."""
+        self._unread = data[end:]
 
-    def _broken(self, reason: str) -> errors.DataLossError:
-        place = self._packed.offset - len(self._waiting)
-        return _data_loss(self._name, f"cannot decompress from {place} on: {reason}")
+    def _corrupted(self, reason: str) -> errors.DataLossError:
+        offset = self._packed.offset - len(self._compressed)
+        return _data_loss(self._name, f"cannot decompress from {offset} on: {reason}")
 
-    def most_left(self) -> int:
-        """No more bytes than these can come."""
-        packed = len(self._waiting) + self._packed.most_left()
-        return _BLOCK + packed * _MOST_PACKED  # a stream may hold back some
+    def max_remaining(self) -> int:
+        """An upper bound of the number of bytes that are left."""
+        compressed = len(self._compressed) + self._packed.max_remaining()
+        return _BLOCK + compressed * _MAX_RATIO  # _BLOCK: output that zlib has buffered
 
     def close(self) -> None:
         """Close the file."""
@@ -343,7 +343,7 @@ def opened(name: str, compression_type: str = "", offset: int = 0) -> PlainFile 
 def tf_record_iterator(
     path: Path, options: TFRecordOptions | int | str | None = None
 ) -> Iterator[bytes]:
-    """The records of a TFRecord file, one after the other.
+    """Iterate over the records of a TFRecord file.
 
     Args:
         path: the name of the file.
@@ -381,11 +381,11 @@ class TFRecordWriter:
     """
 
     def __init__(self, path: Path, options: TFRecordOptions | int | str | None = None) -> None:
-        given = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
-        self._packer = _packer(given)
-        self._flush_mode = given.flush_mode or zlib.Z_NO_FLUSH
+        options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._compressor = _compressor(options)
+        self._flush_mode = options.flush_mode or zlib.Z_NO_FLUSH
         self._file: GFile | None = GFile(path, "wb")
-        self._file.write(b"")  # the file is there even if no record comes
+        self._file.write(b"")  # creates the file, even if no record is written
 
     def write(self, record: bytes | bytearray | memoryview | str) -> None:
         """Add a record."""
@@ -395,28 +395,28 @@ class TFRecordWriter:
         self._append(framed(data))
 
     def flush(self) -> None:
-        """Hand all records so far to the operating system."""
-        if self._packer is not None:
-            self._opened().write(self._packer.flush(zlib.Z_PARTIAL_FLUSH))
+        """Pass all records so far to the operating system."""
+        if self._compressor is not None:
+            self._opened().write(self._compressor.flush(zlib.Z_PARTIAL_FLUSH))
         self._opened().flush()
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Flush and close the file."""
         if self._file is None:
             return
         file, self._file = self._file, None
-        if self._packer is not None:
-            file.write(self._packer.flush(zlib.Z_FINISH))
+        if self._compressor is not None:
+            file.write(self._compressor.flush(zlib.Z_FINISH))
         file.close()
 
     def _append(self, data: bytes) -> None:
         file = self._opened()
-        if self._packer is None:
+        if self._compressor is None:
             file.write(data)
             return
-        file.write(self._packer.compress(data))
+        file.write(self._compressor.compress(data))
         if self._flush_mode != zlib.Z_NO_FLUSH:
-            file.write(self._packer.flush(self._flush_mode))
+            file.write(self._compressor.flush(self._flush_mode))
 
     def _opened(self) -> GFile:
         if self._file is None:
@@ -435,14 +435,14 @@ class TFRecordWriter:
 
 
 def framed(data: bytes | bytearray | memoryview) -> bytes:
-    """A record as it stands in a file."""
+    """A record as it is written to a file."""
     head = struct.pack("<Q", len(data))
     sums = (struct.pack("<I", checksum.masked_crc32c(part)) for part in (head, data))
     return b"".join((head, next(sums), data, next(sums)))
 
 
-def _packer(options: TFRecordOptions) -> Any:
-    """What compresses the bytes of a file; None if nothing does."""
+def _compressor(options: TFRecordOptions) -> Any:
+    """The zlib object that compresses a file; None if it is not compressed."""
     kind = TFRecordOptions.get_compression_type_string(options)
     if not kind:
         return None
@@ -470,8 +470,8 @@ def _scanner() -> Any:
     return function
 
 
-# Lists where the data of whole records begin and end, up to `most` of them, and counts them. `stop`
-# gets the place after the last one, why no more were listed, and the size of the record there.
+# Stores the bounds of the data of complete records, up to `most` of them, and returns their number.
+# `stop` gets the offset after the last one, why the scan ended, and the size of the record there.
 _SCAN: Final = """
 define private i1 @is_wrong(ptr %data, i64 %length, ptr %stored, ptr %crc32c) {
   %crc = call i32 %crc32c(ptr %data, i64 %length, i32 0)

@@ -1,4 +1,4 @@
-"""Paths of data files that lie next to a program or inside this package."""
+"""Paths of data files beside a program or inside this package."""
 
 import sys
 from pathlib import Path
@@ -48,5 +48,5 @@ def readahead_file_path(path: str, readahead: str = "128M") -> str:
 
 
 def _folder_of_caller() -> str:
-    """The folder of the file two calls up: whoever called the public function."""
+    """The folder of the file that called the public function."""
     return str(Path(sys._getframe(2).f_code.co_filename).parent)  # pyright: ignore[reportPrivateUsage] - the one way to a frame that builds no traceback

@@ -1,7 +1,8 @@
 """The safetensors format: eight bytes of length, a JSON header, and the bytes of the tensors.
 
-What the format has no dtype for (strings, complex and quantized numbers) is a tensor of bytes
-whose true dtype and shape stand in the metadata; so does the slice of a tensor that an entry is.
+Tensors of dtypes that the format lacks (strings, complex and quantized numbers) are tensors of
+bytes; a note in the metadata has the dtype and shape. Notes also have the slice of an entry that is
+part of a tensor.
 """
 
 from __future__ import annotations
@@ -16,28 +17,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.compat import as_bytes
 from thalweg.platform.dtype_traits import TABLE
-from thalweg.platform.files.tensor_slices import Entry, Part, Slice, as_sizes, is_inside, whole
+from thalweg.platform.files.tensor_slices import (
+    NUMPY,
+    Entry,
+    Part,
+    Slice,
+    as_sizes,
+    checked_slice,
+    whole,
+)
 
 Array = NDArray[Any]
 Sizes = tuple[int, ...]
 
-_MAX_HEADER = 100_000_000  # as other readers of the format have it
+_MAX_HEADER = 100_000_000  # bytes, as in other readers of the format
 _METADATA = "__metadata__"
 _NOTES = "thalweg"  # the key of our notes in the metadata
 _ALIGNMENT = 64  # of the first tensor's bytes
 
 _CODES = {row.name: row.safetensors for row in TABLE if row.safetensors}
-_FOREIGN = {"C64": "complex64"}  # read where others wrote it; here those are bytes with a note
+_FOREIGN = {"C64": "complex64"}  # written only by others; here they are bytes with a note
 _NAMES = {code: name for name, code in _CODES.items()} | _FOREIGN
-
-#: NumPy's dtypes by the names that entries have.
-NUMPY: dict[str, Any] = {row.name: row.storage for row in TABLE if row.dtype_class != "opaque"}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor to be written, or the slice of one."""
+    """A tensor, or a slice of one, to write."""
 
     name: str
     array: Array
@@ -45,7 +52,7 @@ class Piece:
 
     @property
     def key(self) -> str:
-        """The name in the file: slices carry their box."""
+        """The name in the file, with the box of a slice."""
         return self.name if self.extent is None else f"{self.name}[{self.extent.text}]"
 
     @property
@@ -55,7 +62,7 @@ class Piece:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name that entries have for a dtype of NumPy."""
+    """The name of a NumPy dtype in entries."""
     if dtype.kind == "O":
         return "string"
     return dtype.names[0] if dtype.names else dtype.name
@@ -65,7 +72,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def layout(pieces: Iterable[Piece]) -> tuple[bytes, list[Array], dict[str, Entry]]:
-    """The header, the bytes of the tensors in order, and the entries, their paths left open."""
+    """The header, the bytes of the tensors in order, and the entries with empty paths."""
     ordered = sorted(pieces, key=lambda piece: (-_alignment(piece), piece.key))
     header: dict[str, Any] = {}
     notes: dict[str, Any] = {}
@@ -85,7 +92,7 @@ def layout(pieces: Iterable[Piece]) -> tuple[bytes, list[Array], dict[str, Entry
 
 
 def _alignment(piece: Piece) -> int:
-    """Wide elements come first and strings last: all lie at multiples of their size."""
+    """The sort key that aligns all elements to their size: wide ones first, strings last."""
     return 0 if piece.dtype == "string" else piece.array.dtype.itemsize
 
 
@@ -96,14 +103,10 @@ def _bytes(array: Array) -> Array:
 
 
 def _string_bytes(array: Array) -> Array:
-    """Lengths of eight bytes each, then the strings."""
-    items: list[bytes] = [_as_bytes(item) for item in array.reshape(-1).tolist()]
+    """The lengths, of eight bytes each, then the strings."""
+    items = [as_bytes(item) for item in array.reshape(-1).tolist()]
     lengths = np.array([len(item) for item in items], "<u8")
     return np.frombuffer(lengths.tobytes() + b"".join(items), np.uint8)
-
-
-def _as_bytes(item: str | bytes) -> bytes:
-    return item.encode() if isinstance(item, str) else item
 
 
 def _header_entry(piece: Piece, begin: int, end: int) -> dict[str, Any]:
@@ -114,7 +117,7 @@ def _header_entry(piece: Piece, begin: int, end: int) -> dict[str, Any]:
 
 
 def _note(piece: Piece) -> dict[str, Any]:
-    """What the header alone does not say of a piece."""
+    """The properties of a piece that the header has no field for."""
     note: dict[str, Any] = {}
     if piece.dtype not in _CODES:
         note |= {"dtype": piece.dtype, "shape": list(piece.array.shape)}
@@ -132,18 +135,18 @@ def _encoded(header: Mapping[str, Any], notes: Mapping[str, Any]) -> bytes:
 
 
 def _placed(pieces: Sequence[Piece], header: Mapping[str, Any], offset: int) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for piece in pieces:
         begin, end = header[piece.key]["data_offsets"]
         extent = piece.extent or whole(piece.array.shape)
         part = Part("", offset + begin, offset + end, extent)
-        add_part(found, piece.name, piece.dtype, part, piece.key)
-    return found
+        add_part(entries, piece.name, piece.dtype, part, piece.key)
+    return entries
 
 
-def add_part(found: dict[str, Entry], name: str, dtype: str, part: Part, source: str) -> None:
-    """Add a slice to the entry of its tensor, which all slices must agree about."""
-    entry = found.get(name)
+def add_part(entries: dict[str, Entry], name: str, dtype: str, part: Part, source: str) -> None:
+    """Add a slice to the entry of its tensor; its dtype and full shape must match."""
+    entry = entries.get(name)
     if entry is not None and (entry.dtype, entry.shape) != (dtype, part.extent.full):
         raise errors.InvalidArgumentError(
             None,
@@ -152,14 +155,14 @@ def add_part(found: dict[str, Entry], name: str, dtype: str, part: Part, source:
             f"{dtype}{list(part.extent.full)}",
         )
     parts = () if entry is None else entry.parts
-    found[name] = Entry(dtype, part.extent.full, (*parts, part))
+    entries[name] = Entry(dtype, part.extent.full, (*parts, part))
 
 
 # Reading
 
 
 def damaged(path: str, offset: int, what: str) -> errors.DataLossError:
-    """The error for a file that is not what it should be."""
+    """The error for a malformed or corrupted file."""
     return errors.DataLossError(None, None, f"{path}: at byte {offset}: {what}")
 
 
@@ -173,16 +176,16 @@ def read_entries(path: str, content: Array) -> dict[str, Entry]:
         raise damaged(path, 0, f"a header of {length} bytes does not fit a file of {size}")
     header = parse_object(path, 8, content[8 : 8 + length].tobytes())
     metadata = header.pop(_METADATA, {})
-    given: Any = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {_NOTES: None}
-    noted = given.get(_NOTES, "{}")
-    if not isinstance(noted, str):
+    items: Any = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {_NOTES: None}
+    notes_text = items.get(_NOTES, "{}")
+    if not isinstance(notes_text, str):
         raise damaged(path, 8, "the metadata is not a map of strings")
-    notes = parse_object(path, 8, noted.encode())
-    found: dict[str, Entry] = {}
+    notes = parse_object(path, 8, notes_text.encode())
+    entries: dict[str, Entry] = {}
     for key, value in header.items():
         name, dtype, part = _read_part(path, key, value, notes.get(key, {}), 8 + length, size)
-        add_part(found, name, dtype, part, path)
-    return found
+        add_part(entries, name, dtype, part, path)
+    return entries
 
 
 def parse_object(path: str, offset: int, text: bytes) -> dict[str, Any]:
@@ -201,16 +204,16 @@ def _read_part(
 ) -> tuple[str, str, Part]:
     if not isinstance(value, dict) or not isinstance(note, dict):
         raise damaged(path, 8, f"the entry of {key!r} is no JSON object")
-    given, noted = cast("dict[str, Any]", value), cast("dict[str, Any]", note)
-    dtype = str(noted.get("dtype", _NAMES.get(str(given.get("dtype")))))
-    written = noted.get("shape", given.get("shape"))
-    shape = as_sizes(written, NUMPY[dtype].itemsize) if dtype in NUMPY else None
+    entry, notes = cast("dict[str, Any]", value), cast("dict[str, Any]", note)
+    dtype = str(notes.get("dtype", _NAMES.get(str(entry.get("dtype")))))
+    sizes = notes.get("shape", entry.get("shape"))
+    shape = as_sizes(sizes, NUMPY[dtype].itemsize) if dtype in NUMPY else None
     if shape is None:
-        raise damaged(path, 8, f"{key!r} has dtype {given.get('dtype')!r} and shape {written!r}")
-    begin, end = _span(path, key, given.get("data_offsets"), offset, size)
+        raise damaged(path, 8, f"{key!r} has dtype {entry.get('dtype')!r} and shape {sizes!r}")
+    begin, end = _span(path, key, entry.get("data_offsets"), offset, size)
     check_length(path, key, dtype, shape, begin, end)
-    extent = _extent(path, key, noted, shape)
-    return str(noted.get("name", key)), dtype, Part(path, begin, end, extent)
+    extent = _extent(path, key, notes, shape)
+    return str(notes.get("name", key)), dtype, Part(path, begin, end, extent)
 
 
 def _span(path: str, key: str, offsets: Any, data: int, size: int) -> tuple[int, int]:
@@ -223,27 +226,25 @@ def _span(path: str, key: str, offsets: Any, data: int, size: int) -> tuple[int,
 
 
 def check_length(path: str, key: str, dtype: str, shape: Sizes, begin: int, end: int) -> None:
-    """Raise unless as many bytes are there as the elements take."""
-    elements = prod(shape)
-    wanted = elements * NUMPY[dtype].itemsize
-    is_right = end - begin == wanted if dtype != "string" else end - begin >= 8 * elements
-    if not is_right:
+    """Raise unless the elements have the number of bytes of their dtype and shape."""
+    elements, size = prod(shape), end - begin
+    is_string = dtype == "string"
+    fits = size >= 8 * elements if is_string else size == elements * NUMPY[dtype].itemsize
+    if not fits:
         raise damaged(path, begin, f"{key!r} is {dtype}{list(shape)} but has {end - begin} bytes")
 
 
 def _extent(path: str, key: str, note: Mapping[str, Any], shape: Sizes) -> Slice:
     if "full" not in note:
         return whole(shape)
-    full, start = as_sizes(note["full"]), as_sizes(note.get("start"))
-    if full is not None and start is not None:
-        extent = Slice(full, start, shape)
-        if is_inside(extent):
-            return extent
-    raise damaged(path, 8, f"{key!r} is no slice of a tensor: {note!r}")
+    extent = checked_slice(as_sizes(note["full"]), as_sizes(note.get("start")), shape)
+    if extent is None:
+        raise damaged(path, 8, f"{key!r} is no slice of a tensor: {note!r}")
+    return extent
 
 
 def decode(path: str, content: Array, dtype: str, shape: Sizes, offset: int) -> Array:
-    """The array whose bytes these are: a view of them, or a new array of strings."""
+    """The array with these bytes: a view of them, or a new array of strings."""
     if dtype == "string":
         return _strings(path, content, shape, offset)
     return content.view(NUMPY[dtype]).reshape(shape)

@@ -1,8 +1,7 @@
-"""Sorted tables of keys and values, the files of LevelDB that TensorFlow keeps indices in.
+"""LevelDB's sorted tables of keys and values, the format of TensorFlow's checkpoint indices.
 
-Comes in: the bytes of a table. Goes out: its pairs in order, or the other way round. Blocks are
-checked by their checksums and may be compressed with Snappy; whatever is wrong is an error that
-says at which byte.
+`pairs` decodes a table, `table` encodes one. Blocks have checksums and may be compressed with
+Snappy; an error names the byte.
 """
 
 from __future__ import annotations
@@ -11,113 +10,109 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thalweg import errors
 from thalweg.platform.files.checksum import masked_crc32c
-from thalweg.platform.files.wire import varint
+from thalweg.platform.files.wire import read_varint, varint
 
 MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER = 48
-_TRAILER = 5  # the kind of a block and its checksum
-_FULL = 4096  # bytes from which on a block is closed
-_MAX_COPIED = 64  # bytes that one element of Snappy can stand for
+_TRAILER = 5  # the compression type of a block and its checksum
+_MAX_BLOCK = 4096  # bytes of entries after which a block is closed
+_MAX_COPIED = 64  # bytes that one Snappy element can produce
 
 
-class Damage(errors.DataLossError):
-    """What is wrong with a table, and at which byte."""
+class TableError(errors.DataLossError):
+    """A malformed table: the error and its byte offset."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(None, None, f"at byte {offset}: {what}")
 
 
 def is_table(content: bytes) -> bool:
-    """Whether the end of a file is that of a table."""
+    """Whether a file ends with the footer of a table."""
     return len(content) >= _FOOTER and content[-8:] == MAGIC
 
 
 def pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The keys and values of a table, in order."""
     if not is_table(content):
-        raise Damage(len(content), "the file does not end as a table does")
+        raise TableError(len(content), "the file does not end as a table does")
     start = len(content) - _FOOTER
-    _, place = _handle(content, start)  # of blocks with statistics
-    index, _ = _handle(content, place)
-    for _, handle in _block_pairs(_block(content, index), index[0]):
-        where, _ = _handle(handle, 0, index[0])
-        yield from _block_pairs(_block(content, where), where[0])
+    _, position = _handle(content, start)  # of the metaindex block
+    index, _ = _handle(content, position)
+    for _, entry in _block_pairs(_block(content, index), index[0]):
+        handle, _ = _handle(entry, 0, index[0])
+        yield from _block_pairs(_block(content, handle), handle[0])
 
 
-def _handle(content: bytes, place: int, offset: int = 0) -> tuple[tuple[int, int], int]:
-    begin, place = _number(content, place, offset)
-    size, place = _number(content, place, offset)
-    return (begin, size), place
+def _handle(content: bytes, position: int, offset: int = 0) -> tuple[tuple[int, int], int]:
+    """A block handle (offset and size), and the position after it."""
+    begin, position = _number(content, position, offset)
+    size, position = _number(content, position, offset)
+    return (begin, size), position
 
 
-def _number(content: bytes, place: int, offset: int = 0) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        if place >= len(content):
-            break
-        group = content[place]
-        place += 1
-        number |= (group & 0x7F) << shift
-        if group < 0x80:
-            return number, place
-    raise Damage(offset + place, "a number is cut off or too long")
+def _number(content: bytes, position: int, offset: int = 0) -> tuple[int, int]:
+    """A varint of content that begins at `offset` of the file, and the position after it."""
+    try:
+        return read_varint(content, position)
+    except ValueError:
+        raise TableError(offset + position, "a number is cut off or too long") from None
 
 
-def _block(content: bytes, where: tuple[int, int]) -> bytes:
-    begin, size = where
+def _block(content: bytes, handle: tuple[int, int]) -> bytes:
+    begin, size = handle
     end = begin + size
     if end + _TRAILER > len(content):
-        raise Damage(begin, f"a block of {size} bytes does not fit the file")
-    kind = content[end]
+        raise TableError(begin, f"a block of {size} bytes does not fit the file")
+    compression = content[end]
     checksum = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
     if masked_crc32c(content[begin : end + 1]) != checksum:
-        raise Damage(begin, "the block does not have the checksum that it says")
-    if kind > 1:
-        raise Damage(end, f"the block is compressed in the unknown way {kind}")
-    return unsnapped(content[begin:end], begin) if kind else content[begin:end]
+        raise TableError(begin, "the block does not have the checksum that it says")
+    if compression > 1:
+        raise TableError(end, f"the block is compressed in the unknown way {compression}")
+    return snappy_decompress(content[begin:end], begin) if compression else content[begin:end]
 
 
 def _block_pairs(block: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of a block: keys leave out what they share with the one before."""
+    """The pairs of a block, in which a key omits the prefix that it shares with the one before."""
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 * (restarts + 1)
     if len(block) < 4 or end < 0:
-        raise Damage(offset, "the block is shorter than its list of restarts")
-    key, place = b"", 0
-    while place < end:
-        shared, place = _number(block, place, offset)
-        fresh, place = _number(block, place, offset)
-        length, place = _number(block, place, offset)
-        if shared > len(key) or place + fresh + length > end:
-            raise Damage(offset + place, "a key or value does not fit its block")
-        key = key[:shared] + block[place : place + fresh]
-        place += fresh
-        yield key, block[place : place + length]
-        place += length
+        raise TableError(offset, "the block is shorter than its list of restarts")
+    key, position = b"", 0
+    while position < end:
+        shared, position = _number(block, position, offset)
+        unshared, position = _number(block, position, offset)
+        length, position = _number(block, position, offset)
+        if shared > len(key) or position + unshared + length > end:
+            raise TableError(offset + position, "a key or value does not fit its block")
+        key = key[:shared] + block[position : position + unshared]
+        position += unshared
+        yield key, block[position : position + length]
+        position += length
 
 
 # Writing
 
 
 def table(content: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A table of pairs that come in the order of their keys."""
+    """A table of pairs, which must be sorted by key."""
     output = bytearray()
     handles: list[tuple[bytes, bytes]] = []
     pending: list[tuple[bytes, bytes]] = []
     for key, value in content:
         pending.append((key, value))
-        if sum(len(k) + len(v) for k, v in pending) > _FULL:
+        if sum(len(k) + len(v) for k, v in pending) > _MAX_BLOCK:
             handles.append((key, _append(output, pending)))
             pending = []
     if pending:
         handles.append((pending[-1][0], _append(output, pending)))
-    statistics = _append(output, [])
-    footer = statistics + _append(output, handles)
+    metaindex = _append(output, [])
+    footer = metaindex + _append(output, handles)
     return bytes(output) + footer.ljust(_FOOTER - len(MAGIC), b"\0") + MAGIC
 
 
 def _append(output: bytearray, content: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Add a block, keys in full; returns where it lies."""
+    """Append a block with unshortened keys; returns its handle."""
     block = bytearray()
     starts: list[int] = []
     for key, value in content:
@@ -133,50 +128,52 @@ def _append(output: bytearray, content: Sequence[tuple[bytes, bytes]]) -> bytes:
 # Snappy
 
 
-def unsnapped(packed: bytes, offset: int = 0) -> bytes:
-    """What Snappy compressed."""
-    size, place = _number(packed, 0, offset)
+def snappy_decompress(packed: bytes, offset: int = 0) -> bytes:
+    """Decompress a Snappy block, which begins at `offset` of the file."""
+    size, position = _number(packed, 0, offset)
     if size > _MAX_COPIED * len(packed):
-        raise Damage(offset, f"{len(packed)} bytes cannot stand for {size}")
+        raise TableError(offset, f"{len(packed)} bytes cannot stand for {size}")
     output = bytearray()
-    while place < len(packed):
-        tag = packed[place]
-        place += 1
+    while position < len(packed):
+        tag = packed[position]
+        position += 1
         if tag & 3 == 0:
-            length, place = _literal_length(packed, place, tag)
-            output += packed[place : place + length]
-            place += length
+            length, position = _literal_length(packed, position, tag)
+            output += packed[position : position + length]
+            position += length
         else:
-            length, distance, place = _copy(packed, place, tag)
-            _copy_back(output, length, distance, offset + place)
+            length, distance, position = _copy_element(packed, position, tag)
+            _copy_back(output, length, distance, offset + position)
         if len(output) > size:
             break
-    if len(output) != size or place != len(packed):
-        raise Damage(offset + place, f"{len(output)} bytes came out of the block, not {size}")
+    if len(output) != size or position != len(packed):
+        raise TableError(
+            offset + position, f"{len(output)} bytes came out of the block, not {size}"
+        )
     return bytes(output)
 
 
-def _literal_length(packed: bytes, place: int, tag: int) -> tuple[int, int]:
+def _literal_length(packed: bytes, position: int, tag: int) -> tuple[int, int]:
     short = tag >> 2
     if short < 60:
-        return short + 1, place
+        return short + 1, position
     width = short - 59
-    return int.from_bytes(packed[place : place + width], "little") + 1, place + width
+    return int.from_bytes(packed[position : position + width], "little") + 1, position + width
 
 
-def _copy(packed: bytes, place: int, tag: int) -> tuple[int, int, int]:
-    """How many bytes to repeat, and from how far back."""
+def _copy_element(packed: bytes, position: int, tag: int) -> tuple[int, int, int]:
+    """The length and distance of a back-reference, and the position after it."""
     if tag & 3 == 1:
-        low = int.from_bytes(packed[place : place + 1], "little")
-        return (tag >> 2 & 7) + 4, tag >> 5 << 8 | low, place + 1
+        low = int.from_bytes(packed[position : position + 1], "little")
+        return (tag >> 2 & 7) + 4, tag >> 5 << 8 | low, position + 1
     width = 2 if tag & 3 == 2 else 4
-    distance = int.from_bytes(packed[place : place + width], "little")
-    return (tag >> 2) + 1, distance, place + width
+    distance = int.from_bytes(packed[position : position + width], "little")
+    return (tag >> 2) + 1, distance, position + width
 
 
 def _copy_back(output: bytearray, length: int, distance: int, offset: int) -> None:
     if not 0 < distance <= len(output):
-        raise Damage(offset, f"a copy from {distance} bytes back, of {len(output)} there are")
+        raise TableError(offset, f"a copy from {distance} bytes back, of {len(output)} there are")
     start = len(output) - distance
-    for index in range(start, start + length):  # what is copied may reach into the copy itself
+    for index in range(start, start + length):  # byte by byte, since the copy may overlap itself
         output.append(output[index])

@@ -1,7 +1,7 @@
-"""Tensors in files: where their bytes lie, whole or in slices, and how slices become a tensor.
+"""Tensors in checkpoint files: the locations of their slices, and the assembly of tensors.
 
-A slice is written as checkpoints of TensorFlow write it: `"10 20 0,5:-"` is rows 0 to 4 of a
-10 by 20 tensor. `Checkpoint` is what all kinds of checkpoint files have in common.
+A slice is written as in TensorFlow's checkpoints: `"10 20 0,5:-"` is rows 0 to 4 of a 10 by 20
+tensor. `Checkpoint` is the base class of readers of all checkpoint formats.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.dtype_traits import TABLE
 
 Array = NDArray[Any]
 Sizes = tuple[int, ...]
-#: Takes an array for good; may give another of the same dtype and shape that nobody needs.
+#: Takes ownership of an array; may return another one of the same dtype and shape for reuse.
 Receiver = Callable[[Array], Array | None]
 
-_MAX_AXES = 64  # what NumPy can hold
+#: NumPy's dtypes by the names of dtypes in entries.
+NUMPY: dict[str, Any] = {row.name: row.storage for row in TABLE if row.dtype_class != "opaque"}
+
+_MAX_AXES = 64  # of a NumPy array
 _MAX_BYTES = 1 << 62
 
 
@@ -50,12 +54,12 @@ class Slice:
 
 
 def whole(shape: Sizes) -> Slice:
-    """All of a tensor."""
+    """The slice that is a whole tensor."""
     return Slice(shape, (0,) * len(shape), shape)
 
 
 def parse_slice(spec: str) -> Slice | None:
-    """The slice that a text such as `"10 20 0,5:-"` stands for; None for an empty one."""
+    """Parse a slice such as `"10 20 0,5:-"`; None if the text is empty."""
     if not spec:
         return None
     *sizes, extents = spec.split(" ")
@@ -66,10 +70,11 @@ def parse_slice(spec: str) -> Slice | None:
         raise _invalid(
             f"{spec!r} is not a shape and slice: it must look like '10 20 0,5:-'"
         ) from None
-    found = Slice(full, tuple(start for start, _ in pairs), tuple(length for _, length in pairs))
-    if not is_inside(found):
+    starts, lengths = tuple(start for start, _ in pairs), tuple(length for _, length in pairs)
+    box = checked_slice(full, starts, lengths)
+    if box is None:
         raise _invalid(f"The slice {spec!r} does not fit the shape {list(full)}")
-    return found
+    return box
 
 
 def _extent(text: str, size: int) -> tuple[int, int]:
@@ -79,16 +84,19 @@ def _extent(text: str, size: int) -> tuple[int, int]:
     return int(start), int(length)
 
 
-def is_inside(box: Slice) -> bool:
-    """Whether a slice has as many axes as its tensor and lies inside it."""
-    if not len(box.full) == len(box.start) == len(box.shape):
-        return False
-    ends = zip(box.start, box.shape, box.full, strict=True)
-    return all(start >= 0 and n >= 0 and start + n <= size for start, n, size in ends)
+def checked_slice(full: Sizes | None, start: Sizes | None, shape: Sizes | None) -> Slice | None:
+    """A slice, if it has the axes of its tensor and lies inside it."""
+    if full is None or start is None or shape is None:
+        return None
+    if not len(full) == len(start) == len(shape):
+        return None
+    axes = zip(start, shape, full, strict=True)
+    is_inside = all(first >= 0 and n >= 0 and first + n <= size for first, n, size in axes)
+    return Slice(full, start, shape) if is_inside else None
 
 
 def as_sizes(value: Any, itemsize: int = 1) -> Sizes | None:
-    """Something read from a file as the shape of an array, if an array can have it."""
+    """A value from a file as a shape, if an array of such items can have it."""
     if not isinstance(value, list | tuple):
         return None
     sizes = tuple(cast("Sequence[Any]", value))
@@ -99,7 +107,7 @@ def as_sizes(value: Any, itemsize: int = 1) -> Sizes | None:
 
 
 def _overlap(first: Slice, second: Slice) -> tuple[slice, ...] | None:
-    """The box that two slices of one tensor share."""
+    """The intersection of two slices of one tensor, if any."""
     shared: list[slice] = []
     for one, other in zip(first.box, second.box, strict=True):
         begin, end = max(one.start, other.start), min(one.stop, other.stop)
@@ -115,7 +123,7 @@ def _relative(box: Sequence[slice], start: Sizes) -> tuple[slice, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """A slice of a tensor and where its bytes lie."""
+    """A slice of a tensor and the location of its bytes."""
 
     path: str
     begin: int
@@ -133,7 +141,7 @@ class Entry:
     parts: tuple[Part, ...]
 
 
-#: The name of a tensor, a slice if not all of it is wanted, and who gets it.
+#: A read request: the name of a tensor, a slice of it or None, and the receiver.
 Wish = tuple[str, Slice | None, Receiver]
 
 
@@ -149,16 +157,16 @@ class Checkpoint:
         raise TypeError(f"{type(self).__name__} must define load")
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Look at the bytes of some tensors ahead of reading them."""
+        """Prefetch the bytes of some tensors."""
 
     def hand_over(self, wanted: Sequence[Wish]) -> None:
-        """Give each of some tensors, or slices of them, to its receiver, as arrays of its own."""
+        """Read tensors or slices into new arrays, and pass each to its receiver."""
         self.prepare(name for name, _, _ in wanted)
         for name, box, receive in wanted:
             receive(np.array(self.read(name, box)))
 
     def entry(self, name: str) -> Entry:
-        """The entry of a tensor; NotFoundError without one."""
+        """The entry of a tensor; a NotFoundError if there is none."""
         if name not in self.entries:
             raise errors.NotFoundError(
                 None, None, f"Key {name} not found in checkpoint {self.prefix}"
@@ -166,7 +174,7 @@ class Checkpoint:
         return self.entries[name]
 
     def read(self, name: str, wanted: Slice | None = None) -> Array:
-        """A tensor or a slice of it; read-only where it is a view of the file."""
+        """A tensor or a slice of it; read-only if it is a view of the file."""
         entry = self.entry(name)
         box = self._box(name, wanted)
         for part in entry.parts:
@@ -175,7 +183,7 @@ class Checkpoint:
         return self._assembled(name, entry, box)
 
     def _box(self, name: str, wanted: Slice | None) -> Slice:
-        """What is wanted of a tensor, which must have the shape that a slice says."""
+        """The requested slice of a tensor; an error if the slice is of another shape."""
         entry = self.entry(name)
         box = whole(entry.shape) if wanted is None else wanted
         if box.full != entry.shape:
@@ -186,10 +194,12 @@ class Checkpoint:
         return box
 
     def _assembled(self, name: str, entry: Entry, box: Slice) -> Array:
-        shared = [(part, _overlap(part.extent, box)) for part in entry.parts]
-        found = sum(prod(b.stop - b.start for b in both) for _, both in shared if both is not None)
-        # Checked first: the size of the result is then bounded by the size of the files.
-        if found < prod(box.shape):
+        overlaps = [(part, _overlap(part.extent, box)) for part in entry.parts]
+        covered = sum(
+            prod(axis.stop - axis.start for axis in o) for _, o in overlaps if o is not None
+        )
+        # Checked before the allocation, which is then bounded by the size of the files.
+        if covered < prod(box.shape):
             raise errors.DataLossError(
                 None,
                 None,
@@ -197,18 +207,14 @@ class Checkpoint:
                 f"shape {list(entry.shape)}",
             )
         result: Array | None = None
-        for part, both in shared:
-            if both is None:
+        for part, overlap in overlaps:
+            if overlap is None:
                 continue
             values = self.load(entry, part)
             if result is None:
                 result = np.zeros(box.shape, values.dtype)
-            result[_relative(both, box.start)] = values[_relative(both, part.extent.start)]
-        return np.zeros(box.shape, self.empty_dtype(entry)) if result is None else result
-
-    def empty_dtype(self, entry: Entry) -> Any:
-        """The NumPy dtype of an entry, for a tensor without elements."""
-        raise TypeError(f"{type(self).__name__} must define empty_dtype")
+            result[_relative(overlap, box.start)] = values[_relative(overlap, part.extent.start)]
+        return np.zeros(box.shape, NUMPY[entry.dtype]) if result is None else result
 
 
 def _invalid(message: str) -> errors.InvalidArgumentError:

@@ -1,7 +1,7 @@
-"""TensorFlow's own checkpoints of version 2, read.
+"""A reader of TensorFlow's checkpoints of version 2.
 
-The index is a sorted table: a header under the empty key, an entry for each tensor, and for a
-partitioned one an entry for each slice under a key of its own. The bytes of the tensors lie in
+The index is a sorted table: a header under the empty key, an entry for each tensor, and for each
+slice of a partitioned one an entry under a key of its own. The bytes of the tensors are in
 `<prefix>.data-00000-of-00001` files, which are mapped.
 """
 
@@ -21,22 +21,23 @@ from thalweg.platform.dtype_traits import TABLE
 from thalweg.platform.files import wire
 from thalweg.platform.files.checkpoint_files import index_path, mapped
 from thalweg.platform.files.checksum import crc32c, masked_crc32c
-from thalweg.platform.files.safetensors import NUMPY, damaged
-from thalweg.platform.files.sorted_table import MAGIC, Damage, pairs
+from thalweg.platform.files.safetensors import damaged
+from thalweg.platform.files.sorted_table import MAGIC, TableError, pairs
 from thalweg.platform.files.tensor_slices import (
+    NUMPY,
     Checkpoint,
     Entry,
     Part,
     Sizes,
     Slice,
     as_sizes,
-    is_inside,
+    checked_slice,
     whole,
 )
 
 Array = NDArray[Any]
 
-#: The names of dtypes by their numbers.
+#: The names of dtypes by their enums.
 DTYPES = {row.enum: row.name for row in TABLE}
 _SIGN = 1 << 63
 
@@ -47,7 +48,7 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class _Record:
-    """An entry of the index as it is written."""
+    """A BundleEntryProto of the index."""
 
     dtype: str
     shape: Sizes
@@ -59,7 +60,7 @@ class _Record:
 
 
 def is_bundle(path: str) -> bool:
-    """Whether a file is an index of TensorFlow's, by how it ends."""
+    """Whether a file is an index of TensorFlow's, by its last bytes."""
     return mapped(path)[-8:].tobytes() == MAGIC
 
 
@@ -68,34 +69,35 @@ def open_bundle(prefix: str) -> Checkpoint:
     path = index_path(prefix)
     try:
         records = dict(pairs(mapped(path).tobytes()))
-        shards, big = _header(records.pop(b"", b""))
-        return _Bundle(prefix, _entries(prefix, records, shards), big)
-    except Damage as damage:
-        raise errors.DataLossError(None, None, f"{path}: {damage.message}") from damage
+        shards, is_big_endian = _header(records.pop(b"", b""))
+        return _Bundle(prefix, _entries(prefix, records, shards), is_big_endian)
+    except TableError as error:
+        raise errors.DataLossError(None, None, f"{path}: {error.message}") from error
     except ValueError as error:
         raise damaged(path, 0, str(error)) from error
 
 
 def _header(message: bytes) -> tuple[int, bool]:
-    """How many data files there are, and whether they are in the order of big-endian machines."""
-    found = {field.number: field.value for field in wire.fields(message)}
-    return signed(found.get(1, 0)), found.get(2, 0) == 1
+    """The number of data files, and whether they are big-endian."""
+    values = {field.number: field.value for field in wire.fields(message)}
+    return signed(values.get(1, 0)), values.get(2, 0) == 1
 
 
 def _entries(prefix: str, records: Mapping[bytes, bytes], shards: int) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for key, message in records.items():
-        if not key.startswith(b"\0"):  # those are slices, found by the tensors they are of
+        if not key.startswith(b"\0"):  # the key of a slice, which is read with its tensor
             record = _record(message)
-            parts = [_part(prefix, shards, *each) for each in _slices(key, record, records)]
-            found[key.decode()] = Entry(record.dtype, record.shape, tuple(parts))
-    return found
+            slices = _slices(key, record, records)
+            parts = tuple(_part(prefix, shards, extent, own) for extent, own in slices)
+            entries[key.decode()] = Entry(record.dtype, record.shape, parts)
+    return entries
 
 
 def _slices(
     key: bytes, record: _Record, records: Mapping[bytes, bytes]
 ) -> Iterator[tuple[Slice, _Record]]:
-    """The slices of a tensor and the entries of their bytes."""
+    """The slices of a tensor with their entries."""
     if not record.boxes:
         yield whole(record.shape), record
     for box in record.boxes:
@@ -133,8 +135,8 @@ def _record(message: bytes) -> _Record:
     if dtype not in NUMPY or as_sizes(shape, NUMPY[dtype].itemsize) is None:
         raise ValueError(f"an entry has dtype {numbers[1]} and shape {list(shape)}")
     shard, offset, size = (signed(numbers[number]) for number in (3, 4, 5))
-    kept = int.from_bytes(checksum, "little")
-    return _Record(dtype, shape, shard, offset, size, kept, tuple(box_of(box) for box in boxes))
+    crc = int.from_bytes(checksum, "little")
+    return _Record(dtype, shape, shard, offset, size, crc, tuple(box_of(box) for box in boxes))
 
 
 def shape_of(message: bytes) -> Iterator[int]:
@@ -149,41 +151,44 @@ def box_of(message: bytes) -> Box:
     """The extents in a TensorSliceProto."""
     pairs: list[tuple[int, int]] = []
     for field in wire.fields(message):
-        inner = {f.number: f.value for f in wire.fields(_content(field.value))}
+        inner = {f.number: f.value for f in wire.fields(content_of(field.value))}
         pairs.append((signed(inner.get(1, 0)), signed(inner.get(2, 2 * _SIGN - 1))))
     return tuple(pairs)
 
 
 def extent_of(box: Box, shape: Sizes) -> Slice:
-    """The slice that a box is of a tensor of some shape; a ValueError if it is none."""
+    """The slice of a tensor of a shape that is a box; a ValueError if it is not inside."""
     if len(box) != len(shape):
         raise ValueError(f"a slice {box} of a tensor of shape {list(shape)}")
+    starts = tuple(start for start, _ in box)
     lengths = tuple(size if n == -1 else n for (_, n), size in zip(box, shape, strict=True))
-    extent = Slice(shape, tuple(start for start, _ in box), lengths)
-    if not is_inside(extent):
-        raise ValueError(f"the slice {extent.text} is not inside {list(shape)}")
+    extent = checked_slice(shape, starts, lengths)
+    if extent is None:
+        text = Slice(shape, starts, lengths).text
+        raise ValueError(f"the slice {text} is not inside {list(shape)}")
     return extent
 
 
 def signed(value: int | bytes) -> int:
-    """A number of 64 bits with its sign."""
+    """A field's 64 bits as a signed integer; a ValueError if it holds bytes."""
     if isinstance(value, bytes):
         raise ValueError("a number is written as bytes")
     return value - 2 * _SIGN if value >= _SIGN else value
 
 
-def _content(value: int | bytes) -> bytes:
+def content_of(value: int | bytes) -> bytes:
+    """A field's bytes; a ValueError if it holds a number."""
     if isinstance(value, int):
         raise ValueError("a message is written as a number")
     return value
 
 
-# The keys of slices: codes whose order as bytes is that of what they stand for
+# The keys of slices: TensorFlow's order-preserving encoding
 
 
 def slice_key(name: bytes, box: Box) -> bytes:
-    """The key that the bytes of a slice are kept under."""
-    escaped = re.sub(b"[\0\xff]", lambda found: found[0] + bytes([found[0][0] ^ 0xFF]), name)
+    """The key of the entry of a slice."""
+    escaped = re.sub(b"[\0\xff]", lambda match: match[0] + bytes([match[0][0] ^ 0xFF]), name)
     key = _ordered(0) + escaped + b"\0\1" + _ordered(len(box))
     return key + b"".join(_ordered_signed(number) for pair in box for number in pair)
 
@@ -194,7 +199,7 @@ def _ordered(number: int) -> bytes:
 
 
 def _ordered_signed(number: int) -> bytes:
-    """Seven bits a byte; the leading ones say how many bytes there are, and of which sign."""
+    """Seven bits per byte, after a unary count of the bytes; the leading bit is the sign."""
     bits = (~number if number < 0 else number).bit_length()
     count = bits // 7 + 1
     mark = ((1 << count) - 1) << (8 * count - count)
@@ -202,18 +207,15 @@ def _ordered_signed(number: int) -> bytes:
 
 
 class _Bundle(Checkpoint):
-    """A checkpoint of TensorFlow's; arrays are views of the mapped files."""
+    """A checkpoint of version 2; arrays are views of the mapped files."""
 
     def __init__(self, prefix: str, entries: Mapping[str, Entry], is_big_endian: bool) -> None:
         super().__init__(prefix, entries)
         self._is_big_endian = is_big_endian
         self._contents: dict[str, Array] = {}
 
-    def empty_dtype(self, entry: Entry) -> Any:
-        return NUMPY[entry.dtype]
-
     def load(self, entry: Entry, part: Part) -> Array:
-        """A view of the file, checked."""
+        """A view of the file, after a check of its checksum."""
         content = self._content(part)
         shape = part.extent.shape
         if entry.dtype == "string":
@@ -236,39 +238,34 @@ class _Bundle(Checkpoint):
 
 
 def _strings(part: Part, content: Array, shape: Sizes) -> Array:
-    """Lengths as varints, their checksum, then the strings."""
+    """Decode the lengths as varints, their checksum, then the strings."""
     raw, count = content.tobytes(), prod(shape)
     if count > len(raw):
         raise damaged(part.path, part.begin, f"{len(raw)} bytes are too few for {count} strings")
-    lengths, place = _lengths(part, raw, count)
-    place += 4
-    checked = crc32c(b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths))
-    checked = crc32c(raw[place - 4 :], checked)
-    if len(raw) != place + sum(lengths) or masked(checked) != part.checksum:
+    lengths, offset = _lengths(part, raw, count)
+    checksum = masked_crc32c(raw[offset:], crc32c(lengths_content(lengths)))
+    offset += 4
+    if len(raw) != offset + sum(lengths) or checksum != part.checksum:
         raise damaged(part.path, part.begin, "the strings do not have their length or checksum")
     result = np.empty(count, object)
     for index, length in enumerate(lengths):
-        result[index] = raw[place : place + length]
-        place += length
+        result[index] = raw[offset : offset + length]
+        offset += length
     return result.reshape(shape)
+
+
+def lengths_content(lengths: list[int]) -> bytes:
+    """The bytes of string lengths that their checksum is of."""
+    return b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths)
 
 
 def _lengths(part: Part, raw: bytes, count: int) -> tuple[list[int], int]:
     lengths: list[int] = []
-    place = 0
+    offset = 0
     for _ in range(count):
-        number = shift = 0
-        while True:
-            if place >= len(raw) or shift > 63:
-                raise damaged(part.path, part.begin + place, "a length is cut off")
-            group = raw[place]
-            place, number, shift = place + 1, number | (group & 0x7F) << shift, shift + 7
-            if group < 0x80:
-                break
+        try:
+            number, offset = wire.read_varint(raw, offset)
+        except ValueError:
+            raise damaged(part.path, part.begin + offset, "a length is cut off") from None
         lengths.append(number)
-    return lengths, place
-
-
-def masked(crc: int) -> int:
-    """A checksum as files keep it."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return lengths, offset

@@ -1,7 +1,4 @@
-"""Checkpoints written as TensorFlow's own of version 2, so that it and its tools can read them.
-
-Comes in: tensors and slices of tensors. Goes out: `<prefix>.index` and one data file beside it.
-"""
+"""A writer of TensorFlow's checkpoints of version 2: `<prefix>.index` and one data file."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from thalweg.platform.files.checksum import crc32c, masked_crc32c
 from thalweg.platform.files.safetensors import Piece
 from thalweg.platform.files.sorted_table import table
 from thalweg.platform.files.tensor_slices import Sizes
-from thalweg.platform.files.tf_bundle import DTYPES, masked, slice_key
+from thalweg.platform.files.tf_bundle import DTYPES, lengths_content, slice_key
 
 Array = NDArray[Any]
 
-_NUMBERS = {name: number for number, name in DTYPES.items()}
+_ENUMS = {name: enum for enum, name in DTYPES.items()}
 _FIXED32 = 5
 
 
@@ -30,7 +27,7 @@ def write_bundle(prefix: str, pieces: Iterable[Piece]) -> None:
     """Write a checkpoint that TensorFlow reads."""
     segments: list[Array] = []
     records: dict[bytes, bytes] = {b"": _header()}
-    boxes: dict[str, list[Piece]] = {}
+    slices: dict[str, list[Piece]] = {}
     offset = 0
     for piece in pieces:
         content, checksum = _content(piece.array)
@@ -39,19 +36,19 @@ def write_bundle(prefix: str, pieces: Iterable[Piece]) -> None:
         if piece.extent is None:
             records[piece.name.encode()] = record
         else:
-            records[_slice_key(piece)] = record
-            boxes.setdefault(piece.name, []).append(piece)
+            records[slice_key(piece.name.encode(), _box(piece))] = record
+            slices.setdefault(piece.name, []).append(piece)
         segments.append(content)
         offset += content.nbytes
-    for name, parts in boxes.items():
-        records[name.encode()] = _whole(parts)
+    for name, parts in slices.items():
+        records[name.encode()] = _partitioned_record(parts)
     durable.write_stream(f"{prefix}.data-00000-of-00001", segments)
     durable.sync_folder(os.path.abspath(prefix))
     durable.replace_file(index_path(prefix), table(sorted(records.items())))
 
 
 def _header() -> bytes:
-    """One data file, of a little-endian machine, for readers of version 1."""
+    """The header: one little-endian data file, for readers of version 1 of the format."""
     return wire.integer_field(1, 1) + wire.bytes_field(3, wire.integer_field(1, 1))
 
 
@@ -66,16 +63,15 @@ def _content(array: Array) -> tuple[Array, int]:
 def _strings(array: Array) -> tuple[Array, int]:
     items: list[bytes] = array.reshape(-1).tolist()
     lengths = [len(item) for item in items]
-    fixed = b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths)
-    of_lengths = masked(crc32c(fixed)).to_bytes(4, "little")
-    rest = of_lengths + b"".join(items)
+    fixed = lengths_content(lengths)
+    rest = masked_crc32c(fixed).to_bytes(4, "little") + b"".join(items)
     content = b"".join(wire.varint(n) for n in lengths) + rest
-    return np.frombuffer(content, np.uint8), masked(crc32c(rest, crc32c(fixed)))
+    return np.frombuffer(content, np.uint8), masked_crc32c(rest, crc32c(fixed))
 
 
 def _record(dtype: str, shape: Sizes, offset: int, size: int, checksum: int) -> bytes:
     return (
-        _described(dtype, shape)
+        _dtype_and_shape(dtype, shape)
         + wire.integer_field(4, offset)
         + wire.integer_field(5, size)
         + wire.varint(6 << 3 | _FIXED32)
@@ -83,16 +79,16 @@ def _record(dtype: str, shape: Sizes, offset: int, size: int, checksum: int) -> 
     )
 
 
-def _described(dtype: str, shape: Sizes) -> bytes:
+def _dtype_and_shape(dtype: str, shape: Sizes) -> bytes:
     sizes = b"".join(wire.bytes_field(2, wire.integer_field(1, size)) for size in shape)
-    return wire.integer_field(1, _NUMBERS[dtype]) + wire.bytes_field(2, sizes)
+    return wire.integer_field(1, _ENUMS[dtype]) + wire.bytes_field(2, sizes)
 
 
-def _whole(parts: list[Piece]) -> bytes:
-    """The entry of a tensor that is there in slices."""
+def _partitioned_record(parts: list[Piece]) -> bytes:
+    """The entry of a tensor that is written in slices."""
     extent = parts[0].extent
     full = () if extent is None else extent.full
-    return _described(parts[0].dtype, full) + b"".join(
+    return _dtype_and_shape(parts[0].dtype, full) + b"".join(
         wire.bytes_field(7, b"".join(wire.bytes_field(1, axis) for axis in _axes(part)))
         for part in parts
     )
@@ -105,9 +101,5 @@ def _box(piece: Piece) -> tuple[tuple[int, int], ...]:
 
 def _axes(piece: Piece) -> Iterable[bytes]:
     for start, length in _box(piece):
-        # The length is there also where it is zero: without one, an axis is taken whole.
+        # The length is written even if it is zero: a missing one means the whole axis.
         yield wire.integer_field(1, start) + wire.varint(2 << 3) + wire.varint(length)
-
-
-def _slice_key(piece: Piece) -> bytes:
-    return slice_key(piece.name.encode(), _box(piece))

@@ -1,8 +1,7 @@
-"""TensorFlow's own checkpoints of version 1, read.
+"""A reader of TensorFlow's checkpoints of version 1.
 
-A file is a sorted table: under the empty key stands which tensors there are and which slices of
-them this file has, under every other key a slice with its values as a TensorProto. A checkpoint may
-be several such files.
+A file is a sorted table: the empty key has the dtypes and shapes of all tensors, every other key a
+slice with its values as a TensorProto. A checkpoint may be several such files.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.platform.files import wire
 from thalweg.platform.files.checkpoint_files import mapped
-from thalweg.platform.files.safetensors import NUMPY, damaged
-from thalweg.platform.files.sorted_table import Damage, pairs
+from thalweg.platform.files.safetensors import damaged
+from thalweg.platform.files.sorted_table import TableError, pairs
 from thalweg.platform.files.tensor_slices import (
+    NUMPY,
     Checkpoint,
     Entry,
     Part,
@@ -28,7 +28,14 @@ from thalweg.platform.files.tensor_slices import (
     as_sizes,
     whole,
 )
-from thalweg.platform.files.tf_bundle import DTYPES, box_of, extent_of, shape_of, signed
+from thalweg.platform.files.tf_bundle import (
+    DTYPES,
+    box_of,
+    content_of,
+    extent_of,
+    shape_of,
+    signed,
+)
 
 Array = NDArray[Any]
 
@@ -39,7 +46,7 @@ _STRINGS = 8
 
 
 class _Slice(NamedTuple):
-    """The values of one slice, as the file has them."""
+    """A slice of a tensor: its encoded box and values."""
 
     name: str
     box: bytes
@@ -47,14 +54,14 @@ class _Slice(NamedTuple):
 
 
 def open_tables(prefix: str, paths: Sequence[str]) -> Checkpoint:
-    """The checkpoint that some files are together."""
+    """The checkpoint in some files."""
     entries: dict[str, Entry] = {}
     values: dict[int, bytes] = {}
     for path in paths:
         try:
             _add(path, entries, values)
-        except Damage as damage:
-            raise errors.DataLossError(None, None, f"{path}: {damage.message}") from damage
+        except TableError as error:
+            raise errors.DataLossError(None, None, f"{path}: {error.message}") from error
         except ValueError as error:
             raise damaged(path, 0, str(error)) from error
     return _Tables(prefix, entries, values)
@@ -63,7 +70,7 @@ def open_tables(prefix: str, paths: Sequence[str]) -> Checkpoint:
 def _add(path: str, entries: dict[str, Entry], values: dict[int, bytes]) -> None:
     """Add the tensors and slices of a file. A part begins where the values before it end."""
     records = dict(pairs(mapped(path).tobytes()))
-    for name, dtype, shape in _described(records.pop(b"", b"")):
+    for name, dtype, shape in _tensors(records.pop(b"", b"")):
         known = entries.setdefault(name, Entry(dtype, shape, ()))
         if (known.dtype, known.shape) != (dtype, shape):
             raise ValueError(f"{name!r} has another dtype or shape in another file")
@@ -80,22 +87,22 @@ def _add(path: str, entries: dict[str, Entry], values: dict[int, bytes]) -> None
         values[begin], begin = part.values, added.end
 
 
-def _described(message: bytes) -> Iterator[tuple[str, str, Sizes]]:
-    """The name, dtype and shape of each tensor, from what stands under the empty key."""
+def _tensors(message: bytes) -> Iterator[tuple[str, str, Sizes]]:
+    """The name, dtype and shape of each tensor, from the value of the empty key."""
     for meta in _inner(message, 1):
         for tensor in _inner(meta, 1):
-            found = {field.number: field.value for field in wire.fields(tensor)}
-            dtype = DTYPES.get(signed(found.get(3, 0)), "")
-            shape = tuple(shape_of(_bytes(found.get(2, b""))))
+            values = {field.number: field.value for field in wire.fields(tensor)}
+            dtype = DTYPES.get(signed(values.get(3, 0)), "")
+            shape = tuple(shape_of(content_of(values.get(2, b""))))
             if dtype not in NUMPY or as_sizes(shape, NUMPY[dtype].itemsize) is None:
-                raise ValueError(f"a tensor has dtype {found.get(3)} and shape {list(shape)}")
-            yield _bytes(found.get(1, b"")).decode(), dtype, shape
+                raise ValueError(f"a tensor has dtype {values.get(3)} and shape {list(shape)}")
+            yield content_of(values.get(1, b"")).decode(), dtype, shape
 
 
 def _slice(message: bytes) -> _Slice:
     for data in _inner(message, 2):
-        found = {field.number: _bytes(field.value) for field in wire.fields(data)}
-        return _Slice(found.get(1, b"").decode(), found.get(2, b""), found.get(3, b""))
+        values = {field.number: content_of(field.value) for field in wire.fields(data)}
+        return _Slice(values.get(1, b"").decode(), values.get(2, b""), values.get(3, b""))
     raise ValueError("a record has no slice")
 
 
@@ -103,26 +110,17 @@ def _inner(message: bytes, number: int) -> Iterator[bytes]:
     """The messages in one field of a message."""
     for field in wire.fields(message):
         if field.number == number:
-            yield _bytes(field.value)
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise ValueError("a message is written as a number")
-    return value
+            yield content_of(field.value)
 
 
 class _Tables(Checkpoint):
-    """A checkpoint of version 1; arrays are made when they are asked for."""
+    """A checkpoint of version 1; arrays are decoded on demand."""
 
     def __init__(
         self, prefix: str, entries: Mapping[str, Entry], values: Mapping[int, bytes]
     ) -> None:
         super().__init__(prefix, entries)
         self._values = values
-
-    def empty_dtype(self, entry: Entry) -> Any:
-        return NUMPY[entry.dtype]
 
     def load(self, entry: Entry, part: Part) -> Array:
         """The array of a slice."""
@@ -136,21 +134,21 @@ class _Tables(Checkpoint):
 
 
 def _elements(message: bytes, dtype: Any) -> Array:
-    """The values of a TensorProto, whichever field they are in."""
-    pieces = [_values(field, dtype) for field in wire.fields(message)]
-    found = [piece for piece in pieces if piece is not None]
-    return np.concatenate(found) if found else np.empty(0, dtype)
+    """The values of a TensorProto, in whichever field they are."""
+    fields = [_values(field, dtype) for field in wire.fields(message)]
+    arrays = [values for values in fields if values is not None]
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
 
 
 def _values(field: wire.Field, dtype: Any) -> Array | None:
-    """The values in a field; a list of numbers may be packed or come one by one."""
+    """The values in a field; a list of numbers may be packed or one field each."""
     number, value = field.number, field.value
-    if number == 4 and value:  # their bytes as they are
-        return np.frombuffer(_bytes(value), dtype)
+    if number == 4 and value:  # tensor_content
+        return np.frombuffer(content_of(value), dtype)
     if number == _STRINGS:
-        return np.array([_bytes(value)], object)
+        return np.array([content_of(value)], object)
     if number in _PACKED:
-        return np.frombuffer(_bytes(value), _PACKED[number]).astype(dtype, copy=False)
+        return np.frombuffer(content_of(value), _PACKED[number]).astype(dtype, copy=False)
     if number in _VARINTS:
         integers = [value] if isinstance(value, int) else list(wire.varints(value))
         return _narrowed(integers, dtype, by_bits=number == 13)
@@ -158,9 +156,9 @@ def _values(field: wire.Field, dtype: Any) -> Array | None:
 
 
 def _narrowed(integers: Sequence[int], dtype: Any, by_bits: bool) -> Array:
-    """Integers of 64 bits as the elements that they stand for; narrow floats by their bits."""
+    """Integers of 64 bits as elements of a dtype; narrow floats are stored as their bits."""
     wide = np.array(integers, np.uint64)
     if by_bits:
         return wide.astype(f"u{dtype.itemsize}").view(dtype)
-    kind = dtype[0] if dtype.names else dtype  # quantized numbers are stored as integers
-    return wide.view(np.int64).astype(kind).view(dtype)
+    storage = dtype[0] if dtype.names else dtype  # quantized elements are stored as integers
+    return wide.view(np.int64).astype(storage).view(dtype)

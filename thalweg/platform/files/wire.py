@@ -1,8 +1,4 @@
-"""The wire format of protocol buffers, written and read without message classes.
-
-Comes in: numbers and bytes with the numbers of their fields, or a serialised message. Goes out: the
-bytes of fields, or the fields of a message one after another.
-"""
+"""The wire format of protocol buffers, written and read without message classes."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ _WORD = (1 << 64) - 1
 
 
 class Field(NamedTuple):
-    """A field of a message: its number, its value, and the bytes of both."""
+    """A field of a message: its number, its value, and its encoding."""
 
     number: int
     value: int | bytes  # of fixed width: the bytes
@@ -23,7 +19,7 @@ class Field(NamedTuple):
 
 
 def varint(number: int) -> bytes:
-    """An integer in groups of seven bits; a negative one as 64 bits."""
+    """An integer as a varint; a negative one as 64 bits."""
     if 0 <= number < 0x80:
         return bytes((number,))
     number &= _WORD
@@ -36,7 +32,7 @@ def varint(number: int) -> bytes:
 
 
 def integer_field(number: int, value: int) -> bytes:
-    """An integer, a boolean or an enum; zero is left out, as it is the default."""
+    """An integer, boolean or enum; zero, the default, is left out."""
     return varint(number << 3 | _VARINT) + varint(value) if value else b""
 
 
@@ -46,7 +42,7 @@ def bytes_field(number: int, content: bytes) -> bytes:
 
 
 def double_field(number: int, value: float) -> bytes:
-    """A float of 64 bits; zero is left out, as it is the default."""
+    """A float of 64 bits; zero, the default, is left out."""
     return varint(number << 3 | _FIXED64) + struct.pack("<d", value) if value else b""
 
 
@@ -56,46 +52,47 @@ def float_field(number: int, value: float) -> bytes:
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """The fields of a message in order; a ValueError says where it is not one."""
-    place = 0
-    while place < len(message):
-        start = place
-        key, place = _read_varint(message, place)
-        value, place = _read_value(message, place, key & 7)
-        yield Field(key >> 3, value, message[start:place])
+    """The fields of a message in order; a ValueError if the message is malformed."""
+    offset = 0
+    while offset < len(message):
+        start = offset
+        key, offset = read_varint(message, offset)
+        value, offset = _read_value(message, offset, key & 7)
+        yield Field(key >> 3, value, message[start:offset])
 
 
 def varints(content: bytes) -> Iterator[int]:
     """The integers of a packed list."""
-    place = 0
-    while place < len(content):
-        number, place = _read_varint(content, place)
+    offset = 0
+    while offset < len(content):
+        number, offset = read_varint(content, offset)
         yield number
 
 
-def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+def read_varint(message: bytes, offset: int) -> tuple[int, int]:
+    """The varint at an offset, and the offset after it; a ValueError if it is malformed."""
     number = 0
     for shift in range(0, 70, 7):
-        if place >= len(message):
-            raise ValueError(f"a number is cut off at byte {place}")
-        group = message[place]
-        place += 1
+        if offset >= len(message):
+            raise ValueError(f"a number is cut off at byte {offset}")
+        group = message[offset]
+        offset += 1
         number |= (group & 0x7F) << shift
         if group < 0x80:
-            return number & _WORD, place
-    raise ValueError(f"a number before byte {place} has more than 64 bits")
+            return number & _WORD, offset
+    raise ValueError(f"a number before byte {offset} has more than 64 bits")
 
 
-def _read_value(message: bytes, place: int, kind: int) -> tuple[int | bytes, int]:
-    if kind == _VARINT:
-        return _read_varint(message, place)
-    if kind == _BYTES:
-        length, place = _read_varint(message, place)
-    elif kind in (_FIXED32, _FIXED64):
-        length = 4 if kind == _FIXED32 else 8
+def _read_value(message: bytes, offset: int, wire_type: int) -> tuple[int | bytes, int]:
+    if wire_type == _VARINT:
+        return read_varint(message, offset)
+    if wire_type == _BYTES:
+        length, offset = read_varint(message, offset)
+    elif wire_type in (_FIXED32, _FIXED64):
+        length = 4 if wire_type == _FIXED32 else 8
     else:
-        raise ValueError(f"byte {place - 1} announces a field of the unknown kind {kind}")
-    end = place + length
+        raise ValueError(f"byte {offset - 1} announces a field of the unknown kind {wire_type}")
+    end = offset + length
     if end > len(message):
-        raise ValueError(f"a field of {length} bytes at byte {place} ends after the message")
-    return message[place:end], end
+        raise ValueError(f"a field of {length} bytes at byte {offset} ends after the message")
+    return message[offset:end], end

@@ -1,5 +1,5 @@
-"""Parameter servers: tables of keys that many workers pull values from and push gradients to.
+"""Parameter servers: tables by key, from which workers pull values and to which they push updates.
 
-A `ParameterServer` cuts the keys of its tables into ranges and spreads them over devices; all of it
-is graph code on variables, so that the devices may be those of one process or of a cluster.
+A `ParameterServer` divides the keys of its tables into ranges and distributes them over devices. It
+is all graph code on variables: the devices may be those of one process or of a cluster.
 """

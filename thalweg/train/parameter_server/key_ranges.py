@@ -1,4 +1,4 @@
-"""Which server holds a key, and in which row: key ranges around a hash ring, as graph code."""
+"""The server and the row of a key: key ranges on a hash ring, looked up by graph code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.ops.core import basic, casting
 
 
 class Route(NamedTuple):
-    """Where keys are: the number of the shard of each, and its row there."""
+    """The location of each key: the index of its shard, and its row there."""
 
     shard: Tensor
     row: Tensor
@@ -24,29 +24,29 @@ class Route(NamedTuple):
 class KeyRanges:
     """The keys 0 … num_keys - 1, in ranges that belong to one server each.
 
-    The ranges of a server are the rows of one shard, in the order of their keys. A server that the
-    ring gives no key has no shard.
+    The ranges of a server are the rows of one shard, in the order of their keys. A server without
+    keys has no shard.
     """
 
     def __init__(self, ring: HashRing[str], num_keys: int) -> None:
         self.ranges: list[KeyRange[str]] = ring.key_ranges(num_keys)
-        found = {each.owner for each in self.ranges}
-        self.owners: list[str] = [member for member in ring.members if member in found]
+        owners = {key_range.owner for key_range in self.ranges}
+        self.owners: list[str] = [member for member in ring.members if member in owners]
         self.sizes = dict.fromkeys(self.owners, 0)
         first_rows: list[int] = []
         for start, stop, owner in self.ranges:
             first_rows.append(self.sizes[owner])
             self.sizes[owner] += stop - start
-        self._starts = [each.start for each in self.ranges]
-        self._shards = [self.owners.index(each.owner) for each in self.ranges]
+        self._starts = [key_range.start for key_range in self.ranges]
+        self._shards = [self.owners.index(key_range.owner) for key_range in self.ranges]
         self._offsets = [row - start for row, start in zip(first_rows, self._starts, strict=True)]
 
     def route(self, keys: Tensor) -> Route:
-        """Where the keys of a vector are."""
+        """The locations of a vector of keys."""
         keys = casting.cast(keys, int64)
-        which = searching.searchsorted(_vector(self._starts), keys, side="right") - 1
-        shard = indexing.gather(_vector(self._shards), which)
-        row = keys + indexing.gather(_vector(self._offsets), which)
+        index = searching.searchsorted(_vector(self._starts), keys, side="right") - 1
+        shard = indexing.gather(_vector(self._shards), index)
+        row = keys + indexing.gather(_vector(self._offsets), index)
         return Route(casting.cast(shard, int32), row)
 
 

@@ -1,4 +1,4 @@
-"""How much each server holds and does: counters beside its shards, and a table of them."""
+"""The load of servers: counters on each server, and a table of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thalweg.variables.variable import Variable
 
 
 class ServerLoad(NamedTuple):
-    """What one server holds, and what workers have asked of it so far."""
+    """The keys and bytes that a server holds, and the keys that workers have pulled and pushed."""
 
     device: str
     keys: int
@@ -26,7 +26,7 @@ class ServerLoad(NamedTuple):
 
 
 class LoadCounters:
-    """Counts the keys that one server was asked for, on the server."""
+    """Counters of the keys pulled from and pushed to one server, on that server."""
 
     def __init__(self, server: int, device_name: str) -> None:
         with device(device_name):
@@ -47,17 +47,17 @@ class LoadCounters:
 
     @property
     def values(self) -> list[Variable]:
-        """How many keys were pulled, and how many pushed."""
+        """The counts of pulled and of pushed keys."""
         return [self._pulled, self._pushed]
 
 
 def _count(variable: Variable, rows: Tensor) -> Node:
-    many = casting.cast(shaping.size(rows), int64)
-    return state.assign_add(variable, many, use_locking=True).op
+    count = casting.cast(shaping.size(rows), int64)
+    return state.assign_add(variable, count, use_locking=True).op
 
 
 def load_text(loads: Sequence[ServerLoad]) -> str:
-    """Loads as a table, with each server's part of the whole in percent."""
+    """Loads as a table, with each server's share in percent."""
     totals = [sum(column) or 1 for column in zip(*(load[1:] for load in loads), strict=True)]
     lines = [("server", "keys", "", "bytes", "", "pulled", "", "pushed", "")]
     lines += [(load.device, *_cells(load[1:], totals)) for load in loads]
@@ -71,8 +71,5 @@ def _cells(counts: Sequence[Any], totals: Sequence[int]) -> list[str]:
 
 
 def _row(line: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = (
-        cell.ljust(width) if place == 0 else cell.rjust(width)
-        for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-    )
-    return "  ".join([first, *others]).rstrip()
+    cells = map(str.rjust, line[1:], widths[1:])
+    return "  ".join([line[0].ljust(widths[0]), *cells]).rstrip()

@@ -1,7 +1,7 @@
-"""`ParameterServer`: tables on devices, and how far the workers that use them may be apart.
+"""`ParameterServer`: tables on devices, with a chosen consistency between workers.
 
-Keys are laid around a hash ring and belong to the devices that stand on it, in ranges. Consistency
-is one number, the steps that a worker may be ahead of the slowest: 0 is sequential, None eventual.
+A hash ring of the devices assigns keys to them, in ranges. Consistency is one number, the steps
+that a worker may be ahead of the slowest: 0 is sequential, None eventual.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from thalweg.variables.scope import AUTO_REUSE, variable_scope
 class ParameterServer:
     """Tables of values by key on several devices, which workers pull from and push to.
 
-    Every worker builds it alike, but for its own index.
+    Every worker builds the same one, with its own index.
 
     Args:
         devices: the devices of the servers, such as "/job:ps/task:0".
-        num_workers: how many workers there are.
-        worker_index: which of them this one is.
-        max_delay: how many steps a worker may be ahead of the slowest. 0 is sequential consistency:
-            pulls of a step see the pushes of all steps before it and no other. None is eventual
-            consistency: a push is applied when it comes, and nobody waits. Between the two,
-            pushes are applied when they come, and who is too far ahead waits.
-        virtual_nodes: how many points of the hash ring each server has.
+        num_workers: the number of workers.
+        worker_index: the index of this one.
+        max_delay: the number of steps that a worker may be ahead of the slowest. 0 is sequential
+            consistency: the pulls of a step see the pushes of all earlier steps and no other. None
+            is eventual consistency: pushes are applied on arrival, and no worker waits. Otherwise
+            pushes are applied on arrival, and a worker that is too far ahead waits.
+        virtual_nodes: the number of points of each server on the hash ring.
         name: the name of the variables.
 
     Example:
@@ -97,18 +97,18 @@ class ParameterServer:
 
         Args:
             name: the name of its variables.
-            num_keys: keys are the integers below it.
+            num_keys: the number of keys, which are the integers below it.
             value_shape: the shape of one value.
             dtype: the dtype of values.
             initializer: an initializer, as for `tf.get_variable`; zeros if None.
-            optimizer: updates the values by the gradients that are pushed;
+            optimizer: applies the pushed gradients to the values;
                 `tf.train.GradientDescentOptimizer(0.01)` if None.
 
         Returns:
             A `tf.train.ParameterTable`.
         """
         with variable_scope(self._name, reuse=AUTO_REUSE):
-            made = ParameterTable(
+            table = ParameterTable(
                 name,
                 KeyRanges(self._ring, num_keys),
                 list(value_shape),
@@ -118,20 +118,21 @@ class ParameterServer:
                 self._counters,
                 self._at_round_end,
             )
-        self._tables.append(made)
-        return made
+        self._tables.append(table)
+        return table
 
     @property
     def _at_round_end(self) -> AtRoundEnd | None:
-        """Where updates wait for all workers: sequential consistency; None where they do not."""
+        """For sequential consistency, the function that defers updates to the end of all workers'
+        steps; else None."""
         delay = self._delay
         return delay.at_round_end if delay is not None and delay.max_delay == 0 else None
 
     def end_step(self, *pushes: Any) -> Node:
-        """A node that ends a worker's step: pushes, then waits where the worker is too far ahead.
+        """A node that ends a worker's step: pushes, then waits if the worker is too far ahead.
 
         Args:
-            *pushes: what the step pushes.
+            *pushes: the push nodes of the step.
 
         Returns:
             A node to run.
@@ -143,7 +144,7 @@ class ParameterServer:
         """A hook that a worker needs unless consistency is eventual.
 
         Args:
-            is_chief: whether this worker is the one whose thread keeps the others in step.
+            is_chief: whether this worker runs the thread that synchronises the workers.
 
         Returns:
             A `tf.train.SessionRunHook` for `tf.train.MonitoredTrainingSession`.
@@ -155,7 +156,7 @@ class ParameterServer:
     # Load
 
     def load(self, session: Any) -> list[ServerLoad]:
-        """What each server holds, and how many keys were pulled from it and pushed to it.
+        """The keys and bytes of each server, and the keys pulled from it and pushed to it.
 
         Args:
             session: a session in which the variables are initialized.
@@ -170,12 +171,12 @@ class ParameterServer:
         ]
 
     def _held(self, member: str) -> tuple[int, int]:
-        """How many keys of all tables a server holds, and their bytes."""
+        """The number of keys of all tables on a server, and their bytes."""
         held = [table.held(member) for table in self._tables]
         return sum(keys for keys, _ in held), sum(size for _, size in held)
 
     def load_table(self, session: Any) -> str:
-        """`load` as text, with each server's part of the whole.
+        """`load` as text, with each server's share.
 
         Args:
             session: a session in which the variables are initialized.

@@ -1,7 +1,7 @@
-"""One table of a parameter server: values by key, in a shard on each server that has keys of it.
+"""One table of a parameter server: values by key, in one shard on each server that has keys.
 
-A pull sends each server the rows that are wanted of it and brings back those alone; a push sends
-each server the gradients of its keys, and the optimizer's update runs there.
+A pull sends each server the indices of the requested rows and returns only those; a push sends each
+server the gradients of its keys, and the optimizer's update runs there.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from thalweg.train.parameter_server.load import LoadCounters
 from thalweg.variables.scope import get_variable
 from thalweg.variables.variable import Variable
 
-#: The step of gradients that are never stale: who takes them sees to their order.
-_ALWAYS: Final = np.iinfo(np.int64).max
+#: A local step that is never stale: the chief orders the updates.
+_NEVER_STALE: Final = np.iinfo(np.int64).max
 
-#: Has the chief run something after each step of all workers, given a function that builds it.
+#: Runs a node on the chief after each step of all workers, given a function that builds it.
 AtRoundEnd = Callable[[Callable[[], Any]], None]
 
 
 @public("train.ParameterTable")
 class ParameterTable:
-    """Values by key, spread over servers; made by `tf.train.ParameterServer.table`.
+    """Values by key, distributed over servers; created by `tf.train.ParameterServer.table`.
 
     Attributes:
         shards: one variable for each server that has keys, the rows in the order of the keys.
-        key_ranges: which server has which keys.
+        key_ranges: the ranges of keys and their servers.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ParameterTable:
         return list(self._keys.ranges)
 
     def held(self, server: str) -> tuple[int, int]:
-        """How many keys a server holds, and how many bytes their values take."""
+        """The number of keys on a server, and the bytes of their values."""
         if server not in self._keys.owners:
             return 0, 0
         shard = self.shards[self._keys.owners.index(server)]
@@ -97,27 +97,27 @@ class ParameterTable:
             flat = shaping.reshape(keys, [-1])
             shard, row = self._keys.route(flat)
             rows = partitioning.dynamic_partition(row, shard, len(self.shards))
-            places = filling.range(shaping.size(flat))
-            places = partitioning.dynamic_partition(places, shard, len(self.shards))
-            values = [self._read(number, wanted) for number, wanted in enumerate(rows)]
-            found = partitioning.parallel_dynamic_stitch(places, values)
-            shape = joining.concat([shaping.shape(keys), shaping.shape(found)[1:]], 0)
-            result = shaping.reshape(found, shape)
+            positions = filling.range(shaping.size(flat))
+            positions = partitioning.dynamic_partition(positions, shard, len(self.shards))
+            parts = [self._read(index, part) for index, part in enumerate(rows)]
+            values = partitioning.parallel_dynamic_stitch(positions, parts)
+            shape = joining.concat([shaping.shape(keys), shaping.shape(values)[1:]], 0)
+            result = shaping.reshape(values, shape)
             result.set_shape(keys.shape.concatenate(self.shards[0].shape[1:]))
             return result
 
-    def _read(self, number: int, rows: Tensor) -> Tensor:
-        shard = self.shards[number]
+    def _read(self, index: int, rows: Tensor) -> Tensor:
+        shard = self.shards[index]
         with colocate_with(shard.op, ignore_existing=True):
-            counted = self._counters[number].count_pull(rows)
+            counted = self._counters[index].count_pull(rows)
             with control_dependencies([counted]):
                 return indexing.gather(shard, rows)
 
     def push(self, keys: TensorLike, gradients: TensorLike, name: str | None = None) -> Node:
-        """Send the gradients of keys to their servers, which update the values by them.
+        """Send the gradients of keys to their servers, which apply them to the values.
 
         Args:
-            keys: integers, of any shape; a key that comes twice gets both gradients.
+            keys: integers, of any shape; the gradients of a repeated key are all applied.
             gradients: a tensor of the shape of `keys` followed by that of a value.
             name: the name of the nodes.
 
@@ -132,14 +132,14 @@ class ParameterTable:
             shard, row = self._keys.route(keys)
             rows = partitioning.dynamic_partition(row, shard, len(self.shards))
             parts = partitioning.dynamic_partition(gradients, shard, len(self.shards))
-            counted = [self._count_push(number, part) for number, part in enumerate(rows)]
+            counted = [self._count_push(index, part) for index, part in enumerate(rows)]
             slices = [IndexedSlices(part, row) for part, row in zip(parts, counted, strict=True)]
             return self._update(slices)
 
-    def _count_push(self, number: int, rows: Tensor) -> Tensor:
-        """Rows that were counted on the server: what uses them there ends after the count."""
-        with colocate_with(self.shards[number].op, ignore_existing=True):
-            counted = self._counters[number].count_push(rows)
+    def _count_push(self, index: int, rows: Tensor) -> Tensor:
+        """The rows, after they have been counted on the server."""
+        with colocate_with(self.shards[index].op, ignore_existing=True):
+            counted = self._counters[index].count_push(rows)
             with control_dependencies([counted]):
                 return basic.identity(rows)
 
@@ -151,7 +151,7 @@ class ParameterTable:
             self._at_round_end(self._apply_sums)
         return basic.group(
             *(
-                total.apply_indexed_slices_grad(part, local_step=_ALWAYS)
+                total.apply_indexed_slices_grad(part, local_step=_NEVER_STALE)
                 for total, part in zip(self._sums, slices, strict=True)
             )
         )
@@ -159,7 +159,7 @@ class ParameterTable:
     # Sequential updates
 
     def _sum(self, shard: Variable) -> SparseConditionalAccumulator:
-        """The sum of what workers push to a shard in one step."""
+        """The accumulator of the gradients that all workers push to a shard in one step."""
         with colocate_with(shard.op, ignore_existing=True):
             return SparseConditionalAccumulator(
                 shard.dtype.base_dtype,
@@ -169,7 +169,7 @@ class ParameterTable:
             )
 
     def _apply_sums(self) -> Node:
-        """Update by all that workers have pushed."""
+        """Apply the accumulated gradients."""
         sums: list[IndexedSlices] = []
         for total, shard in zip(self._sums, self.shards, strict=True):
             with colocate_with(shard.op, ignore_existing=True):

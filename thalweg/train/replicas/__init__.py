@@ -1,1 +1,1 @@
-"""Training by many workers: where variables go, and how the workers' updates come together."""
+"""Training with many workers: placement of variables, and synchronisation of updates."""

@@ -1,10 +1,10 @@
 """`BoundedDelay`: no worker gets more than τ steps ahead of the slowest.
 
-Two queues for each worker, on one device: at the end of a step a worker puts a token into its
-*finished* queue, then takes a *permit* for the next step out of its other one. The chief's thread
-takes a token from each finished queue, which is there when all workers have made that step, and
-gives every worker one permit for it. Workers begin with τ permits: so many steps can a fast one
-end before the slowest ends its first. τ = 0 is a barrier after each step.
+Each worker has two queues, on one device: at the end of a step it enqueues a token into its
+*finished* queue, then dequeues a *permit* for the next step from the other one. The chief's thread
+dequeues a token from every finished queue, so that all workers have ended that step, and then
+enqueues one permit for every worker. Workers start with τ permits: a fast one can end τ steps
+before the slowest ends its first. τ = 0 is a barrier after each step.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from thalweg.variables.variable import Variable
 
 @public("train.BoundedDelay")
 class BoundedDelay:
-    """Lets workers run at their own pace, but none more than some steps ahead of the slowest.
+    """Lets workers run asynchronously, but none more than `max_delay` steps ahead of the slowest.
 
-    Every worker builds it, runs `after(train_op)` instead of its train op, and has the hook of
+    Every worker builds it, runs `after(train_op)` instead of its train op, and uses the hook of
     `make_session_run_hook`. Its state is in queues on one device, which outlive the sessions of
-    workers: one that is killed goes on where it was; the others wait for it at the bound.
+    workers: a killed worker resumes at its step, while the others wait for it at the bound.
 
     Args:
-        max_delay: while the slowest works on step s, others work on step s + max_delay at most;
-            0 keeps all of them in step.
-        num_workers: how many workers there are.
-        worker_index: which of them this one is.
-        device_name: where the queues are: the same for all, such as "/job:ps/task:0".
-        name: the name of the nodes and queues; the same for all.
+        max_delay: while the slowest runs step s, the others run step s + max_delay at most; 0 keeps
+            all of them in lockstep.
+        num_workers: the number of workers.
+        worker_index: the index of this one.
+        device_name: the device of the queues, the same for all workers, such as "/job:ps/task:0".
+        name: the name of the nodes and queues; the same for all workers.
 
     Raises:
-        ValueError: where the delay is negative, or there is no such worker.
+        ValueError: where the delay is negative, or the index is out of range.
 
     Example:
         >>> w = tf.Variable(3.0)
@@ -78,7 +78,7 @@ class BoundedDelay:
         with device(device_name), name_scope(name):
             self._finished = _queues("finished", name, num_workers)
             self._permits = _queues("permits", name, num_workers)
-            #: Where it has no value, no permit was given: the queues are new, or lost with it.
+            #: Initialised with the first permits, and lost with the queues.
             self._is_begun = Variable(True, trainable=False, collections=[], name="is_begun")
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class BoundedDelay:
         return described(self, max_delay=self.max_delay, workers=workers, worker=self._worker_index)
 
     def after(self, train_op: NodeLike) -> Node:
-        """A node that ends a worker's step: runs its train op, then waits for the next permit.
+        """A node that ends a worker's step: runs the train op, then waits for the next permit.
 
         Args:
             train_op: the node that updates the variables.
@@ -102,23 +102,24 @@ class BoundedDelay:
                 return self._permits[worker].dequeue().op
 
     def at_round_end(self, make: Callable[[], Any]) -> None:
-        """Have the chief do something between the workers' steps: after all have ended one.
+        """Run a node on the chief after all workers have ended a step, before the next permits.
 
         Args:
-            make: a function that makes the node to run; called when the chief's op is built.
+            make: a function that builds the node; called when the chief's op is built.
         """
         if self._runner is not None:
             raise RuntimeError("The op of the chief is built already.")
         self._round_work.append(make)
 
     def get_chief_queue_runner(self) -> QueueRunner:
-        """The `tf.train.QueueRunner` with the chief's thread, for one of the workers to start."""
+        """The `tf.train.QueueRunner` of the chief's thread, which one of the workers starts."""
         if self._runner is None:
             self._runner = ChiefQueueRunner(self._round(), "bounded_delay_chief")
         return self._runner
 
     def _round(self) -> Node:
-        """What the chief repeats: wait for a step of every worker, then permit each one more."""
+        """The op that the chief repeats: wait for a step of every worker, then enqueue a permit for
+        each."""
         with device(self._device_name):
             finished = [queue.dequeue() for queue in self._finished]
         with control_dependencies(finished):
@@ -126,22 +127,22 @@ class BoundedDelay:
         own = self._permits[self._worker_index]
         with device(self._device_name), control_dependencies([*finished, *work]):
             others = [queue.enqueue(0) for queue in self._permits if queue is not own]
-            with control_dependencies(others):  # who leaves with its last permit cuts off nobody
+            with control_dependencies(others):  # own last: the chief may leave once it has a permit
                 return own.enqueue(0)
 
     def get_init_permits_op(self) -> Node:
-        """A node with which the chief gives the first permits, once for new queues."""
+        """A node that enqueues the first permits; the chief runs it once for new queues."""
         permits = filling.zeros([self.max_delay], dtypes.int32)
         with device(self._device_name):
-            given = [queue.enqueue_many([permits]) for queue in self._permits]
-            with control_dependencies(given):
+            enqueued = [queue.enqueue_many([permits]) for queue in self._permits]
+            with control_dependencies(enqueued):
                 return basic.group(self._is_begun.initializer)
 
     def make_session_run_hook(self, is_chief: bool) -> SessionRunHook:
-        """A hook that does the chief's part on the chief, and nothing on other workers.
+        """A hook that starts the chief's thread on the chief, and does nothing on other workers.
 
         Args:
-            is_chief: whether this worker is the one whose thread gives the permits.
+            is_chief: whether this worker runs the thread that enqueues permits.
 
         Returns:
             A `tf.train.SessionRunHook` for `tf.train.MonitoredTrainingSession`.
@@ -149,24 +150,24 @@ class BoundedDelay:
         return _ChiefHook(self) if is_chief else SessionRunHook()
 
     def is_begun(self) -> Tensor:
-        """Whether the first permits were given."""
+        """Whether the first permits have been enqueued."""
         return state.is_variable_initialized(self._is_begun)
 
 
 class _ChiefHook(SessionRunHook):
-    """Gives the first permits, and starts the thread that gives all others."""
+    """Enqueues the first permits, and starts the thread that enqueues all others."""
 
     def __init__(self, delay: BoundedDelay) -> None:
         self._delay = delay
 
     def begin(self) -> None:
-        """Make what has to be in the graph."""
+        """Build the nodes."""
         self._runner = self._delay.get_chief_queue_runner()
         self._begin_op = self._delay.get_init_permits_op()
         self._is_begun = self._delay.is_begun()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Begin, unless an earlier chief did and the queues are still there."""
+        """Enqueue the first permits unless an earlier chief did, and start the thread."""
         if not session.run(self._is_begun):
             session.run(self._begin_op)
         self._runner.create_threads(session, coord=coord, daemon=True, start=True)

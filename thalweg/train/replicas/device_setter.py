@@ -1,4 +1,4 @@
-"""`replica_device_setter`: variables on parameter servers, all else on the worker."""
+"""`replica_device_setter`: variables on parameter servers, other nodes on the worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thalweg.train.replicas.ps_strategies import RoundRobinStrategy, Strategy
 
 DeviceFunction = Callable[[Node], str]
 
-#: The types of nodes that hold state which workers share.
+#: The types of nodes with state that workers share.
 STANDARD_PS_OPS: Final = (
     "Variable",
     "VariableV2",
@@ -39,21 +39,21 @@ def replica_device_setter(
     ps_ops: Sequence[str] | None = None,
     ps_strategy: Strategy | None = None,
 ) -> DeviceFunction | None:
-    """A function for `tf.device` that spreads variables over parameter servers.
+    """A function for `tf.device` that distributes variables over parameter servers.
 
-    What an inner `tf.device` asks for is kept and completed. A variable that it puts into another
-    job than that of the servers stays in that job.
+    Requests of an inner `tf.device` are kept and completed. A variable that an inner scope puts
+    into another job than that of the servers stays in that job.
 
     Args:
         ps_tasks: the number of parameter servers.
-        ps_device: the device of variables; "" puts them where all else is.
-        worker_device: the device of everything else; "" leaves it open.
-        merge_devices: complete what inner scopes ask for; False leaves a node alone that has a
-            device.
-        cluster: a `tf.train.ClusterSpec`, ClusterDef or dict to count the servers in.
-        ps_ops: the types of nodes that go to servers: variables and mutable tables by default.
-        ps_strategy: a function from a node to the index of its server: such as
-            `tf.train.ConsistentHashStrategy`; one after the other if None.
+        ps_device: the device of variables; "" puts them on the worker.
+        worker_device: the device of other nodes; "" leaves it unspecified.
+        merge_devices: whether to complete the requests of inner scopes; False leaves nodes that
+            have a device unchanged.
+        cluster: a `tf.train.ClusterSpec`, ClusterDef or dict in which the servers are counted.
+        ps_ops: the types of nodes on servers: variables and mutable tables by default.
+        ps_strategy: a function from a node to the index of its server, such as
+            `tf.train.ConsistentHashStrategy`; round-robin if None.
 
     Returns:
         A function from nodes to devices; None where there are no parameter servers.
@@ -81,13 +81,13 @@ def replica_device_setter(
     def device(node: Node) -> str:
         if node.device and not merge_devices:
             return node.device
-        asked = DeviceSpec.from_string(node.device or "")
+        requested = DeviceSpec.from_string(node.device or "")
         chosen = DeviceSpec.from_string(worker_device or "")
         if ps_device and node.type in on_servers:
             chosen = DeviceSpec.from_string(ps_device)
-            if chosen.job and asked.job in (None, chosen.job):
+            if chosen.job and requested.job in (None, chosen.job):
                 chosen.task = strategy(node)
-        chosen.merge_from(asked)
+        chosen.merge_from(requested)
         return chosen.to_string()
 
     return device

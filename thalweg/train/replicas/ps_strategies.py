@@ -1,7 +1,7 @@
-"""Which parameter server a variable goes to: in turn, by load, at random, or by its name's hash.
+"""Strategies that assign variables to parameter servers: round-robin, by load, at random, by hash.
 
 A strategy is a function from a node to the index of a task. Workers that build the same graph must
-place it alike, so each of these gives the same answers in every process.
+agree on it, so a strategy gives the same result in every process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Strategy = Callable[[Node], int]
 
 
 class RoundRobinStrategy:
-    """One server after the other."""
+    """Chooses servers in turn."""
 
     def __init__(self, num_tasks: int) -> None:
         self._num_tasks = num_tasks
@@ -65,7 +65,7 @@ class GreedyLoadBalancingStrategy:
 
 @public("contrib.training.byte_size_load_fn")
 def byte_size_load_fn(op: Node) -> int:
-    """The bytes of a variable, or of what any node with one output gives.
+    """The bytes of a variable, or of the output of another node.
 
     Args:
         op: the node.
@@ -74,7 +74,7 @@ def byte_size_load_fn(op: Node) -> int:
         The number of bytes.
 
     Raises:
-        ValueError: where the node has more outputs than one, or its shape is not known.
+        ValueError: where the node has more than one output, or its shape is unknown.
 
     Example:
         >>> tf.contrib.training.byte_size_load_fn(tf.Variable(tf.zeros([2, 5])).op)
@@ -90,11 +90,11 @@ def byte_size_load_fn(op: Node) -> int:
 
 @public("contrib.training.RandomStrategy")
 class RandomStrategy:
-    """Chooses a server by the name of the variable alone: at random, alike in every process.
+    """Chooses a server pseudo-randomly, by the name of the variable: the same in every process.
 
     Args:
         num_ps: the number of parameter servers.
-        seed: another number gives another choice.
+        seed: the seed of the choice.
 
     Raises:
         ValueError: where there are no servers.
@@ -124,12 +124,11 @@ class RandomStrategy:
 class ConsistentHashStrategy:
     """Chooses a server by consistent hashing of the variable's name.
 
-    When a server is added, one in n variables moves to it and none between the others, so most of
-    what the servers hold stays where it is.
+    When a server is added, one in n variables moves to it and none moves between the others.
 
     Args:
         num_tasks: the number of parameter servers.
-        virtual_nodes: how many points of the hash ring each has; more make shares more even.
+        virtual_nodes: the number of points of each on the hash ring; more balance the load better.
 
     Example:
         >>> def placed(servers):
