@@ -148,7 +148,7 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
 
 def _early_lines(region: PlannedRegion, step: AnyProgram) -> list[str]:
     """What leaves for other devices, and which kernel of the region it waits for."""
-    makers = [output.made_by % len(region.kernels) for output in step.outputs]
+    makers = [output.producer % len(region.kernels) for output in step.outputs]
     made = dict(zip(region.region.outputs, makers, strict=True))
     count = len(region.kernels)
     return [f"sends    {t.name} after kernel {made[t] + 1} of {count}" for t in region.region.early]

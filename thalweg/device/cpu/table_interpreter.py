@@ -1,15 +1,15 @@
-"""The native side of a step: worker threads, their barrier, and the interpreter of a step's table.
+"""The native code of a pool: worker threads and the interpreter of step tables.
 
-`emit_pool` gives LLVM text with five entry points: `start` makes worker threads, `run` interprets a
-table on all threads at once, `stop` ends the workers, `signal` and `wait` are the host's side of
-events. All they know lies in two blocks of plain memory that `device/cpu/pool.py` lays out by the
-offsets below; the system's own functions are called by addresses found there, so the code needs no
-linking and can be cached.
+`emit_pool` generates LLVM text with five entry points: `start` creates worker threads, `run`
+interprets a table on all threads at once, `stop` ends the workers, `signal` and `wait` are the
+host's side of events. They work on two blocks of plain memory, the pool and the table, which
+`device/cpu/pool.py` writes with the offsets of `pool_layout.py`. System functions are called
+through addresses in the pool, so the code needs no linking and can be cached.
 
-A long step returns to Python from time to time, since signals and cancellation are seen only there.
-Each entry states its work. After a budget of work the caller's thread reads the clock; when the
-time slice is over it stores PAUSED in the fault word. At the next barrier all threads leave
-together, as at a fault (a single thread leaves at once), and `run` notes the entry to resume at.
+A long step returns to Python from time to time, where signals and cancellation are handled. Each
+entry states its work. After a budget of work the caller's thread reads the clock; when the time
+slice is over it stores PAUSED in the fault word. At the next barrier all threads leave together, as
+at a fault (a single thread leaves at once), and `run` stores the entry to resume at.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thalweg.device.cpu.native_sync import field
 
 
 def emit_pool(target: CpuTarget) -> Emitted:
-    """The pool's code; where the system has no futex, sleepers nap and poll again."""
+    """The pool's code; without futexes, waiting threads sleep briefly and poll again."""
     futex = (
         native_sync.FUTEX_NUMBERS[target.architecture] if native_sync.has_futex(target) else None
     )
@@ -49,10 +49,10 @@ def emit_pool(target: CpuTarget) -> Emitted:
 
 
 def _check_clock() -> str:
-    """Pause the program if its time slice is over, or will be when the next entry is done; whether
-    it pauses.
+    """Request a pause if the time slice is over, or will be after the next entry; whether it
+    was requested.
 
-    A fault that a kernel has found meanwhile stays, and one that it finds later takes its place.
+    A fault that is already set stays, and a later fault replaces the request.
     """
     return f"""
 define internal i1 @check_clock(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
@@ -69,7 +69,7 @@ begin:
   br label %done
 compare:
 {field("slice", "i64", "pool", layout.SLICE)}
-{field("earliest", "i64", "pool", layout.EARLIEST)}
+{field("earliest", "i64", "pool", layout.MIN_SLICE)}
   %elapsed = sub i64 %now, %began
   %expected = add i64 %elapsed, %work
   %long = icmp sge i64 %expected, %slice
@@ -88,7 +88,7 @@ done:
 
 
 def _interpret(name: str, timed: bool) -> str:
-    """A thread's way through a program; the entry before which it left, or their number."""
+    """Interpret a table on one thread; the entry before which it left, or the number of entries."""
     before = _stamp("start") if timed else ""
     after = _stamp("end") if timed else ""
     return f"""
@@ -199,7 +199,7 @@ def _stamp(moment: str) -> str:
 
 
 def _step() -> str:
-    """A thread's part of a step, with the clock where times are asked for; where it left."""
+    """Interpret a table on one thread, timed if the table asks for times; where it left."""
     given = "ptr %pool, ptr %program, i64 %thread, i64 %threads"
     return f"""
 define internal i64 @step({given}) {{
@@ -216,7 +216,7 @@ plain:
 
 
 def _worker() -> str:
-    """The life of a native thread: wait for an order, take part, report, wait again."""
+    """The main function of a worker: wait for a command, interpret the table, arrive, repeat."""
     return f"""
 define internal ptr @worker(ptr %mailbox) {{
 entry:
@@ -242,7 +242,7 @@ done:
 
 
 def _start() -> str:
-    """Make workers until there are so many, or the system gives no more."""
+    """Create workers until there are `wanted`, or until the system refuses."""
     return f"""
 define void @thalweg_start(ptr %pool, i64 %wanted) {{
 entry:
@@ -274,7 +274,7 @@ done:
 
 
 def _order() -> str:
-    """Put an order into the first mailboxes."""
+    """Publish a command in the first mailboxes."""
     return f"""
 define internal void @order(ptr %pool, i64 %count, i32 %order) {{
 entry:
@@ -283,7 +283,7 @@ entry:
 
 
 def _each_mailbox(before: str, count: str, visit: str) -> str:
-    """Visit the first mailboxes, after a block, and return."""
+    """A loop over the first mailboxes after the block `before`, then a return."""
     return f"""\
   %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
   br label %head
@@ -301,10 +301,10 @@ done:
 
 
 def _run() -> str:
-    """Run a program; its fault code, or layout.PAUSED where it is to be run on.
+    """Run a program; its fault code, or layout.PAUSED if it is to be resumed.
 
-    A caller who finds the pool taken runs the program alone. A program that was to pause after its
-    last barrier has ended.
+    If the pool is taken, the caller runs the program alone. A program whose pause was requested
+    after its last barrier has ended.
     """
     return f"""
 define i64 @thalweg_run(ptr %program) {{
@@ -361,7 +361,7 @@ report:
 
 
 def _stop() -> str:
-    """Take the pool for good, after the step that has it, and see the workers out."""
+    """Take the pool forever, after its current step, and join the workers."""
     meet = f"""\
 {field("handle", "ptr", "mailbox", layout.MAIL_HANDLE)}
   %joined = call i32 %join(ptr %handle, ptr null)"""
