@@ -142,7 +142,7 @@ def template_of(kernels: Sequence[str], lowered: Lowered, listing: Listing[Any])
     layout = Layout(listing.arena, list(lowered.streams.values()))
     for call in listing.calls:
         layout.add(call.launch, call.scratch, call.specialized.words)
-    interface = _Interface(lowered, layout.words_of)
+    interface, region = _Interface(lowered, layout.words_of), lowered.spec.region
     return ProgramTemplate(
         tuple(kernels),
         np.array(layout.words or [0], np.int64),
@@ -150,8 +150,8 @@ def template_of(kernels: Sequence[str], lowered: Lowered, listing: Listing[Any])
         layout.constants,
         interface.streams(),
         interface.inputs(),
-        interface.references(),
-        interface.outputs(),
+        [interface.reference(tensor) for tensor in region.references],
+        [interface.output(tensor) for tensor in region.outputs],
         interface.exclusive(),
         listing.arena.size,
     )
@@ -185,14 +185,6 @@ class _Interface:
         read = [(n, t) for n, t in enumerate(spec.region.inputs) if t not in spec.values]
         return [(number, words) for number, tensor in read if (words := self._words(tensor))]
 
-    def references(self) -> list[Reference]:
-        """The variables."""
-        return [self._reference(tensor) for tensor in self._lowered.spec.region.references]
-
-    def outputs(self) -> list[Output]:
-        """The results."""
-        return [self._output(tensor) for tensor in self._lowered.spec.region.outputs]
-
     def streams(self) -> list[Stream]:
         """The random ops."""
         spec = self._lowered.spec
@@ -210,7 +202,8 @@ class _Interface:
         roots = {region.roots[tensor] for tensor in written if tensor in region.roots}
         return [number for number, tensor in enumerate(region.references) if tensor in roots]
 
-    def _output(self, tensor: Tensor) -> Output:
+    def output(self, tensor: Tensor) -> Output:
+        """An output of the region."""
         region, shape = self._lowered.spec.region, self._lowered.spec.shapes[tensor]
         if tensor in region.roots:
             return Output((), shape, None, region.references.index(region.roots[tensor]))
@@ -224,7 +217,8 @@ class _Interface:
         writers = [number for number, launch in enumerate(launches) if buffer in launch.written]
         return writers[-1] if writers and writers[-1] < len(launches) - 1 else -1
 
-    def _reference(self, tensor: Tensor) -> Reference:
+    def reference(self, tensor: Tensor) -> Reference:
+        """A variable of the region."""
         buffer = self._lowered.buffers[tensor]
         first_use = self._first_use.get(buffer)
         may_initialize = first_use is not None and only_writes(first_use, buffer)

@@ -49,7 +49,11 @@ def placed_parts(
     for part in parts:
         condition = conditions.get(part)
         iteration = condition and _iteration(part, kernels[part], condition, target)
-        requests[part] = _requests(part, kernels[part], iteration, target)
+        if iteration is not None:
+            requests[part] = [iteration_request(iteration, target)]
+        else:
+            pairs = zip(part.lowered.launches, kernels[part], strict=True)
+            requests[part] = [kernel_request(launch, k.kernel, target) for launch, k in pairs]
     loaded = iter(load_all([request for part in parts for request in requests[part]], target))
     listings: dict[Part, Listing[Call]] = {}
     words = 0
@@ -116,18 +120,6 @@ def _alias_class(memory: BufferView | Buffer) -> Any:
     return Storage.VARIABLE if memory.where is Storage.VARIABLE else memory
 
 
-def _requests(
-    part: Part,
-    kernels: Sequence[SpecializedKernel],
-    iteration: Iteration | None,
-    target: CpuTarget,
-) -> list[Request]:
-    if iteration is not None:
-        return [iteration_request(iteration, target)]
-    pairs = zip(part.lowered.launches, kernels, strict=True)
-    return [kernel_request(launch, kernel.kernel, target) for launch, kernel in pairs]
-
-
 def _listing(
     part: Part,
     kernels: Sequence[SpecializedKernel],
@@ -140,9 +132,10 @@ def _listing(
     missing = len(part.lowered.launches) - len(loaded)
     code = [*loaded, *[_NO_CODE] * missing]
     listing = build_listing(part.lowered, kernels, code, target, words)
-    calls = [*listing.calls]
-    if calls:
-        calls[0] = replace(calls[0], barrier=True)
-    if missing:
-        calls = [replace(call, thread=-1, work=int(_ITERATION_WORK)) for call in calls]
+    calls: list[Call] = []
+    for call in listing.calls:
+        dispatch = call.dispatch if calls else call.dispatch._replace(barrier=True)
+        if missing:
+            dispatch = dispatch._replace(thread=-1, work=int(_ITERATION_WORK))
+        calls.append(replace(call, dispatch=dispatch))
     return replace(listing, calls=calls)

@@ -242,7 +242,8 @@ class _Invocation:
                 entries.append(item)
             else:
                 for call in step.parts[item].calls:
-                    entries += call.entries(words.ctypes.data + 8 * call.words)
+                    arguments = words.ctypes.data + 8 * call.words
+                    entries += call.dispatch.entries(call.code.functions, arguments)
 
         def jump(branch: Branch) -> Jump:
             if branch.decides is None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.cpu.early_outputs import Deliver, EarlyOutput
-from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry, kernel_entries
+from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program_template import STREAM_BYTES, base_addresses
 from thalweg.lower.memory.arena import rounded
@@ -100,18 +100,17 @@ class Invocation:
         not amid an update of a variable, which must not pause. Without `packs`, prepacked calls
         skip their first phase."""
         entries: list[TableEntry] = []
-        delivers = sum(call.work for call in template.calls) >= _MIN_WORK_DELIVERED
+        delivers = sum(call.dispatch.work for call in template.calls) >= _MIN_WORK_DELIVERED
         computed: list[int] = []  # early outputs that are not signalled yet
         start = self._owned[2].ctypes.data
-        for number, call in enumerate(template.calls):
-            kernel, word, barrier, thread, no_pause, work, is_prepacked = call
-            if computed and not no_pause:
+        for number, (kernel, word, dispatch, is_prepacked) in enumerate(template.calls):
+            if computed and not dispatch.no_pause:
                 entries += self._signals(computed, pool)
                 computed = []
             phases = functions[kernel]
             if is_prepacked and not packs:
-                phases, barrier = phases[1:], True  # the second phase always had a barrier before
-            entries += kernel_entries(phases, start + 8 * word, barrier, thread, no_pause, work)
+                phases, dispatch = phases[1:], dispatch._replace(barrier=True)
+            entries += dispatch.entries(phases, start + 8 * word)
             if delivers:
                 outputs = enumerate(template.outputs)
                 computed += [n for n, output in outputs if output.producer == number]

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.pool import Entry, kernel_entries
 from thalweg.device.cpu.prepacking import prepacked_launches
-from thalweg.device.cpu.table_template import PlacedCall
+from thalweg.device.cpu.table_template import Dispatch
 from thalweg.device.program import Listing
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -30,23 +29,9 @@ class Call:
     code: Loaded
     words: int  # the index of its first argument word
     scratch: int  # the offset of its scratch memory in the arena
-    barrier: bool  # before its first function; there always is one before the others
-    thread: int  # the one that runs it, or -1 for all
-    no_pause: bool  # it continues an update of a variable
-    work: int
+    dispatch: Dispatch
     #: the references that its packed factor depends on, if calls reuse the packed factor
     packed_from: frozenset[int] | None = None
-
-    def entries(self, arguments: int) -> list[Entry]:
-        """Its table entries, with argument words at an address."""
-        return kernel_entries(
-            self.code.functions, arguments, self.barrier, self.thread, self.no_pause, self.work
-        )
-
-    def placed(self, kernel: int) -> PlacedCall:
-        """The call in a template whose kernel has this number."""
-        flags = self.barrier, self.thread, self.no_pause, self.work
-        return PlacedCall(kernel, self.words, *flags, self.packed_from is not None)
 
     @property
     def word_count(self) -> int:
@@ -82,18 +67,10 @@ def build_listing(
         code, scratch = loaded[number], arena.scratch[number]
         scratch_range = scratch, scratch + code.scratch
         barrier, thread = barriers.place(launch, scratch_range, len(code.functions))
-        call = Call(
-            launch,
-            kernels[number],
-            code,
-            words,
-            scratch,
-            barrier,
-            thread,
-            no_pause[number],
-            int(work_of(launch.kernel, target)),
-            prepacked.get(number),
-        )
+        work = int(work_of(launch.kernel, target))
+        dispatch = Dispatch(barrier, thread, no_pause[number], work)
+        packed_from = prepacked.get(number)
+        call = Call(launch, kernels[number], code, words, scratch, dispatch, packed_from)
         calls.append(call)
         words += call.word_count
     return Listing(lowered, calls, arena)

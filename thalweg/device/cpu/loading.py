@@ -15,7 +15,7 @@ from thalweg.device import tuning
 from thalweg.device.cpu.listing import build_listing
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.table_template import TableTemplate
+from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
 from thalweg.device.program_template import compile_error, template_of
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -47,10 +47,13 @@ def make_program(
     code = [loaded[name] for name in launch_names]
     listing = build_listing(lowered, kernels, code, target, prepacks=True)
     numbers = {name: number for number, name in enumerate(loaded)}
-    calls = zip(listing.calls, launch_names, strict=True)
+    calls = [
+        PlacedCall(numbers[name], call.words, call.dispatch, call.packed_from is not None)
+        for call, name in zip(listing.calls, launch_names, strict=True)
+    ]
     template = TableTemplate(
         **vars(template_of(list(loaded), lowered, listing)),
-        calls=[call.placed(numbers[name]) for call, name in calls],
+        calls=calls,
         threads=threads_for(launches, threads, target),
         holds_gil=sum(work_of(each.kernel, target) for each in launches) < _MAX_WORK_WITH_GIL,
         packed_references=sorted({n for call in listing.calls for n in call.packed_from or ()}),

@@ -40,19 +40,16 @@ def arithmetic_peak(threads: int, dtype: Any = np.float32) -> float:
     """Floating-point operations per second of multiply-adds in registers."""
     target = host()
     kind = _vector(target, DOUBLE if np.dtype(dtype).itemsize == 8 else FLOAT)
-    (function,) = load([emit_arithmetic(kind, target)], target)[0]
     memory = np.full(16 * threads + 2, 0.5, np.float64)
     operations = 2.0 * _CHAINS * kind.lanes * _ITERATIONS * threads
-    return operations / _seconds(function, [memory.ctypes.data, 0], threads)
+    return operations / _seconds(emit_arithmetic(kind, target), [memory.ctypes.data, 0], threads)
 
 
 @memoized(64)
 def matrix_peak(threads: int) -> float:
     """Floating-point operations per second of the matrix unit on tiles in its registers."""
-    target = host()
-    (function,) = load([emit_tiles()], target)[0]
     operations = 2.0 * _TILES * SIDE * SIDE * DEPTH * _ITERATIONS * threads
-    return operations / _seconds(function, [], threads)
+    return operations / _seconds(emit_tiles(), [], threads)
 
 
 def copy_peak(size: int, threads: int) -> float:
@@ -64,19 +61,19 @@ def copy_peak(size: int, threads: int) -> float:
 
 @memoized(64)
 def _copy_peak(size: int, threads: int) -> float:
-    target = host()
-    (function,) = load([emit_copy(_vector(target, FLOAT))], target)[0]
+    code = emit_copy(_vector(host(), FLOAT))
     source, sink = np.ones(size // 8, np.float32), np.ones(size // 8, np.float32)
     words = [source.ctypes.data, sink.ctypes.data, source.size]
-    return (source.nbytes + sink.nbytes) / _seconds(function, words, threads)
+    return (source.nbytes + sink.nbytes) / _seconds(code, words, threads)
 
 
 def _vector(target: CpuTarget, kind: Type) -> Type:
     return kind.of(target.vector_bytes * 8 // kind.bits)
 
 
-def _seconds(function: int, words: list[int], threads: int) -> float:
+def _seconds(code: Emitted, words: list[int], threads: int) -> float:
     """The best time of a few calls on the slowest thread, from its own begin."""
+    (function,) = load([code], host())[0]
     pool, fault = default_pool(), np.zeros(1, np.int64)
     arguments = np.array([fault.ctypes.data, *words], np.int64)
     entry = Entry(function, arguments.ctypes.data)

@@ -92,16 +92,6 @@ class Entry(NamedTuple):
     work: int = 0
 
 
-def kernel_entries(
-    functions: Sequence[int], arguments: int, barrier: bool, thread: int, no_pause: bool, work: int
-) -> list[Entry]:
-    """The entries of a kernel's functions, with barriers and without pauses between them."""
-    return [
-        Entry(function, arguments, barrier or phase > 0, thread, no_pause or phase > 0, work)
-        for phase, function in enumerate(functions)
-    ]
-
-
 class Jump(NamedTuple):
     """Continue at the entry `target`: always if `decides` is 0, else if the byte at this address is
     zero (with `if_true`: is not zero). Has a barrier: the calls before compute the byte.

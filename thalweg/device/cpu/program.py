@@ -52,7 +52,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         super().__init__(template, region, listing)
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
-        self.work = float(sum(call.work for call in template.calls))
+        self.work = float(sum(call.dispatch.work for call in template.calls))
         self.packed_references = template.packed_references
         self._is_prepacked = any(call.is_prepacked for call in template.calls)
         self._idle: deque[Invocation] = deque()

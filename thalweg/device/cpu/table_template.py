@@ -6,7 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from thalweg.device.cpu.pool import Entry
 from thalweg.device.program_template import ProgramTemplate
+
+
+class Dispatch(NamedTuple):
+    """How the threads of a pool run a call."""
+
+    barrier: bool  # before its first function; there always is one before the others
+    thread: int  # the one that runs it, or -1 for all
+    no_pause: bool  # it continues an update of a variable
+    work: int
+
+    def entries(self, functions: Sequence[int], arguments: int) -> list[Entry]:
+        """The table entries of a kernel's functions; no pause comes between them."""
+        barrier, thread, no_pause, work = self
+        return [
+            Entry(function, arguments, barrier or phase > 0, thread, no_pause or phase > 0, work)
+            for phase, function in enumerate(functions)
+        ]
 
 
 class PlacedCall(NamedTuple):
@@ -14,10 +32,7 @@ class PlacedCall(NamedTuple):
 
     kernel: int
     word: int  # the first of its argument words
-    barrier: bool  # before it
-    thread: int  # the one that runs it, or -1 for all
-    no_pause: bool  # it continues an update of a variable
-    work: int
+    dispatch: Dispatch
     is_prepacked: bool  # calls reuse the factor that its first phase packs
 
 
