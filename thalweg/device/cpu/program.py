@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, Delivery
 from thalweg.device.cpu.invocation import Invocation, address_of
-from thalweg.device.cpu.pool import Pool, StepTable
+from thalweg.device.cpu.pool import Entry, Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
@@ -101,8 +102,9 @@ class Program(DeviceProgram[Invocation, "Call"]):
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
         """A call, and the begin and end of each entry of its kernels."""
-        timed = _TimedProgram(self, context.cancellation.check)
-        return timed(context, values, cells), timed.pool.times
+        timed = copy(self)  # shares the invocations
+        timed.pool = pool = _TimingPool(self, context.cancellation.check)
+        return timed(context, values, cells), pool.times
 
     def _invocation(self) -> Invocation:
         functions = [kernel.functions for kernel in self.loaded]
@@ -247,28 +249,20 @@ class Program(DeviceProgram[Invocation, "Call"]):
 
 
 class _TimingPool(Pool):
-    """A view of a pool that times the program it runs."""
+    """A view of the pool of a program that times its kernels."""
 
-    def __init__(self, pool: Pool, check: Callable[[], None], entry_count: int) -> None:
-        vars(self).update(vars(pool))  # step tables hold the address of the pool itself
-        self._pool, self._check, self._entry_count = pool, check, entry_count
+    def __init__(self, program: Program, check: Callable[[], None]) -> None:
+        vars(self).update(vars(program.pool))  # step tables hold the address of the pool itself
+        self._pool, self._check = program.pool, check
+        phases = [len(program.loaded[call.kernel].functions) for call in program.template.calls]
+        self._entry_count = sum(phases)
         self.times: Times = np.zeros((0, 1, 2), np.int64)
 
     def run(self, program: StepTable) -> int:
-        """Run a step to its end and store its times."""
-        times = self.times = self._pool.timed(program, self._check)
-        if program.numbers is not None:
-            self.times = np.zeros((self._entry_count, *times.shape[1:]), np.int64)
-            self.times[list(program.numbers)] = times
+        """Run a step to its end and store the times of its kernels' entries."""
+        times = self._pool.timed(program, self._check)
+        kernels = [isinstance(entry, Entry) for entry in program.entries]  # the others are signals
+        numbers = slice(None) if program.numbers is None else list(program.numbers)
+        self.times = np.zeros((self._entry_count, *times.shape[1:]), np.int64)
+        self.times[numbers] = times[kernels]
         return program.fault.value
-
-
-class _TimedProgram(Program):
-    """A view of a program that runs on a `_TimingPool`."""
-
-    pool: _TimingPool
-
-    def __init__(self, program: Program, check: Callable[[], None]) -> None:
-        vars(self).update(vars(program))
-        entries = sum(len(program.loaded[call.kernel].functions) for call in program.template.calls)
-        self.pool = _TimingPool(program.pool, check, entries)
