@@ -51,21 +51,21 @@ entry:
 
 
 def _poll(
-    architecture: str, futex: int | None, seen: str, changed: str, tired: str, limit: str
+    architecture: str, futex: int | None, seen: str, changed: str, before_sleep: str, limit: str
 ) -> str:
-    """Poll a word until it is not `seen`. `changed` and `tired` are the code to run then and before
-    each sleep; `limit` is the timeout of a sleep."""
-    sleep = "call i32 %sleeping(i32 100)"
+    """Poll a word until it is not `seen`. `changed` is the code to run then, `before_sleep` that
+    before each sleep, `limit` the timeout of a sleep."""
+    sleep = "call i32 %system.sleep(i32 100)"
     if futex is not None:
         sleep = (
-            f"call i64 (i64, ...) %sleeping"
+            f"call i64 (i64, ...) %system.sleep"
             f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 %marked, ptr {limit})"
         )
     return f"""\
 {field("spins", "i64", "pool", layout.SPINS)}
-{field("yielding", "ptr", "pool", layout.YIELD)}
-{field("sleeping", "ptr", "pool", layout.SLEEP)}
-  %patience = add i64 %spins, {_YIELDS}
+{field("sched_yield", "ptr", "pool", layout.YIELD)}
+{field("system.sleep", "ptr", "pool", layout.SLEEP)}
+  %max.polls = add i64 %spins, {_YIELDS}
   br label %poll
 poll:
   %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
@@ -78,20 +78,20 @@ changed:
 unchanged:
   %next = add i64 %count, 1
   %spinning = icmp ult i64 %count, %spins
-  br i1 %spinning, label %spin, label %long
+  br i1 %spinning, label %spin, label %spun
 spin:
   call void {_PAUSES[architecture][1]}
   br label %poll
-long:
-  %patient = icmp ult i64 %count, %patience
-  br i1 %patient, label %yield, label %tired
+spun:
+  %may.yield = icmp ult i64 %count, %max.polls
+  br i1 %may.yield, label %yield, label %before_sleep
 yield:
-  %yielded = call i32 %yielding()
+  %yielded = call i32 %sched_yield()
   br label %poll
-tired:
-  {tired}
+before_sleep:
+  {before_sleep}
 sleep:
-  ; Should the mark come too late, the system sees another value and does not let us sleep.
+  ; If the word changed before the bit was set, the futex sees another value and returns at once.
   %marked = or i32 {seen}, {layout.ASLEEP}
   %mark = cmpxchg ptr %word, i32 {seen}, i32 %marked monotonic monotonic
   %slept = {sleep}
@@ -103,15 +103,15 @@ def publish(futex: int | None) -> str:
     wake = ""
     if futex is not None:
         wake = f"""
-{field("waking", "ptr", "pool", layout.SLEEP)}
-  %woken = call i64 (i64, ...) %waking(i64 {futex}, ptr %word, i64 {_FUTEX_WAKE}, i32 {2**31 - 1})
+{field("futex", "ptr", "pool", layout.SLEEP)}
+  %woken = call i64 (i64, ...) %futex(i64 {futex}, ptr %word, i64 {_FUTEX_WAKE}, i32 {2**31 - 1})
 """
     return f"""
 define internal void @publish(ptr %pool, ptr %word, i32 %value) {{
   %old = atomicrmw xchg ptr %word, i32 %value acq_rel
-  %mark = and i32 %old, {layout.ASLEEP}
-  %asleep = icmp ne i32 %mark, 0
-  br i1 %asleep, label %wake, label %done
+  %sleepers = and i32 %old, {layout.ASLEEP}
+  %has.sleepers = icmp ne i32 %sleepers, 0
+  br i1 %has.sleepers, label %wake, label %done
 wake:{wake}
   br label %done
 done:
@@ -119,18 +119,18 @@ done:
 }}"""
 
 
-def wait_in_time(architecture: str, futex: int | None) -> str:
+def wait_event(architecture: str, futex: int | None) -> str:
     """Wait for an event for at most a time slice and consume its signal; 0 if none came."""
     take = f"""%taken = atomicrmw xchg ptr %word, i32 {layout.UNSET} acquire
   ret i64 1"""
     check = """%time = call i64 @now(ptr %pool)
   %elapsed = sub i64 %time, %start
-  %left = sub i64 %slice, %elapsed
-  %late = icmp sle i64 %left, 0
-  br i1 %late, label %give_up, label %rest
-rest:
-  %seconds = sdiv i64 %left, 1000000000
-  %nanoseconds = srem i64 %left, 1000000000
+  %remaining = sub i64 %slice, %elapsed
+  %expired = icmp sle i64 %remaining, 0
+  br i1 %expired, label %timeout, label %limited
+limited:
+  %seconds = sdiv i64 %remaining, 1000000000
+  %nanoseconds = srem i64 %remaining, 1000000000
   store i64 %seconds, ptr %limit, align 8
   %limit.low = getelementptr i8, ptr %limit, i64 8
   store i64 %nanoseconds, ptr %limit.low, align 8
@@ -142,7 +142,7 @@ entry:
 {field("slice", "i64", "pool", layout.SLICE)}
   %start = call i64 @now(ptr %pool)
 {_poll(architecture, futex, str(layout.UNSET), take, check, "%limit")}
-give_up:
+timeout:
   ret i64 0
 }}"""
 
@@ -211,12 +211,12 @@ def now() -> str:
 define internal i64 @now(ptr %pool) {{
   %time = alloca [2 x i64], align 8
 {field("clock", "ptr", "pool", layout.CLOCK)}
-{field("number", "i64", "pool", layout.CLOCK_NUMBER)}
-  %which = trunc i64 %number to i32
+{field("clock.number", "i64", "pool", layout.CLOCK_NUMBER)}
+  %which = trunc i64 %clock.number to i32
   %status = call i32 %clock(i32 %which, ptr %time)
 {field("seconds", "i64", "time", 0)}
-{field("rest", "i64", "time", 8)}
+{field("subseconds", "i64", "time", 8)}
   %whole = mul i64 %seconds, 1000000000
-  %sum = add i64 %whole, %rest
+  %sum = add i64 %whole, %subseconds
   ret i64 %sum
 }}"""
