@@ -58,26 +58,18 @@ def graph_facts(
     graph_size: int,
 ) -> list[str]:
     """The lines about the graph, and about its nodes that are not compiled into regions."""
-    lines = [
-        _graph_line(plan, graph_size),
-        _cut_line(plan, len(regions), len(hosts), len(controls)),
-    ]
-    lines += [line for host in hosts for line in _host_lines(host)]
-    return lines + [line for control in controls for line in _control_lines(control)]
-
-
-def _graph_line(plan: Plan, graph_size: int) -> str:
-    nodes = [node for instruction in plan.every_instruction for node in instruction.nodes]
-    kept = len({node.original for node in nodes})
-    return f"graph    {graph_size} nodes, {graph_size - kept} pruned, {kept} in the step"
-
-
-def _cut_line(plan: Plan, regions: int, hosts: int, controls: int) -> str:
-    variables = sum(is_variable(i.node) for i in plan.every_instruction)
-    parts = [(regions, "region"), (hosts, "host op"), (variables, "variable")]
+    instructions = plan.every_instruction
+    kept = len({node.original for step in instructions for node in step.nodes})
+    variables = sum(is_variable(step.node) for step in instructions)
+    counts = [(len(regions), "region"), (len(hosts), "host op"), (variables, "variable")]
     if controls:
-        parts.insert(1, (controls, "control node"))
-    return "cut      into " + ", ".join(plural(count, word) for count, word in parts)
+        counts.insert(1, (len(controls), "control node"))
+    return [
+        f"graph    {graph_size} nodes, {graph_size - kept} pruned, {kept} in the step",
+        f"cut      into {', '.join(plural(count, word) for count, word in counts)}",
+        *(line for host in hosts for line in _host_lines(host)),
+        *(line for control in controls for line in _control_lines(control)),
+    ]
 
 
 def _host_lines(host: HostOp) -> list[str]:

@@ -166,7 +166,7 @@ class Profile:
         for number, first_run in enumerate(self.runs[0]):
             programs = [run[number] for run in self.runs if number < len(run)]
             # Dynamic sizes may select other kernels in other runs.
-            same = [each for each in programs if each.times.shape == first_run.times.shape]
+            same = [run for run in programs if run.times.shape == first_run.times.shape]
             rows += self._kernel_rows(same, 1 + sum(row.number > 0 for row in rows))
         return sorted(rows, key=lambda row: row.median, reverse=True)
 
@@ -178,45 +178,37 @@ class Profile:
     @cached_property
     def capacity(self) -> float:
         """The time of all threads in all runs, in nanoseconds."""
-        return max(sum(each.threads * each.span for run in self.runs for each in run), 1)
+        return max(sum(p.threads * p.span for run in self.runs for p in run), 1)
 
     @property
     def waiting(self) -> float:
-        """The share of the threads' time outside of kernels: at barriers, or beside one thread."""
+        """The share of the threads' time outside of kernels, at barriers or idle."""
         return max(1.0 - sum(row.share for row in self.rows), 0.0)
 
-    def _kernel_rows(self, programs: Sequence[ProgramRun], first: int) -> list[Row]:
+    def _kernel_rows(self, programs: Sequence[ProgramRun], first: int) -> Iterator[Row]:
+        """The rows of one program's kernels, numbered from `first`; `programs` are its runs."""
         waits = [program.waits() for program in programs]
-        return [
-            self._kernel_row(
-                number, kernel, [p.times[phases] for p in programs], [w[phases] for w in waits]
+        for number, (kernel, phases) in enumerate(programs[0].entries(), first):
+            durations = [p.times[phases, :, 1] - p.times[phases, :, 0] for p in programs]
+            # Each phase takes as long as its slowest thread.
+            seconds = [float(run.max(axis=1).sum()) / 1e9 for run in durations]
+            peak, bound = _of_peak(kernel, min(seconds))
+            yield Row(
+                number if isinstance(kernel, CompiledKernel) else 0,
+                kernel.name,
+                kernel.kind,
+                kernel.space,
+                min(seconds),
+                median(seconds),
+                median(float(run[phases].sum()) / kernel.users for run in waits) / 1e9,
+                sum(float(run.sum()) for run in durations) / self.capacity,
+                kernel.flops,
+                kernel.bytes,
+                peak,
+                bound,
+                kernel.ops,
+                kernel.lines,
             )
-            for number, (kernel, phases) in enumerate(programs[0].entries(), first)
-        ]
-
-    def _kernel_row(
-        self, number: int, kernel: AnyKernel, times: Sequence[Times], waits: Sequence[Times]
-    ) -> Row:
-        spans = [_phases_span(run) / 1e9 for run in times]
-        busy = sum(float((run[..., 1] - run[..., 0]).sum()) for run in times)
-        best = min(spans)
-        peak, bound = _of_peak(kernel, best)
-        return Row(
-            number if isinstance(kernel, CompiledKernel) else 0,
-            kernel.name,
-            kernel.kind,
-            kernel.space,
-            best,
-            median(spans),
-            median(float(w.sum()) / kernel.users for w in waits) / 1e9,
-            busy / self.capacity,
-            kernel.flops,
-            kernel.bytes,
-            peak,
-            bound,
-            kernel.ops,
-            kernel.lines,
-        )
 
     def text(self, most: int | None = _MAX_ROWS) -> str:
         """The profile as a table of at most `most` rows, the longest first."""
@@ -306,11 +298,6 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
-def _phases_span(times: Times) -> int:
-    """The sum over the phases of the slowest thread's time."""
-    return int((times[..., 1] - times[..., 0]).max(axis=1).sum())
-
-
 def _of_peak(kernel: AnyKernel, seconds: float) -> tuple[float, str]:
     """The fraction of the peak rate that a kernel reaches, of the rate that bounds it, and which
     rate that is."""
@@ -352,12 +339,12 @@ def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -
     if runs < 1:
         raise ValueError(f"A profile takes one run or more, not {runs}.")
     fed = dict(enumerate(feeds))
-    parts = [(each.plan, each.feeds(fed), each.device.name) for each in plan.partitions]
+    parts = [(p.plan, p.feeds(fed), p.device.name) for p in plan.partitions]
     parts = parts or [(plan, feeds, plan.device)]
     sandboxes = [(_Sandbox(resources.on(device)), part, own) for part, own, device in parts]
 
     def run_once() -> list[ProgramRun]:
-        return [each for sandbox, part, own in sandboxes for each in sandbox.run(part, own)]
+        return [run for sandbox, part, own in sandboxes for run in sandbox.run(part, own)]
 
     run_once()
     wall, processor = time.perf_counter(), time.process_time()

@@ -96,8 +96,8 @@ class CpuControlStep(ControlStep["_Invocation"]):
             invocation = self._idle.pop()
         except IndexError:
             invocation = _Invocation(self)
-        held, results = self._bind_inputs(invocation, values), None
-        if held is not None:
+        arrays, results = self._bind_inputs(invocation, values), None
+        if arrays is not None:  # kept alive until the call ends
             run = self.run_with_variables if self.variables else self.run_bound
             results = run(invocation, values, context)
         self._idle.append(invocation)  # not reached if a signal or a cancellation stopped the call
@@ -142,7 +142,7 @@ class CpuControlStep(ControlStep["_Invocation"]):
     def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> list[Any] | None:
         """Bind the inputs; the arrays, which must live until the call ends. None if one does not
         fit the program."""
-        held: list[Any] = []
+        arrays: list[Any] = []
         for view in self.inputs:
             value: Any = values[view.source]
             if isinstance(value, ListValue):
@@ -154,9 +154,9 @@ class CpuControlStep(ControlStep["_Invocation"]):
                 if value is None or value.shape != view.shape:
                     return None
             array = np.require(value, view.dtype, ["C", "A"])
-            held.append(array)
+            arrays.append(array)
             self._bind(invocation, view, array)
-        return held
+        return arrays
 
     def bind_variable(
         self, invocation: _Invocation, view: BufferView, buffer: OwnedBuffer | None

@@ -59,7 +59,7 @@ def build_listing(
     scratches = [kernel.scratch for kernel in loaded]
     prepacked: dict[int, frozenset[int]] = {}
     if prepacks:
-        prepacked = prepacked_launches(lowered, [each.kernel for each in kernels], loaded)
+        prepacked = prepacked_launches(lowered, [k.kernel for k in kernels], loaded)
     arena = arrange(lowered.launches, scratches, lowered.pieces, target, prepacked)
     barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
     calls: list[Call] = []

@@ -38,12 +38,12 @@ def make_program(
         tuner.tune_new(kernels, pool, threads)
     launches = lowered.launches
     # Launches may share a kernel, and different kernels may have the same name and code.
-    launch_of = {each.kernel: launch for each, launch in zip(kernels, launches, strict=True)}
+    launch_of = {k.kernel: launch for k, launch in zip(kernels, launches, strict=True)}
     requests = [kernel_request(launch, kernel, target) for kernel, launch in launch_of.items()]
     names = [name_of(request, target) for request in requests]
     loaded = dict(zip(names, load_all(requests, target), strict=True))
     name_of_kernel = dict(zip(launch_of, names, strict=True))
-    launch_names = [name_of_kernel[each.kernel] for each in kernels]
+    launch_names = [name_of_kernel[k.kernel] for k in kernels]
     code = [loaded[name] for name in launch_names]
     listing = build_listing(lowered, kernels, code, target, prepacks=True)
     numbers = {name: number for number, name in enumerate(loaded)}
@@ -55,7 +55,7 @@ def make_program(
         **vars(template_of(list(loaded), lowered, listing)),
         calls=calls,
         threads=threads_for(launches, threads, target),
-        holds_gil=sum(work_of(each.kernel, target) for each in launches) < _MAX_WORK_WITH_GIL,
+        holds_gil=sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
         packed_references=sorted({n for call in listing.calls for n in call.packed_from or ()}),
     )
     return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)

@@ -118,7 +118,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         cells: Sequence[VariableCell],
     ) -> list[Any] | None:
         words = invocation.words
-        held = self._bind_inputs(words, values) if self.inputs else None
+        converted = self._bind_inputs(words, values) if self.inputs else None
         results = self._bind_outputs(words, cells)
         if self.streams:
             self._reserve_streams(invocation, context)
@@ -134,7 +134,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation.packed_versions = invocation.versions
         for number, scalar in invocation.scalars:
             results[number] = scalar[()]
-        del held  # the kernels read these arrays until here
+        del converted  # the kernels read these arrays until here
         return None if fault else results
 
     def _run_delivering(self, invocation: Invocation, context: Any, results: Sequence[Any]) -> int:
@@ -164,16 +164,16 @@ class Program(DeviceProgram[Invocation, "Call"]):
 
     def _bind_inputs(self, words: Any, values: Sequence[Any]) -> list[Array]:
         """Bind the inputs; the converted arrays, which must live until the call ends."""
-        held: list[Array] = []
+        converted: list[Array] = []
         for number, targets in self.inputs:
             value: Any = values[number]
             if type(value) is not np.ndarray or value.flags.num & _C_ALIGNED != _C_ALIGNED:
                 value = np.require(value, requirements=["C", "A"])
-                held.append(value)
+                converted.append(value)
             address = address_of(value)
             for word, shift in targets:
                 words[word] = address + shift
-        return held
+        return converted
 
     def _bind_outputs(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
         """Bind new arrays to the outputs; the results, which the call fills."""
@@ -208,9 +208,9 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation = self._invocation()
         words, table, is_prepacked = invocation.words, invocation.table, self._is_prepacked
         run = self.pool.runner(table)
-        held = [np.require(value, requirements=["C", "A"]) for value in values]
+        arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
-        row_words = [*self._row_inputs(held, is_row, count), *self._row_outputs(results, count)]
+        row_words = [*self._row_inputs(arrays, is_row, count), *self._row_outputs(results, count)]
         fault = 0
         for row in range(count):
             for word, address, stride in row_words:

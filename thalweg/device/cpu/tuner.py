@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,48 +60,36 @@ def tune_kernels(subjects: Sequence[CpuSubject], budget: float) -> list[Tuned]:
 
 
 def _tune(subject: CpuSubject, deadline: float) -> Iterator[Tuned]:
-    target = subject.pool.target
+    """Measure the proposed schedules, then neighbours of the best, until the deadline."""
+    kernel, target = subject.kernel, subject.pool.target
     try:
-        search = _Search(subject, schedule(subject.kernel, target))
+        likely = schedule(kernel, target)
     except NotContraction:
         return
-    search.run(deadline)
-    best, tuned = winner(subject, search.seconds, search.likely)
-    keep_schedule(subject.kernel, target, best)
-    yield tuned
+    bench = _Bench(subject)
+    seconds = {likely: bench.seconds(likely)}
 
+    def fastest() -> Schedule:
+        return min(seconds, key=seconds.__getitem__)
 
-@dataclass
-class _Search:
-    """A hill-climbing search: the times of the schedules that were measured so far."""
-
-    subject: CpuSubject
-    likely: Schedule
-    seconds: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
-
-    def run(self, deadline: float) -> None:
-        """Measure the proposed schedules, then neighbours of the best, until the deadline."""
-        kernel, target = self.subject.kernel, self.subject.pool.target
-        bench = _Bench(self.subject)
-        self.seconds[self.likely] = bench.seconds(self.likely)
-        self._measure(bench, schedules(kernel, target), deadline)
-        while self._measure(bench, neighbours(kernel, target, self._fastest()), deadline):
-            pass
-        for candidate in {self.likely, self._fastest()}:  # once more, under the same conditions
-            self.seconds[candidate] = min(self.seconds[candidate], bench.seconds(candidate))
-
-    def _fastest(self) -> Schedule:
-        return min(self.seconds, key=self.seconds.__getitem__)
-
-    def _measure(self, bench: _Bench, candidates: Sequence[Schedule], deadline: float) -> bool:
+    def measure(candidates: Sequence[Schedule]) -> bool:
         """Measure candidates; whether one is the fastest now and the deadline is not over."""
-        before = self._fastest()
+        before = fastest()
         for candidate in candidates:
             if time.monotonic() > deadline:
                 return False
-            if candidate not in self.seconds:
-                self.seconds[candidate] = bench.seconds(candidate)
-        return self._fastest() != before
+            if candidate not in seconds:
+                seconds[candidate] = bench.seconds(candidate)
+        return fastest() != before
+
+    measure(schedules(kernel, target))
+    while measure(neighbours(kernel, target, fastest())):
+        pass
+    for candidate in {likely, fastest()}:  # once more, under the same conditions
+        seconds[candidate] = min(seconds[candidate], bench.seconds(candidate))
+    best, tuned = winner(subject, seconds, likely)
+    keep_schedule(kernel, target, best)
+    yield tuned
 
 
 class _Bench:
