@@ -329,7 +329,7 @@ def _first_rows(rows: Any, count: int) -> Any:
 
 
 def _stream_position(drawing: Drawing, context: Any) -> Philox:
-    """The position in the stream of a random op, which stays where it is."""
+    """The position in the stream of a random op, which is not advanced."""
     return cast("Random", drawing.node.op).reserve(context.at(drawing.node), 0)
 
 

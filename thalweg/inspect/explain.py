@@ -103,7 +103,7 @@ def explain(
     graph_size: int,
     device: Device,
 ) -> StepPlan:
-    """Lower and compile a plan for these feeds; what it runs."""
+    """Lower and compile a plan for these feeds, without running it."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
     units = planned_units(plan, shapes, resources.on(plan.device), device)
     for part in plan.partitions:

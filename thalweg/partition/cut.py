@@ -132,8 +132,8 @@ class _Builder:
         self.sent.setdefault(read, set()).add(send)
 
     def replaced_reads(self, needed: Collection[Node]) -> set[Node]:
-        """The reads that Sends replace and nothing else uses. Adds to the order that what comes
-        after a read also comes after its Sends."""
+        """The reads that Sends replace and nothing else uses. Orders the successors of reads after
+        their Sends as well."""
         used = {tensor.op for node in self.graph.nodes for tensor in node.inputs} | {*needed}
         for read, sends in self.sent.items():
             for before in self.order.values():

@@ -284,7 +284,7 @@ class Pool:
         """Forget all workers: the child of a fork has none of them."""
         self._lock = threading.Lock()
         self._closed = False
-        self._started = 1  # steps on up to so many threads need no more workers
+        self._started = 1  # the number of threads that workers were started for
         self._words[...] = 0
         for offset, value in self._configuration.items():
             self._words[offset // 8] = value
