@@ -9,7 +9,7 @@ import pytest
 import thalweg as tf
 from thalweg.data import watching
 from thalweg.inspect.timeline import Timeline
-from thalweg.inspect.trace import BESIDE
+from thalweg.inspect.trace import OTHER_THREADS
 from thalweg.ops.state import queue_state
 from thalweg.platform import spans
 
@@ -205,7 +205,7 @@ def test_a_step_without_input_has_no_row_for_it():
     metadata = tf.RunMetadata()
     with tf.Session() as session:
         session.run(tf.constant(1.0) + 1.0, options=FULL, run_metadata=metadata)
-    assert BESIDE not in [device.device for device in metadata.step_stats.dev_stats]
+    assert OTHER_THREADS not in [device.device for device in metadata.step_stats.dev_stats]
 
 
 def test_two_recordings_at_once():
@@ -236,7 +236,7 @@ def test_lanes_are_in_the_protobuf():
     protos = pytest.importorskip("tensorboard.compat.proto.config_pb2")
     read = protos.RunMetadata.FromString(metadata.SerializeToString())
     beside = read.step_stats.dev_stats[-1]
-    assert beside.device == BESIDE
+    assert beside.device == OTHER_THREADS
     assert dict(beside.thread_names) == {0: threading.current_thread().name}
     ours, theirs = (Timeline(m.step_stats).generate_chrome_trace_format() for m in (metadata, read))
     assert by_lane(ours).keys() == by_lane(theirs).keys()

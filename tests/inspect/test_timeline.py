@@ -4,6 +4,7 @@ import importlib
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 import thalweg as tf
@@ -118,3 +119,23 @@ def test_a_message_copies_another():
     assert other == metadata
     other.step_stats.dev_stats[0].node_stats.add(node_name="more")
     assert other != metadata
+
+
+def test_a_program_that_sends_a_value_while_it_runs_is_traced_kernel_by_kernel():
+    metadata = tf.RunMetadata()
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    config = tf.ConfigProto(device_count={"CPU": 2})
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        x = tf.placeholder(tf.float32, [200, 200])
+        early = tf.matmul(x, x, name="early")
+        late = tf.matmul(tf.matmul(early, x, name="middle"), x, name="late")
+        with tf.device("/cpu:1"):
+            there = tf.tanh(early, name="there")
+        feeds = {x: np.full((200, 200), 0.01, np.float32)}
+        session.run([late, there], feeds, options=options, run_metadata=metadata)
+        plan = session.plan([late, there], feeds)
+        assert "sends    early:0 after kernel 1 of 3" in str(plan)
+        assert all(row.best > 0 for row in plan.profile(2).rows)
+    nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
+    start = {node.node_name: node.all_start_micros for node in nodes}
+    assert start["early"] <= start["middle"] <= start["late"]

@@ -1,4 +1,4 @@
-"""Partitions as text: what is sent where, what follows what, what is copied."""
+"""Partitions as text: transfers, order and copied constants."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _PREFIX = "/job:localhost/replica:0/task:0/device:"
 
 
 def names(count: int) -> list[str]:
-    """The names of so many devices."""
+    """The names of `count` CPU devices."""
     return [device.name for device in local_devices({"CPU": count})]
 
 

@@ -1,4 +1,4 @@
-"""Placement: requests, colocation, what follows what, and what cannot be."""
+"""Placement: requests, colocation, nodes that follow others, and infeasible requests."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from thalweg.place.placer import Placer
 
 
 def names(count: int) -> list[str]:
-    """The names of so many devices."""
+    """The names of `count` CPU devices."""
     return [device.name for device in local_devices({"CPU": count})]
 
 

@@ -12,7 +12,7 @@ from thalweg.device.cpu import pool_layout as layout
 from thalweg.device.cpu.pool import Pool, default_pool
 from thalweg.runtime.cancellation import Cancellation
 
-_PATIENCE = (layout.BUDGET, layout.SLICE, layout.EARLIEST)
+_PATIENCE = (layout.BUDGET, layout.SLICE, layout.MIN_SLICE)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What the native programs of control nodes have in common on all devices.
+"""Native control nodes: the base of their programs on all devices.
 
-A `NativeControl` has a program for each set of shapes that comes in. A loop that keeps values of
-every iteration has capacity for so many; where that proves too little, it is run again with four
-times as much, as are later calls. A `ControlStep` is one of the programs, loaded.
+A `NativeControl` compiles a `ControlStep` for each set of input shapes. Traces of a loop have a
+capacity in iterations; a call that exceeds it is run again with four times as much, and so are
+later calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
-from thalweg.device.control_inputs import FIRST_CAPACITY, capacity_for, given, levels, value_key
+from thalweg.device.control_inputs import (
+    FIRST_CAPACITY,
+    capacity_for,
+    input_buffer,
+    list_levels,
+    value_key,
+)
 from thalweg.ir.target import Target
 from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
@@ -48,19 +54,21 @@ from thalweg.platform.forks import freed_after_fork
 Array = NDArray[Any]
 Results = Mapping[BufferView, Any]  # arrays, or buffers of the device
 
-_MAX_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
+_MAX_PROGRAMS = 64  # per control node, one for each set of shapes
 
 
 @dataclass(frozen=True)
-class MoreCapacity:
-    """The traces of loops were full before these ended."""
+class CapacityExceeded:
+    """Loops needed more iterations than their traces have capacity for."""
 
-    full: dict[int, int]  # the capacity that was not enough, by the number of the loop
+    capacities: dict[int, int]  # the capacity that was too small, by the number of the loop
 
 
 class NativeControl:
-    """A loop or a conditional of a step: native programs by the shapes that come in. `load` gives
-    a program its code: (this, the program, the capacity of lists that grow)."""
+    """A loop or conditional of a step: native programs by input shapes.
+
+    `load` compiles a program: (this object, the program, the capacity of growing lists) -> step.
+    """
 
     def __init__(
         self,
@@ -75,22 +83,22 @@ class NativeControl:
         )
         self.varying = Varying()
         self._capacity = Capacity(FIRST_CAPACITY, FIRST_CAPACITY)
-        self.reason = ""  # why it is not native, where it is not
+        self.reason = ""  # why the last call was not native, if it was not
         self._lock = freed_after_fork(threading.Lock())
 
     def __call__(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
-        """The unit's outputs, or None where the executor must compute them."""
+        """The unit's outputs, or None if the executor must compute them."""
         while True:
             step = self._step(values)
             if step is None:
                 return None
             results = step.run(context, values)
-            if not isinstance(results, MoreCapacity):
+            if not isinstance(results, CapacityExceeded):
                 return results
             with self._lock:
                 grown = dict(self._capacity.grown)
-                for number, lacking in results.full.items():
-                    grown[number] = max(grown.get(number, 0), 4 * lacking)
+                for number, capacity in results.capacities.items():
+                    grown[number] = max(grown.get(number, 0), 4 * capacity)
                 self._capacity = replace(self._capacity, grown=tuple(sorted(grown.items())))
 
     def _step(self, values: Sequence[Any]) -> ControlStep[Any] | None:
@@ -99,13 +107,14 @@ class NativeControl:
         if key not in self._programs:
             with self._lock:
                 if key not in self._programs:
-                    self._programs[key] = self._lowered(values, capacity)
+                    self._programs[key] = self._compile(values, capacity)
         return self._programs[key]
 
-    def _lowered(self, values: Sequence[Any], capacity: Capacity) -> ControlStep[Any] | None:
-        found = [given(place, value) for place, value in enumerate(values)]
-        inputs = [one for one in found if one is not None]
-        if len(inputs) < len(found):
+    def _compile(self, values: Sequence[Any], capacity: Capacity) -> ControlStep[Any] | None:
+        """The program for these values; None, with a `reason`, if there is no native one."""
+        buffers = [input_buffer(number, value) for number, value in enumerate(values)]
+        inputs = [buffer for buffer in buffers if buffer is not None]
+        if len(inputs) < len(values):
             self.reason = "a list holds elements of several shapes, or empty ones, or such lists"
             return None
         try:
@@ -118,7 +127,7 @@ class NativeControl:
 
 
 class Invocation(Protocol):
-    """What one call in flight needs."""
+    """The state of one call in flight."""
 
     use: Use[VariableCell]
 
@@ -127,10 +136,10 @@ InvocationT = TypeVar("InvocationT", bound=Invocation)
 
 
 class ControlStep(ABC, Generic[InvocationT]):
-    """A control node, compiled for one set of shapes: the border between its memory and values."""
+    """A control node, compiled for one set of shapes. Converts between values and its memory."""
 
     variables: Sequence[BufferView]
-    changed: Sequence[int]  # the places of variables that it writes
+    changed: Sequence[int]  # the indices of the variables that it writes
 
     def __init__(self, program: ControlProgram, list_capacity: int) -> None:
         self.program, self._list_capacity = program, list_capacity
@@ -140,7 +149,7 @@ class ControlStep(ABC, Generic[InvocationT]):
     def run_with_variables(
         self, invocation: InvocationT, values: Sequence[Any], context: Any
     ) -> Any:
-        """Run an invocation as a use of the variables among its inputs."""
+        """Run an invocation, registered as a use of the variables among its inputs."""
         invocation.use.cells = [values[view.source] for view in self.variables]
         try:
             USES.begin(invocation.use, context.cancellation)
@@ -153,7 +162,7 @@ class ControlStep(ABC, Generic[InvocationT]):
             USES.end(invocation.use)
 
     def borrow(self, invocation: InvocationT) -> bool:
-        """Bind the buffers of the variables; whether they are as expected."""
+        """Bind the buffers of the variables; False if one does not fit the program."""
         use = invocation.use
         with USES.mutex:
             for number in self.changed:
@@ -167,28 +176,30 @@ class ControlStep(ABC, Generic[InvocationT]):
     def bind_variable(
         self, invocation: InvocationT, view: BufferView, buffer: Buffer | None
     ) -> bool:
-        """Bind the buffer of a variable; whether it is of this device and has the shape."""
+        """Bind the buffer of a variable; False if it is of another device or shape."""
 
     @abstractmethod
     def run_bound(self, invocation: InvocationT, values: Sequence[Any], context: Any) -> Any:
-        """The same as `run`, of an invocation whose inputs and variables are bound."""
+        """Do what `run` does with an invocation whose inputs and variables are bound."""
 
     @abstractmethod
     def run(self, context: Any, values: Sequence[Any]) -> Any:
-        """The unit's outputs; None where the executor must decide; or what capacity it lacks."""
+        """The unit's outputs; None if the executor must run it; or `CapacityExceeded`."""
+
+    # Views
 
     def all_views(self) -> list[BufferView]:
-        """The memory that outlives regions."""
-        found: dict[BufferView, None] = {}
+        """The views of the program, those that branches read included."""
+        views: dict[BufferView, None] = {}
         for item in self.program.items:
             if isinstance(item, Part):
-                found.update(dict.fromkeys(item.views.values()))
+                views.update(dict.fromkeys(item.views.values()))
             elif isinstance(item, Branch) and item.decides is not None:
-                found[item.decides] = None
-        return list(found)
+                views[item.decides] = None
+        return list(views)
 
     def written_views(self) -> set[BufferView]:
-        """The memory among it that regions write."""
+        """The views that regions write."""
         return {
             part.views[buffer]
             for part in self.program.items
@@ -199,83 +210,86 @@ class ControlStep(ABC, Generic[InvocationT]):
         }
 
     def list_starts(self) -> set[BufferView]:
-        """The memory that says where lists in lists start."""
-        found: set[BufferView] = set()
-        for one in self.program.outputs:
-            while isinstance(one, ListBuffer) and one.entries is not None:
-                found |= set() if one.view is None else {one.view}
-                one = one.entries
-        return found
-
-    def ended(self, context: Any, values: Sequence[Any], results: Results) -> list[Any]:
-        """What a program that has ended well gives."""
-        self._advance_streams(results, context)
-        return self._outputs(values, results)
-
-    def full(self, results: Results) -> dict[int, int]:
-        """The loops whose traces were full when the program stopped, or lists that grow."""
-        grown = [rows.writes for rows in self.program.lists.values() if rows.grows]
-        last = [results[view][-1] > 0 for view in grown if view is not None and view in results]
-        found = {LISTS: self._list_capacity} if any(last) else {}
-        for number, count in enumerate(self.program.counts):
-            if results[count.view] >= count.capacity:
-                found[number] = count.capacity
-        return found
-
-    def used_once(self, results: Results) -> bool:
-        """Whether no row of a list was written or read twice that may not be."""
-        for rows in self.program.lists.values():
-            counts = [
-                results[h] for h in (rows.writes, rows.reads) if h is not None and h in results
-            ]
-            if any((count > 1).any() for count in counts):
-                return False
-        return True
+        """The views that hold the starts of lists in output lists."""
+        views: set[BufferView] = set()
+        for output in self.program.outputs:
+            while isinstance(output, ListBuffer) and output.entries is not None:
+                views |= set() if output.view is None else {output.view}
+                output = output.entries
+        return views
 
     def counters(self) -> set[BufferView]:
-        """The memory that the host looks at when a program has ended."""
-        lists = self.program.lists.values()
-        found = {view for rows in lists for view in (rows.writes, rows.reads) if view is not None}
-        found |= {count.view for count in self.program.counts}
-        return found | {one.view for one in self.program.drawings} | self.list_starts()
+        """The views that the host reads when a program has ended."""
+        views = {*self._access_counts(), *(count.view for count in self.program.counts)}
+        return views | {drawing.view for drawing in self.program.drawings} | self.list_starts()
 
-    def starts(self, values: Sequence[Any], context: Any) -> dict[BufferView, Callable[[], Any]]:
-        """What memory of lists and random streams begins with."""
-        found: dict[BufferView, Callable[[], Any]] = {}
+    def _access_counts(self) -> list[BufferView]:
+        """The views that count the writes and reads of rows of lists."""
+        lists = self.program.lists.values()
+        return [view for rows in lists for view in (rows.writes, rows.reads) if view is not None]
+
+    # The start of a call
+
+    def initial_values(
+        self, values: Sequence[Any], context: Any
+    ) -> dict[BufferView, Callable[[], Any]]:
+        """Functions that make the initial contents of lists, counters and random streams."""
+        initial: dict[BufferView, Callable[[], Any]] = {}
         for rows, value in self._lists(values):
             if rows.where is Storage.RESULT and rows.view is not None:
-                found[rows.view] = partial(self.begun_list, value, rows.view)
+                initial[rows.view] = partial(self.initial_rows, value, rows.view)
             if rows.writes is not None:
-                found[rows.writes] = partial(_first_counts, value, rows.count)
+                initial[rows.writes] = partial(_write_counts, value, rows.count)
             if rows.reads is not None:
-                found[rows.reads] = partial(np.zeros, rows.count, np.int32)
-        for one in self.program.drawings:
-            found[one.view] = _next_in_stream(one, context).place
-        return found
+                initial[rows.reads] = partial(np.zeros, rows.count, np.int32)
+        for drawing in self.program.drawings:
+            initial[drawing.view] = _stream_position(drawing, context).place
+        return initial
 
-    def begun_list(self, value: ListValue, view: BufferView) -> Any:
-        """The rows of a list that is about to be changed, in memory of their own."""
+    def initial_rows(self, value: ListValue, view: BufferView) -> Any:
+        """A copy of the rows of a list that the program updates in place, padded with zeros."""
         rows = value.as_stacked() if value.written.any() else None
         if rows is not None and rows.shape == view.shape:
             return np.array(rows, view.dtype)
-        begun = np.zeros(view.shape, view.dtype)
+        padded = np.zeros(view.shape, view.dtype)
         if rows is not None:
-            begun[: len(rows)] = rows
-        return begun
+            padded[: len(rows)] = rows
+        return padded
 
     def _lists(self, values: Sequence[Any]) -> Iterator[tuple[ListBuffer, ListValue]]:
-        """The lists that come in, and what lists in them hold."""
-        for place, rows in self.program.lists.items():
-            for value in levels(values[place]):
+        """The input lists, and the levels of lists in them."""
+        for number, rows in self.program.lists.items():
+            for value in list_levels(values[number]):
                 yield rows, value
                 rows = rows.entries or rows
 
+    # The end of a call
+
+    def exceeded_capacities(self, results: Results) -> dict[int, int]:
+        """The capacities that a stopped program has used up: of traces, or of growing lists."""
+        growing = [rows.writes for rows in self.program.lists.values() if rows.grows]
+        is_full = [results[v][-1] > 0 for v in growing if v is not None and v in results]
+        exceeded = {LISTS: self._list_capacity} if any(is_full) else {}
+        for number, count in enumerate(self.program.counts):
+            if results[count.view] >= count.capacity:
+                exceeded[number] = count.capacity
+        return exceeded
+
+    def accessed_once(self, results: Results) -> bool:
+        """Whether no row was written or read twice, of lists that allow one access only."""
+        return all((results[view] <= 1).all() for view in self._access_counts() if view in results)
+
+    def finish(self, context: Any, values: Sequence[Any], results: Results) -> list[Any]:
+        """The outputs of a program that has succeeded; advances random streams, updates lists."""
+        self._advance_streams(results, context)
+        return self._outputs(values, results)
+
     def _advance_streams(self, results: Results, context: Any) -> None:
         """Advance the random streams by what the iterations have drawn."""
-        for one in self.program.drawings:
-            start = _next_in_stream(one, context)
-            drawn = Philox.at(results[one.view]).counter - start.counter
-            cast("Random", one.node.op).reserve(context.at(one.node), drawn)
+        for drawing in self.program.drawings:
+            start = _stream_position(drawing, context)
+            drawn = Philox.at(results[drawing.view]).counter - start.counter
+            cast("Random", drawing.node.op).reserve(context.at(drawing.node), drawn)
 
     def _outputs(self, values: Sequence[Any], results: Results) -> list[Any]:
         lists: dict[ListBuffer, ListValue] = {}
@@ -285,47 +299,49 @@ class ControlStep(ABC, Generic[InvocationT]):
                 None if view is None else results.get(view) for view in (rows.writes, rows.reads)
             )
             if rows.where is Storage.RESULT and rows.view is not None and rows.view in results:
-                size = _size(rows, value, written)
+                size = _list_size(rows, value, written)
                 marks = None if written is None else written[:size] > 0
                 value.take_over(_first_rows(results[rows.view], size), marks)
             if reads is not None:
                 value.forget(np.flatnonzero(reads))
-        return [self._output(one, results, lists) for one in self.program.outputs]
+        return [self._output(output, results, lists) for output in self.program.outputs]
 
-    def _output(self, one: Given, results: Results, lists: Mapping[ListBuffer, ListValue]) -> Any:
-        if isinstance(one, BufferView):
-            return results[one]
-        if one in lists:
-            return lists[one]
-        if one.entries is not None and one.view is not None:
-            flat = self._output(one.entries, results, lists)
-            return ListValue.of_nested(results[one.view], flat, one.entries.each)
-        if one.view is None:
-            value = np.asarray(one.value, one.dtype.as_numpy_dtype)
-            rows = np.broadcast_to(value, (one.count, *value.shape))
+    def _output(
+        self, output: Given, results: Results, lists: Mapping[ListBuffer, ListValue]
+    ) -> Any:
+        if isinstance(output, BufferView):
+            return results[output]
+        if output in lists:
+            return lists[output]
+        if output.entries is not None and output.view is not None:
+            flat = self._output(output.entries, results, lists)
+            return ListValue.of_nested(results[output.view], flat, output.entries.each)
+        if output.view is None:
+            value = np.asarray(output.value, output.dtype.as_numpy_dtype)
+            rows = np.broadcast_to(value, (output.count, *value.shape))
         else:
-            rows = results[one.view]
-        return ListValue.of_stacked(rows, dtype=one.dtype)
+            rows = results[output.view]
+        return ListValue.of_stacked(rows, dtype=output.dtype)
 
 
 def _first_rows(rows: Any, count: int) -> Any:
     return rows.first_rows(count) if isinstance(rows, Buffer) else rows[:count]
 
 
-def _next_in_stream(drawing: Drawing, context: Any) -> Philox:
-    """The place in the stream of a random op, none of which is taken."""
+def _stream_position(drawing: Drawing, context: Any) -> Philox:
+    """The position in the stream of a random op, which is not advanced."""
     return cast("Random", drawing.node.op).reserve(context.at(drawing.node), 0)
 
 
-def _first_counts(value: ListValue, count: int) -> Array:
-    """How often the rows of a list were written so far."""
+def _write_counts(value: ListValue, count: int) -> Array:
+    """The number of writes so far of each of `count` rows of a list."""
     counts = np.zeros(count, np.int32)
     counts[: value.size()] = value.written
     return counts
 
 
-def _size(rows: ListBuffer, before: ListValue, written: Array | None) -> int:
-    """How long a list is after a program that may have made it longer."""
+def _list_size(rows: ListBuffer, before: ListValue, written: Array | None) -> int:
+    """The size of a list after a program that may have grown it."""
     if not rows.grows or written is None:
         return rows.count
     return max(before.size(), 1 + int(np.max(np.flatnonzero(written), initial=-1)))

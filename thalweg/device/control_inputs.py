@@ -1,7 +1,7 @@
-"""What comes into a native program of a control node: arrays, variables, and lists as memory.
+"""The inputs of a native control node: arrays, variables, and lists as arrays of rows.
 
-Of each value: what its program depends on, where it lies for the lowering, and, of lists, how many
-iterations a loop along them may have.
+For each value: the key of its program, the buffer that it is lowered to, and, for lists, the
+capacity that loops along them need.
 """
 
 from __future__ import annotations
@@ -20,95 +20,98 @@ from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
 
-FIRST_CAPACITY = 64  # iterations that traces have capacity for at first
+FIRST_CAPACITY = 64  # the initial capacity of traces, in iterations
 
 
 def capacity_for(values: Sequence[Any], least: Capacity) -> Capacity:
-    """Capacity for as many iterations as the longest list has entries: many loops go along one."""
-    lists = [levels(value) for value in values if isinstance(value, ListValue)]
+    """The capacity for as many iterations as the longest list has entries: many loops go along a
+    list."""
+    lists = [list_levels(value) for value in values if isinstance(value, ListValue)]
     if not lists:
         return least
-    outer = max(each[0].size() - (len(each) > 1) for each in lists)
-    inner = max(each[-1].size() for each in lists)
+    outer = max(levels[0].size() - (len(levels) > 1) for levels in lists)
+    inner = max(levels[-1].size() for levels in lists)
     return replace(least, outer=_rounded(outer), inner=_rounded(inner))
 
 
 def _rounded(size: int) -> int:
+    """The next power of two, at least the initial capacity."""
     return max(FIRST_CAPACITY, 1 << max(size - 1, 0).bit_length())
 
 
-def levels(value: ListValue) -> list[ListValue]:
-    """A list; of one of lists also what all of these hold, and so on."""
+def list_levels(value: ListValue) -> list[ListValue]:
+    """A list, and, if it is a list of lists, the levels of the concatenation of its lists."""
     nested = value.as_nested()
-    return [value] if nested is None else [value, *levels(nested.flat)]
+    return [value] if nested is None else [value, *list_levels(nested.flat)]
 
 
 def value_key(value: Any) -> Any:
-    """What a value's program depends on."""
+    """The properties of a value that its program depends on."""
     if isinstance(value, VariableCell):
         buffer = value.buffer
         return None if buffer is None else buffer.shape
     if isinstance(value, ListValue):
-        return tuple(_list_key(level) for level in levels(value))
+        return tuple(_list_key(level) for level in list_levels(value))
     return value.shape if isinstance(value, Buffer) else np.shape(value)
 
 
 def _list_key(value: ListValue) -> Any:
-    known = _known_rows(value)
-    content = None if known is None else known.tobytes()
+    uniform = _uniform_value(value)
+    content = None if uniform is None else uniform.tobytes()
     nested = value.as_nested()
     options = value.accumulates, value.clear_after_read, value.dynamic_size
-    return value.size(), _element(value), *options, content, nested and nested.each
+    return value.size(), _element_shape(value), *options, content, nested and nested.each
 
 
-def _element(value: ListValue) -> tuple[int, ...] | None:
-    """The shape of a list's elements, where it is known and the same for all."""
+def _element_shape(value: ListValue) -> tuple[int, ...] | None:
+    """The shape of a list's elements, if it is known and the same for all."""
     return None if value.shapes.others else value.shapes.common
 
 
-def _known_rows(value: ListValue) -> Array | None:
-    """What all entries of a list are, where a loop found them to be one value."""
+def _uniform_value(value: ListValue) -> Array | None:
+    """The value of all entries of a list, if it is one broadcast value."""
     rows = None if value.on_device is not None else value.stacked
     return rows[0] if rows is not None and len(rows) > 1 and rows.strides[0] == 0 else None
 
 
-def given(place: int, value: Any) -> Given | None:
-    """Where an input lies, or None where native code cannot take it."""
+def input_buffer(number: int, value: Any) -> Given | None:
+    """What an input is bound to, or None if native code cannot take it."""
     if isinstance(value, VariableCell):
         buffer = value.buffer
         if buffer is None:
             return None
-        return BufferView(Storage.VARIABLE, buffer.dtype, buffer.shape, place)
+        return BufferView(Storage.VARIABLE, buffer.dtype, buffer.shape, number)
     if isinstance(value, ListValue):
-        return _given_list(place, value)
+        return _list_buffer(number, value)
     array = value if isinstance(value, Buffer) else np.asarray(value)
-    return BufferView(Storage.INPUT, array.dtype, array.shape, place)
+    return BufferView(Storage.INPUT, array.dtype, array.shape, number)
 
 
-def _given_list(place: int, value: ListValue, depth: int = 0) -> ListBuffer | None:
+def _list_buffer(number: int, value: ListValue, depth: int = 0) -> ListBuffer | None:
     if not value.dtype.is_numpy_compatible:
-        return _given_lists(place, value, depth)
-    if value.shapes.others or 0 in (_element(value) or ()):
+        return _nested_list_buffer(number, value, depth)
+    element = _element_shape(value)
+    if value.shapes.others or 0 in (element or ()):
         return None
-    rows = ListBuffer(value.dtype, value.size(), _element(value), Storage.INPUT)
-    rows.value = _known_rows(value)
+    rows = ListBuffer(value.dtype, value.size(), element, Storage.INPUT)
+    rows.value = _uniform_value(value)
     rows.grows = value.dynamic_size and not value.accumulates
     if not value.accumulates and not depth:
         rows.writes = BufferView(Storage.RESULT, np.dtype(np.int32), (rows.count,))
     if value.clear_after_read:
         rows.reads = BufferView(Storage.RESULT, np.dtype(np.int32), (rows.count,))
-    if rows.element is not None:
+    if element is not None:
         dtype = np.dtype(value.dtype.as_numpy_dtype)
-        rows.view = BufferView(Storage.INPUT, dtype, rows.shape, place, depth)
+        rows.view = BufferView(Storage.INPUT, dtype, rows.shape, number, depth)
     return rows
 
 
-def _given_lists(place: int, value: ListValue, depth: int) -> ListBuffer | None:
+def _nested_list_buffer(number: int, value: ListValue, depth: int) -> ListBuffer | None:
     nested = value.as_nested()
-    entries = None if nested is None else _given_list(place, nested.flat, depth + 1)
+    entries = None if nested is None else _list_buffer(number, nested.flat, depth + 1)
     if nested is None or entries is None:
         return None
     entries.each = nested.each
     rows = ListBuffer(value.dtype, value.size(), (), Storage.INPUT, entries=entries)
-    rows.view = BufferView(Storage.INPUT, np.dtype(np.int32), rows.shape, place, depth)
+    rows.view = BufferView(Storage.INPUT, np.dtype(np.int32), rows.shape, number, depth)
     return rows

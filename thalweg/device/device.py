@@ -1,8 +1,8 @@
-"""Devices: what owns memory and runs programs.
+"""Devices own memory and run programs.
 
-A `Device` has three duties. It allocates buffers in its memory, which can be copied from and to the
-host, and issues programs: `load` compiles a lowered region, and calling the program runs it. What
-lowering must know about the hardware is its `target`.
+A `Device` allocates buffers in its memory, copies them from and to the host, and loads programs:
+`load` compiles a lowered region, and calling the program runs it. Its `target` describes the
+hardware to the lowering.
 """
 
 from __future__ import annotations
@@ -29,70 +29,69 @@ Array = NDArray[Any]
 class Device(ABC):
     """A processor with memory of its own."""
 
-    is_host: bool = True  # its memory is the host's: buffers are arrays
-    description: str = ""  # of the hardware, where it has a name
-    capability: int = 0  # of a GPU: its compute capability times ten
+    is_host: bool = True  # its memory is the host's: buffers are NumPy arrays
+    description: str = ""  # the name of the hardware, if it has one
+    capability: int = 0  # a GPU's compute capability times ten
 
     def __init__(self, name: str, target: Target) -> None:
-        self.name = name  # in full: "/job:localhost/replica:0/task:0/device:CPU:0"
+        self.name = name  # fully qualified: "/job:localhost/replica:0/task:0/device:CPU:0"
         self.target = target
 
     @property
     @abstractmethod
     def key(self) -> str:
-        """Names everything about the device that its programs depend on."""
+        """Identifies everything about the device that compiled programs depend on."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether an error has closed it."""
+        """Whether an error has made the device unusable."""
         return False
 
     # Memory
 
     @property
     def memory_limit(self) -> int:
-        """How many bytes it has."""
+        """The size of its memory in bytes; 0 if unknown."""
         return 0
 
     @abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
-        """Memory for an array; what it holds is undefined."""
+        """An uninitialised buffer for an array."""
 
     @abstractmethod
     def upload(self, value: Array) -> Buffer:
-        """A copy of an array of the host in the device's memory."""
+        """A copy of a host array in the device's memory."""
 
     @abstractmethod
     def relieve_by(self, release: Callable[[], None]) -> None:
-        """Have `release` called when memory runs out: it drops what is only kept to be used
-        again."""
+        """Register `release`, which drops cached buffers, to be called when memory runs out."""
 
     # Programs
 
     @abstractmethod
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> AnyProgram:
-        """A lowered region, its kernels compiled or found in the kernel cache."""
+        """The program of a lowered region; kernels not in the kernel cache are compiled."""
 
     @abstractmethod
     def find_kernels(self, names: Sequence[str]) -> Any:
-        """Kernels by their names in the kernel cache, loaded; None unless all are there."""
+        """Load kernels by their names in the kernel cache; None if any is missing."""
 
     @abstractmethod
     def restore(
         self, template: Any, kernels: Any, region: Region, listing: Callable[[], Any]
     ) -> AnyProgram:
-        """A program from its template, as the program cache keeps it, and its loaded kernels."""
+        """The program of a template from the program cache, with its loaded kernels."""
 
     @abstractmethod
     def list_launches(
         self, lowered: Lowered, kernels: Sequence[SpecializedKernel], template: Any, loaded: Any
     ) -> Any:
-        """What a program from the program cache was made of, for those who print its plan."""
+        """The `Listing` of a program from the program cache, for printing its plan."""
 
     @abstractmethod
     def load_control(self, unit: ControlRegion, lower: Lower) -> Any:
-        """A conditional or a loop: (context, values) -> outputs, or None for the executor. None in
-        its place leaves all of them to the executor."""
+        """A conditional or a loop as a function (context, values) -> outputs, which returns None
+        where the executor must run it; None if the device runs no control nodes natively."""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

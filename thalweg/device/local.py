@@ -17,16 +17,16 @@ def local_devices(
     task: str = LOCAL_TASK,
     gpus: GpuOptions | None = None,
 ) -> list[Device]:
-    """The devices by how many of each kind are wanted: CPUs, one unless the count says more, and
-    the GPUs that are there, unless nothing is said about them or the count says fewer.
+    """The devices of this process: `device_count["CPU"]` CPUs (default 1), and the GPUs found, at
+    most `device_count["GPU"]`; none if `gpus` is None.
 
-    Sessions that ask for the same have the same ones. `threads` limits a program's threads;
-    `task` is what this process is in a cluster.
+    Equal arguments give the same devices. `threads` limits the threads of a program; `task` is the
+    task of this process in a cluster.
     """
     count = max(1, device_count.get("CPU", 1))
     cpus = [cpu_device(index, count, threads, task) for index in range(count)]
-    wanted = device_count.get("GPU")
-    if gpus is None or wanted == 0 or not driver_kind():
+    gpu_count = device_count.get("GPU")
+    if gpus is None or gpu_count == 0 or not driver_kind():
         return [*cpus]
-    cuda = importlib.import_module("thalweg.device.cuda.device")  # which most machines do without
-    return [*cpus, *cuda.cuda_devices(wanted, task, gpus)]
+    cuda = importlib.import_module("thalweg.device.cuda.device")  # most machines have no GPU
+    return [*cpus, *cuda.cuda_devices(gpu_count, task, gpus)]

@@ -1,8 +1,8 @@
-"""What the programs of all devices have in common: variables, and how calls borrow them.
+"""The base class of programs, which borrows the buffers of variables for each call.
 
-A call registers the use of its variables, borrows their buffers, puts the addresses into the
-argument words of its invocation and runs it. A variable whose first value comes from the region
-has it once the call has ended well.
+A call registers its use of variables, borrows their buffers, writes the addresses into the argument
+words of its invocation and runs it. A variable that the region initialises gets its buffer only
+after the call has succeeded.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from thalweg.lower.lowered import Lowered
     from thalweg.lower.memory.arena import Arena
 
-#: First values of variables, which are theirs once the step has ended well.
+#: New buffers of variables that a call initialises; assigned to the cells when it has succeeded.
 FirstValues = dict[VariableCell, Buffer]
-#: Nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call.
+#: Nanoseconds: [entry, thread, begin and end]; zeros where a thread did not run the entry.
 Times = NDArray[np.int64]
 
 
 class Borrower(Protocol):
-    """One call of a program in flight, as far as variables matter."""
+    """The state of one call in flight that borrowing variables needs."""
 
     use: Use[VariableCell]
-    addresses: list[int]  # of the variables, as the argument words have them
+    addresses: list[int]  # the address of each variable that its argument words hold now
 
     def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
-        """Point argument words to memory: each to so many bytes after its start."""
+        """Store `address + shift` in the argument word of each target (word, shift)."""
         ...
 
 
@@ -51,8 +51,8 @@ CallT = TypeVar("CallT")
 
 @dataclass(frozen=True, eq=False)
 class Listing(Generic[CallT]):
-    """What a program was made of, for those who print its plan: the region as it was lowered, the
-    launches with their code, and where the temporaries lie."""
+    """What a program was compiled from: the lowered region, the launches with their code, and the
+    memory plan of the temporaries. Only needed to print, profile and tune it."""
 
     lowered: Lowered
     calls: Sequence[CallT]
@@ -62,37 +62,37 @@ class Listing(Generic[CallT]):
 class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     """A region, loaded for one set of shapes. Any number of threads may call it at once.
 
-    All that a call needs is in the template, which the program cache keeps; `listing` gives what it
-    was made of, for those who print, profile and tune it.
+    Calls need nothing but the template, which the program cache stores; `listing` is called for
+    printing, profiling and tuning.
     """
 
     template: Any
     holds_gil: bool  # a call is shorter than the interpreter's switch interval
     work: float  # the estimated number of vector instructions of a call
-    gives_host_values: bool = False  # whatever it computes, and not buffers of the device
-    kept: Sequence[int] = ()  # the references of whose values an invocation keeps what it made
+    gives_host_values: bool = False  # all results are host arrays, none a buffer of the device
+    packed_references: Sequence[int] = ()  # variables whose packed values invocations cache
 
     def __init__(
         self, template: ProgramTemplate, region: Region, listing: Callable[[], Listing[CallT]]
     ) -> None:
-        self._list = listing
+        self._make_listing = listing
         self.inputs, self.outputs = template.inputs, template.outputs
         self.references = template.references
         self.output_shapes = [output.shape for output in template.outputs]
         self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
-        self.written = [place for place, one in enumerate(self.references) if one.written]
+        self.written = [n for n, reference in enumerate(self.references) if reference.written]
         self.exclusive = frozenset(template.exclusive)
-        # One element is read in one operation: such a step sees nothing that is half written.
+        # Reads of a single element are atomic: a call that makes no others need not register.
         sizes = [math.prod(reference.shape) for reference in self.references]
-        self.shares = bool(self.written) or any(size > 1 for size in sizes)
+        self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
 
     @cached_property
     def _listing(self) -> Listing[CallT]:
-        return self._list()
+        return self._make_listing()
 
     @property
     def lowered(self) -> Lowered:
-        """The region as it was lowered."""
+        """The lowered region."""
         return self._listing.lowered
 
     @property
@@ -102,7 +102,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
 
     @property
     def arena(self) -> Arena:
-        """Where the temporaries lie."""
+        """The memory plan of the temporaries."""
         return self._listing.arena
 
     @abstractmethod
@@ -113,20 +113,22 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         cells: Sequence[VariableCell],
         deliver: Callable[[int, Any], None] | None = None,
     ) -> list[Any] | None:
-        """Issue it: the region's outputs, or None where its reference kernels must decide.
+        """Run it: the region's outputs, or None if a check failed and the reference kernels must
+        run instead.
 
-        `deliver` may be given early outputs, by number, while the program runs.
+        `deliver` is called with (number, value) for early outputs while the program runs.
         """
 
     @abstractmethod
     def by_rows(
         self, values: Sequence[Any], is_row: Sequence[bool], count: int
     ) -> list[NDArray[Any]] | None:
-        """The outputs for each of the rows that some values have, as arrays of rows."""
+        """Run once per row of the values with `is_row`; the outputs, stacked. None where a call
+        would return None."""
 
     @abstractmethod
     def release_memory(self) -> None:
-        """Free the memory of calls that are over; the next one allocates again."""
+        """Free the memory of idle invocations; the next call allocates again."""
 
     @abstractmethod
     def compiled_kernels(self) -> list[CompiledKernel]:
@@ -135,13 +137,13 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     @property
     @abstractmethod
     def summary(self) -> str:
-        """How it runs, for readers."""
+        """How it runs, as text."""
 
     @abstractmethod
     def timed(
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
-        """The same as a call, and when the entries of its kernels began and ended."""
+        """A call, and the begin and end of each entry of its kernels."""
 
     @abstractmethod
     def _run(
@@ -153,11 +155,11 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     ) -> list[Any] | None:
         """Run a call whose variables are bound."""
 
-    def _note(self, invocation: InvocationT, versions: Sequence[int]) -> None:
-        """Take note of the versions of what is kept, in the call that follows."""
+    def _set_versions(self, invocation: InvocationT, versions: Sequence[int]) -> None:
+        """Set the versions of the `packed_references` that the next call reads."""
 
-    def _use(self) -> Use[VariableCell]:
-        """How an invocation says which variables it uses."""
+    def _new_use(self) -> Use[VariableCell]:
+        """What an invocation registers its use of variables with."""
         return Use[VariableCell]((), self.written, self.exclusive)
 
     def _run_registered(
@@ -167,7 +169,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         values: Sequence[Any],
         cells: Sequence[VariableCell],
     ) -> list[Any] | None:
-        """Run where other steps may use the variables at the same time."""
+        """Run, registered with `USES`: other steps may use the same variables."""
         use, uses = invocation.use, USES.uses
         use.cells = cells
         try:
@@ -194,20 +196,20 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
                 borrowed = [cell.buffer for cell in cells]
                 is_bound = self._borrow(invocation, cells, borrowed, first)
                 invocation.use.buffers = borrowed
-        else:  # which keeps them alive
+        else:  # the list keeps the buffers alive
             borrowed = [cells[0].buffer] if len(cells) == 1 else [cell.buffer for cell in cells]
             is_bound = self._borrow(invocation, cells, borrowed, first)
         if not is_bound:
             return None
-        if self.kept:
-            versions = [cast("Buffer", borrowed[place]).version for place in self.kept]
-            self._note(invocation, versions)
+        if self.packed_references:
+            versions = [cast("Buffer", borrowed[n]).version for n in self.packed_references]
+            self._set_versions(invocation, versions)
         try:
             results = self._run(invocation, context, values, cells)
         finally:
             if self.written:
                 buffers = cast("list[Buffer]", borrowed)
-                Buffer.touch_all([buffers[place] for place in self.written])
+                Buffer.touch_all([buffers[n] for n in self.written])
         if first and results is not None:
             for cell, buffer in first.items():
                 cell.buffer = buffer
@@ -220,19 +222,25 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         borrowed: list[Buffer | None],
         first: FirstValues,
     ) -> bool:
-        """Bind the variables; whether they are as expected. `borrowed` says which memory it is."""
+        """Bind the variables' buffers; False if one has no value or another shape.
+
+        Replaces in `borrowed` the buffers that are allocated (also noted in `first`) or copied.
+        """
         addresses = invocation.addresses
-        for place, (targets, written, is_set_first, shape) in enumerate(self.references):
-            buffer = borrowed[place]
+        for number, (words, written, may_initialize, shape) in enumerate(self.references):
+            buffer = borrowed[number]
             if buffer is None or buffer.shape != shape:
-                if not is_set_first:
+                if not may_initialize:
                     return False
-                buffer = borrowed[place] = _first_value(cells[place], shape, first)
+                cell = cells[number]
+                if cell not in first:  # two references may be of one variable
+                    first[cell] = cell.allocate(shape)
+                buffer = borrowed[number] = first[cell]
             elif written and buffer.leases:
-                buffer = self._copy_on_write(invocation, cells, borrowed, place)
-            if buffer.address != addresses[place]:
-                addresses[place] = buffer.address
-                invocation.bind(targets, buffer.address)
+                buffer = self._copy_on_write(invocation, cells, borrowed, number)
+            if buffer.address != addresses[number]:
+                addresses[number] = buffer.address
+                invocation.bind(words, buffer.address)
         return True
 
     def _copy_on_write(
@@ -240,22 +248,15 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         invocation: InvocationT,
         cells: Sequence[VariableCell],
         borrowed: list[Buffer | None],
-        place: int,
+        number: int,
     ) -> Buffer:
-        """A copy of a leased buffer, bound under every name that its variable has here."""
-        buffer = cells[place].copy_on_write()
+        """Copy a leased buffer, and bind the copy to all references of its variable."""
+        buffer = cells[number].copy_on_write()
         for other, cell in enumerate(cells):
-            if cell is cells[place]:
+            if cell is cells[number]:
                 borrowed[other], invocation.addresses[other] = buffer, buffer.address
                 invocation.bind(self.references[other].words, buffer.address)
         return buffer
 
 
 AnyProgram = DeviceProgram[Any, Any]
-
-
-def _first_value(cell: VariableCell, shape: tuple[int, ...], first: FirstValues) -> Buffer:
-    """Memory for a variable's whole new value, which is noted in `first`."""
-    if cell not in first:  # else it is there under another name
-        first[cell] = cell.allocate(shape)
-    return first[cell]

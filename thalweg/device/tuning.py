@@ -1,4 +1,4 @@
-"""What the search for schedules has in common on all devices: a budget of time, what was found."""
+"""The device-independent part of tuning: sharing a time budget among contractions, reporting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 
 #: Whether steps are tuned when they are first compiled.
 TUNES = os.environ.get("THALWEG_TUNE") == "1"
-#: How many seconds tuning may take, unless told otherwise.
+#: The default time limit of tuning in seconds.
 BUDGET = 60.0
-BETTER = 0.97  # a winner that gains less than this is luck
+_CLEARLY_FASTER = 0.97  # of the likely schedule's time: above it, a difference may be noise
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Subject:
 
     @property
     def kernel(self) -> Contraction:
-        """What is computed."""
+        """The contraction itself."""
         assert isinstance(self.specialized.kernel, Contraction)
         return self.specialized.kernel
 
@@ -39,18 +39,18 @@ class Summarized(Protocol):
 
     @property
     def summary(self) -> str:
-        """What matters of it, for readers."""
+        """Its main parameters, as text."""
         ...
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What measuring a contraction found: seconds by the likely schedule and by the best one."""
+    """The result of tuning a contraction."""
 
     name: str
     iterations: str
-    likely: float
-    best: float
+    likely: float  # seconds with the schedule that the cost model chose
+    best: float  # seconds with `schedule`
     schedule: Summarized
     tried: int
 
@@ -62,44 +62,47 @@ ScheduleT = TypeVar("ScheduleT", bound=Summarized)
 def winner(
     subject: Subject, seconds: Mapping[ScheduleT, float], likely: ScheduleT
 ) -> tuple[ScheduleT, Tuned]:
-    """The fastest schedule, or the likely one unless another is clearly faster."""
+    """The fastest schedule if it is clearly faster than the likely one, else the likely one."""
     fastest = min(seconds, key=seconds.__getitem__)
-    best = fastest if seconds[fastest] < BETTER * seconds[likely] else likely
-    iterations, times = iterations_of(subject.kernel), (seconds[likely], seconds[best])
-    return best, Tuned(subject.name, iterations, *times, best, len(seconds))
+    best = fastest if seconds[fastest] < _CLEARLY_FASTER * seconds[likely] else likely
+    iterations = iterations_of(subject.kernel)
+    tuned = Tuned(subject.name, iterations, seconds[likely], seconds[best], best, len(seconds))
+    return best, tuned
 
 
 def extents_of(kernel: Contraction) -> list[int]:
-    """How many batches, rows, columns and terms there are."""
+    """The numbers of batches, rows, columns and terms."""
     groups = kernel.batch, kernel.rows, kernel.columns, kernel.reduced
     return [prod(int(v.extent) for v in group) for group in groups]
 
 
 def iterations_of(kernel: Contraction) -> str:
-    """The same, for readers."""
+    """The extents as text: `64×100×784`, or `8 of 64×100×784` for 8 batches."""
     batch, *others = extents_of(kernel)
     return (f"{batch} of " if batch != 1 else "") + "×".join(map(str, others))
 
 
 def within_budget(
     subjects: Iterable[SubjectT],
-    tuned: Callable[[SubjectT, float], Iterable[Tuned]],
+    tune: Callable[[SubjectT, float], Iterable[Tuned]],
     budget: float,
 ) -> list[Tuned]:
-    """What was found, of the largest subjects first, each with its share of the time; `tuned` is
-    given a subject and when its time ends."""
+    """Tune the largest subjects first, each with its share of the budget in seconds.
+
+    `tune` is called with a subject and its deadline on the monotonic clock.
+    """
 
     def work(subject: SubjectT) -> float:
         return float(prod(extents_of(subject.kernel))) + 1.0
 
-    start, found = time.monotonic(), list[Tuned]()
+    start, results = time.monotonic(), list[Tuned]()
     ordered = sorted(subjects, key=work, reverse=True)
-    left, seen = sum(map(work, ordered)), 0
+    work_left, count_left = sum(map(work, ordered)), len(ordered)
     for subject in progress(ordered, len(ordered), "tuning"):
-        spare = budget - (time.monotonic() - start)
-        if spare <= 0:
+        seconds_left = budget - (time.monotonic() - start)
+        if seconds_left <= 0:
             break
-        share = max(work(subject) / left, 0.5 / (len(ordered) - seen))
-        found += tuned(subject, time.monotonic() + spare * min(share, 1.0))
-        left, seen = left - work(subject), seen + 1
-    return found
+        share = max(work(subject) / work_left, 0.5 / count_left)
+        results += tune(subject, time.monotonic() + seconds_left * min(share, 1.0))
+        work_left, count_left = work_left - work(subject), count_left - 1
+    return results

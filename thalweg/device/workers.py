@@ -1,6 +1,7 @@
-"""Threads that stay: an idle one takes the next task, so that none is started for each.
+"""A cached thread pool: an idle thread runs the next task, else a new one is started.
 
-There are as many as tasks ever ran at once. They end with the process.
+The number of threads is the maximum of tasks that ever ran at once. Threads are daemons and end
+with the process.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from queue import SimpleQueue
 
 from thalweg.platform.forks import renewed_after_fork
 
-Task = Callable[[], None]  # which must not raise
+Task = Callable[[], None]  # must not raise
 
 
 class Workers:
-    """Threads, each of which runs one task after another."""
+    """Threads that run tasks, each one task at a time."""
 
     def __init__(self) -> None:
         self.renew_locks()
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """Begin without threads, as in the child of a fork."""
+        """Forget all threads: the child of a fork has none of them."""
         self._idle: list[SimpleQueue[Task]] = []  # the inbox of each idle thread
 
     def start(self, task: Task) -> None:
-        """Have a thread run a task."""
+        """Run a task on an idle or new thread."""
         try:
             inbox = self._idle.pop()
         except IndexError:
             inbox = SimpleQueue[Task]()
             name = "thalweg-worker"
-            threading.Thread(target=self._work, args=(inbox,), name=name, daemon=True).start()
+            threading.Thread(target=self._run_tasks, args=(inbox,), name=name, daemon=True).start()
         inbox.put(task)
 
-    def _work(self, inbox: SimpleQueue[Task]) -> None:
+    def _run_tasks(self, inbox: SimpleQueue[Task]) -> None:
         while True:
             inbox.get()()
             self._idle.append(inbox)

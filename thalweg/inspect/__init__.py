@@ -1,4 +1,4 @@
-"""Plans, profiles, traces and timelines of steps; nothing below imports it."""
+"""Plans, profiles, traces and timelines of steps. No package below imports this one."""
 
 from thalweg.inspect import session, timeline
 from thalweg.public import publish_from

@@ -1,7 +1,7 @@
-"""Steps explained: `sess.plan(fetches, feeds)` gives a `StepPlan`.
+"""Step plans: `sess.plan(fetches, feeds)` returns a `StepPlan`.
 
-Print it to see what becomes of the step, stage by stage; `.kernels` have the code of each;
-measure with `.profile()`. None of it changes the state of the session.
+Printing it shows how the step is compiled, stage by stage; its `kernels` have their code, and
+`profile()` measures them. None of this changes the state of the session.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.device import Device
 from thalweg.inspect.plan_html import page
-from thalweg.inspect.plan_text import graph_facts, heading, listing
+from thalweg.inspect.plan_text import graph_facts, heading, region_lines
 from thalweg.inspect.plan_walk import (
     HostOp,
     PlannedControl,
@@ -50,7 +50,7 @@ class StepPlan:
 
     @cached_property
     def regions(self) -> list[PlannedRegion]:
-        """The regions, those inside others included."""
+        """The compiled regions, those inside partly compiled regions included."""
         return [unit for unit in self.units if isinstance(unit, PlannedRegion)]
 
     @property
@@ -60,7 +60,7 @@ class StepPlan:
 
     @property
     def controls(self) -> list[PlannedControl]:
-        """The conditionals and loops, and how they ran the last time."""
+        """The conditionals and loops, and how they last ran."""
         return [unit for unit in self.units if isinstance(unit, PlannedControl)]
 
     @cached_property
@@ -69,22 +69,24 @@ class StepPlan:
         return [kernel for region in self.regions for kernel in region.kernels]
 
     def profile(self, n: int = 10) -> Profile:
-        """Measure every kernel in `n` runs on copies of the variables: no state changes."""
+        """Measure every kernel in `n` runs on copies of the variables; no state changes."""
         return profile(self.plan, self.feeds, self.resources, n)
 
     def text(self, most: int | None = None) -> str:
-        """The plan as text; with `most`, only so many kernels of each region, the heaviest."""
-        return "\n".join([*self._facts(), *listing(self.regions, most)])
+        """The plan as text; at most `most` kernels of each region, those with the most work."""
+        return "\n".join([*self._facts(), *region_lines(self.regions, most)])
 
     def _facts(self) -> list[str]:
-        """What holds for the whole step."""
-        fed = zip(self.step.feeds, map(np.shape, self.feeds), strict=True)
-        asked = heading(self.step.fetches, self.step.targets, dict(fed))
-        found = self.regions, self.host_ops, self.controls
-        return [*asked, *graph_facts(self.plan, *found, self.graph_size)]
+        """The lines about the whole step."""
+        shapes = dict(zip(self.step.feeds, map(np.shape, self.feeds), strict=True))
+        units = self.regions, self.host_ops, self.controls
+        return [
+            *heading(self.step.fetches, self.step.targets, shapes),
+            *graph_facts(self.plan, *units, self.graph_size),
+        ]
 
     def _repr_html_(self) -> str:
-        """The plan in a notebook: its regions as tables, kernels with their share of the work."""
+        """The plan for notebooks: a table of kernels, with their share of the work, per region."""
         return page(self._facts(), self.regions)
 
     def __str__(self) -> str:
@@ -101,10 +103,10 @@ def explain(
     graph_size: int,
     device: Device,
 ) -> StepPlan:
-    """Lower and compile a plan for these feeds, and tell how it runs."""
+    """Lower and compile a plan for these feeds, without running it."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
     units = planned_units(plan, shapes, resources.on(plan.device), device)
-    for each in plan.partitions:
-        own = {tensor: np.shape(feeds[place]) for place, tensor in each.partition.feeds}
-        units += planned_units(each.plan, own, resources.on(each.device.name), each.device)
+    for part in plan.partitions:
+        shapes = {tensor: np.shape(feeds[number]) for number, tensor in part.partition.feeds}
+        units += planned_units(part.plan, shapes, resources.on(part.device.name), part.device)
     return StepPlan(step, plan, feeds, resources, graph_size, units)

@@ -1,8 +1,8 @@
-"""Steps as a page: the graph before and after each pass of the optimiser, the rules that fired with
-the user's lines, the kernels and the memory they need.
+"""The page of `thalweg explain`: the graph of a step before and after each pass of the optimiser,
+the rules that fired with the user's lines, the kernels, and their memory.
 
-Comes in: step plans. Goes out: one HTML file that needs no network: the data as JSON, and
-the style and scripts of `page/`, which draw it.
+Comes in: step plans. Goes out: one self-contained HTML file: the data as JSON, and the style and
+scripts of `page/`, which draw it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from thalweg.optimize.pipeline import PASSES, nested, run_passes
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.runtime.plan import prune
 
-_MAX_SOURCE = 400_000  # characters of a file that the page quotes
+_MAX_SOURCE = 400_000  # bytes of a source file that the page includes
 _PAGE = files("thalweg.inspect").joinpath("page")
-_SLOT = re.compile(r"/\*([A-Z]+)\*/")
+_PLACEHOLDER = re.compile(r"/\*([A-Z]+)\*/")
 _SCRIPTS = "layout.js", "draw.js", "page.js"
 
 
 def page(title: str, plans: Iterable[StepPlan]) -> str:
-    """A page about some steps."""
-    steps = [_Step(plan).data() for plan in plans]
-    named = {line.rpartition(":")[0] for step in steps for line in step["lines"]}
-    data = {"title": title, "steps": steps, "sources": _sources(named)}
+    """The page of some steps."""
+    steps = [_StepData(plan).data() for plan in plans]
+    paths = {line.rpartition(":")[0] for step in steps for line in step["lines"]}
+    data = {"title": title, "steps": steps, "sources": _sources(paths)}
     parts = {
         "STYLE": _asset("style.css"),
         "SCRIPT": "\n".join(map(_asset, _SCRIPTS)),
         "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     }
-    return _SLOT.sub(lambda slot: parts[slot[1]], _asset("page.html"))
+    return _PLACEHOLDER.sub(lambda match: parts[match[1]], _asset("page.html"))
 
 
 def _asset(name: str) -> str:
@@ -46,30 +46,30 @@ def _asset(name: str) -> str:
 
 
 def _sources(names: Iterable[str]) -> dict[str, list[str]]:
-    """The lines of the files that nodes were made in."""
-    found: dict[str, list[str]] = {}
+    """The lines of source files, without those that are missing or too large."""
+    sources: dict[str, list[str]] = {}
     for name in sorted(names):
         path = Path(name)
         if path.is_file() and path.stat().st_size <= _MAX_SOURCE:
-            found[name] = path.read_text("utf-8", "replace").splitlines()
-    return found
+            sources[name] = path.read_text("utf-8", "replace").splitlines()
+    return sources
 
 
-class _Step:
-    """What the page tells of one step."""
+class _StepData:
+    """The data of one step; nodes and lines are numbered in the order they are first used."""
 
     def __init__(self, plan: StepPlan) -> None:
         self._plan = plan
         self._nodes: dict[Node, int] = {}
-        self._table: list[list[Any]] = []  # of each node: name, type, line, device, kernel
+        self._table: list[list[Any]] = []  # for each node: name, type, line, device, kernel
         self._lines: dict[str, int] = {}
-        self._devices = {n.original.name: each for n, each in plan.plan.placement.items()}
+        self._devices = {n.original.name: device for n, device in plan.plan.placement.items()}
         self._kernel_of = {
             name: number for number, kernel in enumerate(plan.kernels) for name in kernel.ops
         }
 
     def data(self) -> dict[str, Any]:
-        """The step, for JSON."""
+        """The step as JSON values."""
         stages = self._stages()
         return {
             "title": self._title(),
@@ -77,19 +77,19 @@ class _Step:
             "passes": self._passes(),
             "nodes": self._table,
             "kernels": self._kernels(),
-            "memory": [step for region in self._plan.regions for step in _curve(region.step)],
+            "memory": [step for region in self._plan.regions for step in _live_bytes(region.step)],
             "lines": list(self._lines),
         }
 
     def _title(self) -> str:
         step = self._plan.step
         names = [*(t.name for t in step.fetches), *(n.name for n in step.targets)]
-        fed = ", ".join(tensor.name for tensor in step.feeds)
-        return f"{', '.join(names)}{f' of {fed}' if fed else ''}"
+        feeds = ", ".join(tensor.name for tensor in step.feeds)
+        return f"{', '.join(names)}{f' of {feeds}' if feeds else ''}"
 
     def _stages(self) -> list[dict[str, Any]]:
-        """The graph as it is written, and after each pass that changed it."""
-        found: list[dict[str, Any]] = []
+        """The user's graph, and the graph after each pass that changed it."""
+        stages: list[dict[str, Any]] = []
 
         def watch(name: str, graph: StepGraph) -> None:
             edges = [
@@ -100,21 +100,21 @@ class _Step:
                 ]
                 for node in graph.nodes
             ]
-            found.append({"pass": name, "nodes": edges})
+            stages.append({"pass": name, "nodes": edges})
 
         ran = {report.name for report in self._plan.plan.passes}
         step = self._plan.step
         graph = StepGraph(prune(*step), step.fetches, step.targets, frozenset(step.feeds))
         run_passes(graph, nested([each for each in PASSES if each.name in ran]), watch)
-        return found
+        return stages
 
     def _number(self, node: Node) -> int:
-        """The row of a node in the table."""
+        """The number of a node, which gets a row in the table at its first use."""
         if node not in self._nodes:
             self._nodes[node] = len(self._nodes)
             kernel = self._kernel_of.get(node.name, -1)
-            placed = self._devices.get(node.original.name, self._plan.plan.device)
-            self._table.append([node.name, node.type, self._line(node), placed, kernel])
+            device = self._devices.get(node.original.name, self._plan.plan.device)
+            self._table.append([node.name, node.type, self._line(node), device, kernel])
         return self._nodes[node]
 
     def _line(self, node: Node) -> int:
@@ -151,19 +151,19 @@ class _Step:
         ]
 
     def _seconds(self) -> dict[int, float]:
-        """What each kernel takes, by its place, where every kernel can be measured."""
+        """The median time of each kernel, by its index; empty if some cannot be measured."""
         rows = self._plan.profile(5).rows if self._plan.kernels else []
-        found = {row.number - 1: row.median for row in rows if row.number > 0}
-        return found if len(found) == len(self._plan.kernels) else {}
+        seconds = {row.number - 1: row.median for row in rows if row.number > 0}
+        return seconds if len(seconds) == len(self._plan.kernels) else {}
 
 
-def _curve(program: AnyProgram | None) -> Sequence[int]:
-    """The bytes of temporaries that are live in each kernel of a region."""
+def _live_bytes(program: AnyProgram | None) -> Sequence[int]:
+    """The bytes of live temporaries at each kernel of a region."""
     if program is None:
         return []
     lowered = program.lowered
     live = [0] * len(lowered.launches)
     for buffer, (first, last) in lifetimes(lowered.launches, lowered.pieces).items():
-        for at in range(first, last + 1):
-            live[at] += buffer.bytes
+        for number in range(first, last + 1):
+            live[number] += buffer.bytes
     return live

@@ -1,7 +1,7 @@
 """Plans as HTML: what a notebook shows for `sess.plan(...)`.
 
 Comes in: the lines of the plan's text and its regions. Goes out: tables in the colours of the
-notebook, whatever its theme, in which a bar shows each kernel's share of the region's work.
+notebook's theme, with a bar for each kernel's work relative to the largest of its region.
 """
 
 from __future__ import annotations
@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from thalweg.device.compiled_kernel import CompiledKernel
-from thalweg.inspect.plan_text import kernel_head, kernel_row, region_facts, total_work
+from thalweg.inspect.plan_text import (
+    kernel_head,
+    kernel_row,
+    region_facts,
+    total_work,
+    work_of,
+)
 from thalweg.inspect.plan_walk import PlannedRegion
 
-#: The module `html` would bring half a megabyte of tables into every process.
-_SPECIAL = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
-_LABEL = 9  # columns of a line of text that say what it is about
+#: Instead of `html.escape`: the module `html` loads half a megabyte of tables.
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+_LABEL = 9  # columns of the label at the start of a line
 _MAX_KERNELS = 60
-#: The class is named twice so that these rules win over those that notebooks have for all tables.
+#: The class is doubled so that these rules override the notebooks' own rules for tables.
 _STYLE = """<style>
 .thalweg.thalweg table {border-collapse: collapse; margin: 0 0 .6em 0; font-size: 90%}
 .thalweg.thalweg :is(th, td) {text-align: left; padding: .15em .7em .15em 0; border: none}
@@ -30,7 +36,7 @@ _STYLE = """<style>
 
 
 def page(facts: Sequence[str], regions: Sequence[PlannedRegion]) -> str:
-    """A plan: what holds for the whole step, then each region."""
+    """A plan: the lines about the whole step, then the regions."""
     first, parts = 1, [_STYLE, _facts(facts)]
     for number, region in enumerate(regions, 1):
         parts += [_facts(region_facts(region, number)), _kernels(region.kernels, first)]
@@ -49,31 +55,26 @@ def _facts(lines: Iterable[str]) -> str:
 def _kernels(kernels: Sequence[CompiledKernel], first: int) -> str:
     if not kernels:
         return ""
-    most = max(_work(kernel) for kernel in kernels) or 1.0
+    most = max(map(work_of, kernels)) or 1.0
     heads = "".join(f"<th>{head}</th>" for head in (*kernel_head(kernels), "work"))
     shown = enumerate(kernels[:_MAX_KERNELS], first)
     rows = "".join(_row(number, kernel, most) for number, kernel in shown)
-    left = len(kernels) - _MAX_KERNELS
-    more = f"<p>… and {left} more: print the plan to see them</p>" if left > 0 else ""
+    omitted = len(kernels) - _MAX_KERNELS
+    more = f"<p>… and {omitted} more: print the plan to see them</p>" if omitted > 0 else ""
     table = f"<table><tr>{heads}</tr>{rows}</table>{more}"
     return f"<details open><summary>{_escaped(total_work(kernels))}</summary>{table}</details>"
 
 
 def _row(number: int, kernel: CompiledKernel, most: float) -> str:
-    where = _escaped("\n".join(kernel.lines))
+    lines = _escaped("\n".join(kernel.lines))
     cells = "".join(
         f'<td class="{"kernel" if column in (1, 2, 3) else "number"}">{_escaped(cell)}</td>'
         for column, cell in enumerate(kernel_row(number, kernel))
     )
-    width = 100 * _work(kernel) / most
+    width = 100 * work_of(kernel) / most
     bar = f'<td class="share"><div style="width: {width:.0f}%"></div></td>'
-    return f'<tr title="{where}">{cells}{bar}</tr>'
-
-
-def _work(kernel: CompiledKernel) -> float:
-    """What ranks kernels in the text as well."""
-    return kernel.flops + kernel.bytes
+    return f'<tr title="{lines}">{cells}{bar}</tr>'
 
 
 def _escaped(text: str) -> str:
-    return text.translate(_SPECIAL)
+    return text.translate(_ESCAPES)

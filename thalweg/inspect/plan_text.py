@@ -21,17 +21,17 @@ from thalweg.platform.amounts import amount, plural, size
 from thalweg.runtime.plan import Plan
 
 _INDENT = "         "
-_WIDEST = 56
-_MAX_SHAPES = 6
+_MAX_NAME = 56  # characters of a name in a table
+_MAX_LISTED = 6  # tensors or nodes that a line names
 _KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "barriers")
 Shapes = Mapping[Tensor, tuple[int, ...]]
 
 
 def heading(fetches: Sequence[Tensor], targets: Sequence[Node], feeds: Shapes) -> list[str]:
-    """What is asked for and what is given."""
-    wanted = [*(node.name for node in targets), *(tensor.name for tensor in fetches)]
-    given = [described(tensor, shape) for tensor, shape in feeds.items()]
-    return [f"step     {_some(wanted)}", f"feeds    {_some(given) or 'nothing'}"]
+    """The lines about the fetches and feeds of a step."""
+    outputs = [*(node.name for node in targets), *(tensor.name for tensor in fetches)]
+    inputs = [described(tensor, shape) for tensor, shape in feeds.items()]
+    return [f"step     {_listed(outputs)}", f"feeds    {_listed(inputs) or 'nothing'}"]
 
 
 def described(tensor: Tensor, shape: Sequence[int]) -> str:
@@ -39,8 +39,8 @@ def described(tensor: Tensor, shape: Sequence[int]) -> str:
     return f"{tensor.name} {tensor.dtype.base_dtype.name}{list(shape)}"
 
 
-def listing(regions: Sequence[PlannedRegion], most: int | None) -> list[str]:
-    """Each region down to its kernels."""
+def region_lines(regions: Sequence[PlannedRegion], most: int | None) -> list[str]:
+    """The regions with their kernels; at most `most` kernels of each."""
     lines, first = list[str](), 1
     for number, region in enumerate(regions, 1):
         lines += ["", *region_facts(region, number)]
@@ -57,31 +57,23 @@ def graph_facts(
     controls: Sequence[PlannedControl],
     graph_size: int,
 ) -> list[str]:
-    """What becomes of the graph as a whole, and what of it is not compiled."""
-    lines = [
-        _graph_line(plan, graph_size),
-        _cut_line(plan, len(regions), len(hosts), len(controls)),
-    ]
-    lines += [line for host in hosts for line in _host_lines(host)]
-    return lines + [line for control in controls for line in _control_lines(control)]
-
-
-def _graph_line(plan: Plan, graph_size: int) -> str:
-    every = [node for instruction in plan.every_instruction for node in instruction.nodes]
-    needed = len({node.original for node in every})
-    return f"graph    {graph_size} nodes, {graph_size - needed} pruned, {needed} in the step"
-
-
-def _cut_line(plan: Plan, regions: int, hosts: int, controls: int) -> str:
-    variables = sum(is_variable(i.node) for i in plan.every_instruction)
-    parts = [(regions, "region"), (hosts, "host op"), (variables, "variable")]
+    """The lines about the graph, and about its nodes that are not compiled into regions."""
+    instructions = plan.every_instruction
+    kept = len({node.original for step in instructions for node in step.nodes})
+    variables = sum(is_variable(step.node) for step in instructions)
+    counts = [(len(regions), "region"), (len(hosts), "host op"), (variables, "variable")]
     if controls:
-        parts.insert(1, (controls, "control node"))
-    return "cut      into " + ", ".join(plural(count, word) for count, word in parts)
+        counts.insert(1, (len(controls), "control node"))
+    return [
+        f"graph    {graph_size} nodes, {graph_size - kept} pruned, {kept} in the step",
+        f"cut      into {', '.join(plural(count, word) for count, word in counts)}",
+        *(line for host in hosts for line in _host_lines(host)),
+        *(line for control in controls for line in _control_lines(control)),
+    ]
 
 
 def _host_lines(host: HostOp) -> list[str]:
-    node, assigned = host.node, _some([joined.name for joined in host.joined])
+    node, assigned = host.node, _listed([joined.name for joined in host.joined])
     lines = [f"host     {node.name} ({node.type}): {host.reason}", f"         {node.origin}"]
     if assigned:
         lines.append(f"joined   {assigned}: what is read becomes the variables' memory")
@@ -89,12 +81,12 @@ def _host_lines(host: HostOp) -> list[str]:
 
 
 def region_facts(region: PlannedRegion, number: int) -> list[str]:
-    """What became of a region: its nodes, shapes, threads and memory."""
-    step, about = region.step, plural(len(region.region.nodes), "node")
+    """The lines about a region: its nodes, shapes, threads and memory."""
+    step, nodes = region.step, plural(len(region.region.nodes), "node")
     if step is None:
-        return [f"region {number} {about}, compiled when the step runs"]
+        return [f"region {number} {nodes}, compiled when the step runs"]
     if not region.kernels:
-        return [f"region {number} {about}, nothing to run"]
+        return [f"region {number} {nodes}, nothing to run"]
     return [
         *_lowered_lines(region, step, number),
         *_shape_lines(region),
@@ -108,21 +100,21 @@ def _lowered_lines(region: PlannedRegion, step: AnyProgram, number: int) -> list
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
     checks = sum(kernel.kind == "check" for kernel in kernels)
-    kept = plural(len(kernels) - checks, "kernel") + (
-        f" and {plural(checks, 'check')} of indices" if checks else ""
-    )
+    fused = plural(len(kernels) - checks, "kernel")
+    if checks:
+        fused += f" and {plural(checks, 'check')} of indices"
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
-        f"fused    {plural(lowered.unfused, 'loop nest')} into {kept}",
+        f"fused    {plural(lowered.unfused, 'loop nest')} into {fused}",
         f"runs     {step.summary}",
-        f"compiled {_made(region)}",
+        f"compiled {_compilation(region)}",
     ]
 
 
-def _made(region: PlannedRegion) -> str:
-    if region.made is None:
+def _compilation(region: PlannedRegion) -> str:
+    if region.compilation is None:
         return "before, in this session"
-    seconds, before, after = region.made
+    seconds, before, after = region.compilation
     sources = {
         "compiled": after.misses - before.misses,
         "from disk": after.disk_hits - before.disk_hits,
@@ -133,12 +125,12 @@ def _made(region: PlannedRegion) -> str:
 
 
 def _shape_lines(region: PlannedRegion) -> list[str]:
-    """The shapes that came in, and what made it compile again."""
-    if not region.seen:
+    """The input shapes, and the changes that caused recompilations."""
+    if not region.shapes:
         return []
-    pairs = zip(region.region.inputs, region.seen[-1], strict=True)
-    lines = [f"shapes   {_some([described(*pair) for pair in pairs]) or 'no inputs'}"]
-    for change in region.changes():
+    pairs = zip(region.region.inputs, region.shapes[-1], strict=True)
+    lines = [f"shapes   {_listed([described(*pair) for pair in pairs]) or 'no inputs'}"]
+    for change in region.recompilations():
         lines.append(f"again    compiled because of {change}")
     at_run_time = sum(bool(kernel.specialized.words) for kernel in region.kernels)
     if at_run_time:
@@ -147,19 +139,19 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
 
 
 def _early_lines(region: PlannedRegion, step: AnyProgram) -> list[str]:
-    """What leaves for other devices, and which kernel of the region it waits for."""
-    makers = [output.made_by % len(region.kernels) for output in step.outputs]
-    made = dict(zip(region.region.outputs, makers, strict=True))
+    """The tensors sent to other devices, and the kernels that compute them."""
     count = len(region.kernels)
-    return [f"sends    {t.name} after kernel {made[t] + 1} of {count}" for t in region.region.early]
+    outputs = zip(region.region.outputs, step.outputs, strict=True)
+    number = {tensor: output.producer % count + 1 for tensor, output in outputs}
+    return [f"sends    {t.name} after kernel {number[t]} of {count}" for t in region.region.early]
 
 
 def memory_lines(step: AnyProgram, kernels: Sequence[CompiledKernel]) -> list[str]:
-    """What the kernels read and write, and what the arena holds at its fullest."""
+    """The buffers that the kernels read and write, and the size of the arena."""
     buffers = dict.fromkeys(b for kernel in kernels for b in kernel.launch.buffers)
     written = Counter(b for kernel in kernels for b in kernel.launch.written)
     kinds = (BufferKind.INPUT, BufferKind.VARIABLE, BufferKind.CONSTANT, BufferKind.OUTPUT)
-    parts = [_held(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
+    parts = [_total(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
     updated = sum(b.kind is BufferKind.VARIABLE for b in written)
     if updated:
         parts.append(f"{plural(updated, 'variable')} updated in place")
@@ -180,34 +172,36 @@ def _arena_line(
     )
 
 
-def _held(kind: BufferKind, buffers: Sequence[Buffer]) -> str:
+def _total(kind: BufferKind, buffers: Sequence[Buffer]) -> str:
     total = size(sum(b.bytes for b in buffers))
     return f"{plural(len(buffers), kind.value)} {total}" if buffers else ""
 
 
 def kernel_lines(kernels: Sequence[CompiledKernel], first: int, most: int | None) -> list[str]:
-    """A table of kernels, numbered; with `most`, those with most work."""
-    numbered = list(enumerate(kernels, first))
-    shown = numbered
-    if most is not None and len(numbered) > most:
-        heaviest = sorted(numbered, key=lambda item: item[1].flops + item[1].bytes, reverse=True)
-        shown = sorted(heaviest[:most], key=lambda item: item[0])
+    """A table of kernels, numbered from `first`; at most `most`, those with the most work."""
+    by_work = sorted(enumerate(kernels, first), key=lambda item: work_of(item[1]), reverse=True)
+    shown = sorted(by_work[:most], key=lambda item: item[0])
     rows = [kernel_row(number, kernel) for number, kernel in shown]
     lines = ["", *table(kernel_head(kernels), rows, left=(1, 2, 3))]
-    rest = [kernel for _, kernel in numbered if (_, kernel) not in shown]
-    if rest:
-        lines.append(f"  … and {plural(len(rest), 'kernel')} with less work")
+    omitted = len(kernels) - len(shown)
+    if omitted:
+        lines.append(f"  … and {plural(omitted, 'kernel')} with less work")
     return [*lines, f"  {total_work(kernels)}"]
 
 
+def work_of(kernel: CompiledKernel) -> float:
+    """A measure of a kernel's work: operations plus bytes moved."""
+    return kernel.flops + kernel.bytes
+
+
 def total_work(kernels: Sequence[CompiledKernel]) -> str:
-    """What kernels do together."""
+    """The operations and bytes of all kernels, as text."""
     total, moved = (sum(k.flops for k in kernels), sum(k.bytes for k in kernels))
     return f"in all {amount(total)} flops, {size(moved)} read and written"
 
 
 def kernel_head(kernels: Sequence[CompiledKernel]) -> tuple[str, ...]:
-    """The heads of the columns for the kernels of a region, which are all on one device."""
+    """The column heads for the kernels of a region, which all are on one device."""
     return (*_KERNEL_HEAD, *(kernels[0].code_sizes if kernels else ()))
 
 
@@ -227,7 +221,7 @@ def kernel_row(number: int, kernel: CompiledKernel) -> tuple[str, ...]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int]) -> list[str]:
-    """Columns under their heads; those in `left` begin at their left edge."""
+    """A table with a head; the columns in `left` are left-aligned, the others right-aligned."""
     every = [head, *rows]
     widths = [max(len(row[column]) for row in every) for column in range(len(head))]
 
@@ -242,41 +236,37 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int
 
 
 def clipped(name: str) -> str:
-    """A name that fits its column."""
-    return name if len(name) <= _WIDEST else name[: _WIDEST - 1] + "…"
+    """A name, cut to the width of its column."""
+    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
 
 
-def _some(parts: Sequence[str]) -> str:
-    more = len(parts) - _MAX_SHAPES
-    return ", ".join(parts[:_MAX_SHAPES]) + (f", … {more} more" if more > 0 else "")
+def _listed(parts: Sequence[str]) -> str:
+    more = len(parts) - _MAX_LISTED
+    return ", ".join(parts[:_MAX_LISTED]) + (f", … {more} more" if more > 0 else "")
 
 
 # Control nodes, their bodies indented
 
 
 def _control_lines(control: PlannedControl) -> list[str]:
-    """A control node: how it ran, what it saves for gradients, what its bodies are made of."""
-    first, *rest = _described(control.unit)
-    return [f"control  {first}{_ran(control)}", *(f"{_INDENT}{line}" for line in rest)]
+    """A control node: how it last ran, the tensors it saves for gradients, and its bodies."""
+    first, *rest = _unit_lines(control.unit)
+    if control.was_native is not None:
+        first += ": native" if control.was_native else f": on the executor ({control.reason})"
+    return [f"control  {first}", *(f"{_INDENT}{line}" for line in rest)]
 
 
-def _ran(control: PlannedControl) -> str:
-    if control.was_native is None:
-        return ""
-    return ": native" if control.was_native else f": on the executor ({control.reason})"
-
-
-def _described(unit: ControlRegion) -> Iterator[str]:
+def _unit_lines(unit: ControlRegion) -> Iterator[str]:
     node = unit.node
     yield f"{node.name} ({node.type})"
     yield node.origin
     traces = [trace for trace in unit.nodes[1:] if not isinstance(trace.op, LoopCount)]
     for trace in traces:
-        often = " (per iteration)" if isinstance(trace.op, LoopTrace) else ""
-        yield f"saves {_tensor(traced_tensor(trace))}{often}"
+        suffix = " (per iteration)" if isinstance(trace.op, LoopTrace) else ""
+        yield f"saves {_with_static_shape(traced_tensor(trace))}{suffix}"
     if not traces:
         yield "saves nothing"
-    for name, body in zip(_names(node), node.op.bodies, strict=True):
+    for name, body in zip(_body_names(node), node.op.bodies, strict=True):
         yield f"{name}:"
         inner = [tensor for tensor in map(traced_tensor, traces) if tensor.graph is body.graph]
         yield from (f"  {line}" for line in _body_lines(body, inner))
@@ -294,10 +284,10 @@ def _body_lines(body: Body, traced: Sequence[Tensor]) -> Iterator[str]:
     yield short_name(types) if types else "nothing to compute"
     for unit in units:
         if isinstance(unit, ControlRegion):
-            yield from _described(unit)
+            yield from _unit_lines(unit)
 
 
-def _names(node: Node) -> list[str]:
+def _body_names(node: Node) -> list[str]:
     if not isinstance(node.op, Branching):
         return ["condition", "body"]
     if node.type == "If":
@@ -305,6 +295,6 @@ def _names(node: Node) -> list[str]:
     return [f"branch {number}" for number in range(len(node.op.branches))]
 
 
-def _tensor(tensor: Tensor) -> str:
+def _with_static_shape(tensor: Tensor) -> str:
     shape = "" if tensor.shape.rank is None else str(tensor.shape.as_list()).replace("None", "?")
     return f"{tensor.name} {tensor.dtype.base_dtype.name}{shape}"

@@ -1,17 +1,18 @@
-"""The units of a plan as a step with these feeds would run them, found without running it.
+"""The units of a plan, compiled for given feeds without running the step.
 
-The instructions of a plan are walked with the shapes that are known ahead; regions are lowered and
-compiled as the step would. Goes out: host ops with the reason why they are not compiled, and
-regions with their programs. Variables are looked at and never changed.
+The instructions of a plan are walked with the shapes that are known before it runs; regions are
+lowered and compiled as the step would do. Goes out: host ops with the reason why they are not
+compiled, and regions with their programs. Variables are read and never changed.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from thalweg.codegen.cache import Statistics, statistics
@@ -34,7 +35,7 @@ from thalweg.runtime.resources import Resources
 
 Shape = tuple[int, ...]
 
-_IN_TOKENS = "the step has control primitives: the executor runs its nodes one by one"
+_PRIMITIVES = "the step has control primitives: the executor runs its nodes one by one"
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class HostOp:
 
     node: Node
     reason: str
-    joined: tuple[Node, ...] = ()  # the assignments that run with it, where it restores
+    joined: tuple[Node, ...] = ()  # the assignments that run with it, if it restores variables
 
 
-class Made(NamedTuple):
-    """What making a program took: seconds, and what the kernel cache had done before and after."""
+class Compilation(NamedTuple):
+    """The time to compile a program, and the kernel cache's statistics before and after."""
 
     seconds: float
     before: Statistics
@@ -56,36 +57,37 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PlannedRegion:
-    """Nodes that are compiled together: for these shapes, or not yet."""
+    """Nodes that are compiled together, and their program."""
 
     region: Region
-    step: AnyProgram | None = None
-    made: Made | None = None  # None where it had been compiled before
-    seen: Sequence[Sequence[Shape]] = ()  # the shapes it was compiled for so far, in order
+    step: AnyProgram | None = None  # None if its shapes are known only when the step runs
+    compilation: Compilation | None = None  # None if it was compiled before
+    shapes: Sequence[Sequence[Shape]] = ()  # the input shapes it was compiled for, in order
 
     @cached_property
     def kernels(self) -> list[CompiledKernel]:
         """Its native kernels, in order."""
         return [] if self.step is None else kernels_of(self.step)
 
-    def changes(self) -> list[str]:
-        """For each time it was compiled again, which argument had a new shape."""
-        pairs = zip(self.seen, self.seen[1:], strict=False)
-        return [", ".join(self._changed(old, new)) for old, new in pairs]
-
-    def _changed(self, old: Sequence[Shape], new: Sequence[Shape]) -> Iterator[str]:
-        for tensor, before, after in zip(self.region.inputs, old, new, strict=True):
-            if before != after:
-                yield f"{tensor.name} {before} → {after}"
+    def recompilations(self) -> list[str]:
+        """For each recompilation, the inputs whose shape had changed."""
+        return [
+            ", ".join(
+                f"{tensor.name} {before} → {after}"
+                for tensor, before, after in zip(self.region.inputs, old, new, strict=True)
+                if before != after
+            )
+            for old, new in pairwise(self.shapes)
+        ]
 
 
 @dataclass(frozen=True)
 class PlannedControl:
-    """A conditional or a loop, and how it ran the last time."""
+    """A conditional or loop, and how it last ran."""
 
     unit: ControlRegion
-    was_native: bool | None = None  # None where it never ran: its shapes are known only then
-    reason: str = ""  # why the executor ran it
+    was_native: bool | None = None  # None if it never ran
+    reason: str = ""  # why it ran on the executor, if it did
 
 
 PlannedUnit = HostOp | PlannedRegion | PlannedControl
@@ -94,14 +96,14 @@ PlannedUnit = HostOp | PlannedRegion | PlannedControl
 def planned_units(
     plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, device: Device
 ) -> list[PlannedUnit]:
-    """What a plan runs on feeds of these shapes, in order; a region that is partly compiled is the
-    units inside it."""
+    """The units that a plan runs for feeds of these shapes, in order. A partly compiled region is
+    replaced by the units inside it."""
     return _ShapeWalk(resources, device, dict(shapes)).units(plan.instructions)
 
 
 @dataclass
 class _ShapeWalk:
-    """The instructions of a plan, seen in order with the shapes that are known."""
+    """A walk over instructions that propagates the known shapes and variables."""
 
     resources: Resources
     device: Device
@@ -110,27 +112,26 @@ class _ShapeWalk:
     reasons: dict[Node, str] = field(default_factory=dict[Node, str])
 
     def units(self, instructions: Sequence[Instruction]) -> list[PlannedUnit]:
-        found: list[PlannedUnit] = []
+        units: list[PlannedUnit] = []
         for instruction in instructions:
+            node = instruction.node
             if isinstance(instruction.call, Executable):
-                found += self._region(instruction.call)
+                units += self._region(instruction.call)
             elif isinstance(instruction.call, ControlCall):
-                found.append(self._control(instruction.call))
+                units.append(self._control(instruction.call))
             elif isinstance(instruction.call, Dataflow):
-                found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
-            elif is_variable(instruction.node):
-                self.cells[instruction.node.outputs[0]] = cell_of(instruction.node, self.resources)
-            elif isinstance(instruction.node.op, Const):
-                self.shapes.update(_inferred(instruction.node, self.shapes))
+                units += [HostOp(n, _PRIMITIVES) for n in instruction.nodes if n.inputs]
+            elif is_variable(node):
+                context = Context(node, self.resources, Cancellation())
+                self.cells[node.outputs[0]] = node.op.kernel(context)
+            elif isinstance(node.op, Const):
+                self.shapes.update(_inferred(node, self.shapes))
             else:
-                found.append(self._host_op(instruction))
-        return found
+                units.append(self._host_op(instruction))
+        return units
 
     def _control(self, call: ControlCall) -> PlannedControl:
-        for tensor in call.unit.outputs:
-            sizes = tensor.shape.whole
-            if sizes is not None:
-                self.shapes[tensor] = sizes
+        self.shapes.update(_static_shapes(call.unit.outputs))
         reason = call.reason if call.was_native is False else ""
         return PlannedControl(call.unit, call.was_native, reason)
 
@@ -140,7 +141,7 @@ class _ShapeWalk:
         return HostOp(node, self.reasons.get(node) or host_reason(node), tuple(joined))
 
     def _region(self, compiled: Executable) -> list[PlannedUnit]:
-        region, made = compiled.region, None
+        region, compilation = compiled.region, None
         programs = list(compiled.programs.values())
         if self.shapes.keys() >= {*region.inputs} and self.cells.keys() >= {*region.references}:
             key = tuple(self.shapes[tensor] for tensor in region.inputs)
@@ -149,23 +150,24 @@ class _ShapeWalk:
             program = compiled.compile(key, cells)
             if program is None:
                 return self._partly_compiled(region, key, cells)
-            took = time.perf_counter() - start
-            made = Made(took, before, statistics()) if is_new else None
-        elif programs:  # its shapes are known only when the step runs: as it ran the last time
+            seconds = time.perf_counter() - start
+            compilation = Compilation(seconds, before, statistics()) if is_new else None
+        elif programs:  # its shapes are known only when the step runs: show its last program
             program = programs[-1]
         else:
             return [PlannedRegion(region)]
         self.shapes.update(zip(region.outputs, program.output_shapes, strict=True))
-        return [PlannedRegion(region, program, made, list(compiled.programs))]
+        return [PlannedRegion(region, program, compilation, list(compiled.programs))]
 
     def _partly_compiled(
         self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
     ) -> list[PlannedUnit]:
-        """A region that has a node which cannot be compiled: that node, and what is around it."""
+        """The units of a region with a node that cannot be compiled: the node, and the regions
+        around it."""
         units: list[PlannedUnit] = []
 
         def cut(region: Region, node: Node | None, device: Device) -> Callable[..., list[Any]]:
-            failure = sys.exception()  # regions are cut while the reason for it is being handled
+            failure = sys.exception()  # `cut` is called while the failure is handled
             if node is not None and isinstance(failure, NotCompiled):
                 self.reasons[node] = failure.reason
             units.extend(self.units(region_plan(region, node, device).instructions))
@@ -176,20 +178,19 @@ class _ShapeWalk:
 
 
 def is_variable(node: Node) -> bool:
-    """Whether a node is where a variable comes from."""
+    """Whether a node returns the reference of a variable."""
     outputs = node.outputs
     source = not node.inputs and node.op.has("kernel") and not isinstance(node.op, Transfer)
     return source and len(outputs) == 1 and outputs[0].dtype.is_ref_dtype
 
 
-def cell_of(node: Node, resources: Resources) -> VariableCell:
-    """The variable that a node gives."""
-    return node.op.kernel(Context(node, resources, Cancellation()))
+def _static_shapes(tensors: Iterable[Tensor]) -> dict[Tensor, Shape]:
+    return {tensor: shape for tensor in tensors if (shape := tensor.shape.whole) is not None}
 
 
 def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]:
-    """The shapes of a host op's outputs, as far as they are known ahead."""
-    known = {tensor: sizes for tensor in node.outputs if (sizes := tensor.shape.whole) is not None}
+    """The shapes of a host op's outputs that follow from those of its inputs and from constants."""
+    known = _static_shapes(node.outputs)
     if len(known) == len(node.outputs) or any(t not in shapes for t in node.inputs):
         return known
     alone = Region((node,), tuple(dict.fromkeys(node.inputs)), (), node.outputs, {})
@@ -202,7 +203,7 @@ def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]
 
 
 def host_reason(node: Node) -> str:
-    """Why a node is not compiled, as far as its op and dtypes tell."""
+    """Why a node is not compiled, by its op and dtypes."""
     op = node.op
     if isinstance(op, Transfer):
         return f"between {op.send_device} and {op.recv_device}"

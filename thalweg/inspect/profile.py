@@ -1,20 +1,21 @@
-"""Steps measured: the time of every kernel, next to what the machine can do.
+"""Profiles: the time of every kernel of a step, compared with the machine's peak rates.
 
-A profile runs a plan's native programs again and again on the real feeds and on copies of the
-variables, so nothing that lasts changes. Host ops that have effects are left out: what they would
-give is taken to be zeros. Goes out: a table, its rows as data, and a Chrome trace.
+A profile runs a plan several times with the real feeds on copies of the variables, so no state
+changes. Host ops with side effects are not run; zeros are substituted for their outputs. Goes out:
+a table, its rows as data, and a Chrome trace.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,13 +40,13 @@ from thalweg.runtime.resources import Resources
 Resource = TypeVar("Resource")
 
 _MAX_ROWS = 40
-_INSIDE = 0.8
-_UNDISTURBED = 0.85
+_MIN_KERNEL_SHARE = 0.8  # of the wall time, for processor time to tell about disturbance
+_MIN_PROCESSOR_SHARE = 0.85  # of the threads' wall time, below which the machine was busy
 _GROUP_HEAD = ("all kernels of the same ops", "count", "time", "share", "of peak")
 
 
 class HostKernel:
-    """A host op, as the only kernel of a program on one thread."""
+    """A host op, presented as the only kernel of a program on one thread."""
 
     kind, space, flops, bytes, phases, users = "host", "", 0.0, 0, 1, 1
 
@@ -59,14 +60,14 @@ AnyKernel = CompiledKernel | HostKernel
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """One run of a native program or of a host op: its kernels, and when they ran."""
+    """One run of a native program or a host op: its kernels and their times."""
 
     kernels: Sequence[AnyKernel]
     times: Times
 
     @property
     def ran(self) -> Times:
-        """When its entries began and ended, in nanoseconds, without those that did not run."""
+        """The begins and ends, in nanoseconds, of the entries that ran."""
         return self.times[self.times > 0]
 
     @property
@@ -76,33 +77,29 @@ class ProgramRun:
 
     @property
     def threads(self) -> int:
-        """How many it ran on."""
+        """The number of threads."""
         return self.times.shape[1]
 
     def entries(self) -> list[tuple[AnyKernel, slice]]:
-        """Each kernel with its entries in the program: one for each of its phases."""
-        found: list[tuple[AnyKernel, slice]] = []
-        start = 0
-        for kernel in self.kernels:
-            found.append((kernel, slice(start, start + kernel.phases)))
-            start += kernel.phases
-        return found
+        """Each kernel with its entries in the program, one for each phase."""
+        ends = list(accumulate((kernel.phases for kernel in self.kernels), initial=0))
+        return [(k, slice(*span)) for k, span in zip(self.kernels, pairwise(ends), strict=True)]
 
     def waits(self) -> Times:
-        """For each entry and thread, the time since what the thread did before."""
-        begun = int(self.ran.min()) if self.ran.size else 0
-        free = np.full(self.times.shape[1], begun)
+        """For each entry and thread, the time since the thread's previous entry ended."""
+        start = int(self.ran.min()) if self.ran.size else 0
+        last_end = np.full(self.times.shape[1], start)
         waits = np.zeros(self.times.shape[:2], np.int64)
         for entry, (begin, end) in enumerate(self.times.transpose(0, 2, 1)):
-            called = end > 0
-            waits[entry, called] = begin[called] - free[called]
-            free[called] = end[called]
+            ran = end > 0
+            waits[entry, ran] = begin[ran] - last_end[ran]
+            last_end[ran] = end[ran]
         return waits
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a profile: seconds are those of the slowest thread, rates of the best run."""
+    """A row of a profile. Times are seconds of the slowest thread, rates those of the best run."""
 
     number: int
     name: str
@@ -110,12 +107,12 @@ class Row:
     iterations: str
     best: float
     median: float
-    wait: float  # of a thread, in the mean, before it could begin
+    wait: float  # the mean of the threads' waits before it
     share: float  # of the threads' time in the step
     flops: float
     bytes: int
-    peak: float  # how much of what the machine can do, 1 being all
-    bound: str  # what that is measured by: "flops" or "bytes"
+    peak: float  # the fraction of the peak rate that it reaches
+    bound: str  # the rate that bounds it: "flops" or "bytes"
     ops: tuple[str, ...]
     lines: tuple[str, ...]
 
@@ -132,14 +129,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of kernels that have the same ops."""
+    """The rows of kernels with the same ops."""
 
     name: str
     rows: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
-        """What they take together, by their medians."""
+        """The sum of their medians."""
         return sum(row.median for row in self.rows)
 
     @property
@@ -149,81 +146,72 @@ class Group:
 
     @property
     def peak(self) -> float:
-        """How much of what the machine can do, in the mean over their time."""
-        done = sum(row.peak * row.median for row in self.rows)
-        return done / self.seconds if self.seconds else 0.0
+        """The mean of their fractions of the peak rate, weighted by time."""
+        weighted = sum(row.peak * row.median for row in self.rows)
+        return weighted / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What every kernel of a step takes; `print` it, or write a `chrome_trace`."""
+    """The times of all kernels of a step; `print` it, or write a `chrome_trace`."""
 
-    runs: Sequence[Sequence[ProgramRun]]  # in each run, what ran, in order
-    wall: float = 0.0  # seconds of all runs, with what is between kernels
-    processor: float = 0.0  # seconds that the system gave this process meanwhile
+    runs: Sequence[Sequence[ProgramRun]]  # for each run of the step, its programs in order
+    wall: float = 0.0  # seconds of all runs, the time between kernels included
+    processor: float = 0.0  # seconds of processor time of this process meanwhile
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Kernels and host ops, those that take longest first."""
-        found: list[Row] = []
-        for place, event in enumerate(self.runs[0]):
-            events = [run[place] for run in self.runs if place < len(run)]
-            first = 1 + sum(row.number > 0 for row in found)
-            # Of the same kernels: sizes may differ from run to run.
-            same = [each for each in events if each.times.shape == event.times.shape]
-            found += self._kernel_rows(same, first)
-        return sorted(found, key=lambda row: row.median, reverse=True)
+        """Kernels and host ops, the longest first."""
+        rows: list[Row] = []
+        for number, first_run in enumerate(self.runs[0]):
+            programs = [run[number] for run in self.runs if number < len(run)]
+            # Dynamic sizes may select other kernels in other runs.
+            same = [run for run in programs if run.times.shape == first_run.times.shape]
+            rows += self._kernel_rows(same, 1 + sum(row.number > 0 for row in rows))
+        return sorted(rows, key=lambda row: row.median, reverse=True)
 
     @property
     def seconds(self) -> list[float]:
-        """The time of each run, in its kernels and host ops."""
-        return [sum(event.span for event in run) / 1e9 for run in self.runs]
+        """The time that each run spends in its programs and host ops."""
+        return [sum(program.span for program in run) / 1e9 for run in self.runs]
 
     @cached_property
     def capacity(self) -> float:
         """The time of all threads in all runs, in nanoseconds."""
-        return max(sum(event.threads * event.span for run in self.runs for event in run), 1)
+        return max(sum(p.threads * p.span for run in self.runs for p in run), 1)
 
     @property
     def waiting(self) -> float:
-        """Which share of the threads' time nothing ran in: at barriers, or one thread alone."""
+        """The share of the threads' time outside of kernels, at barriers or idle."""
         return max(1.0 - sum(row.share for row in self.rows), 0.0)
 
-    def _kernel_rows(self, programs: Sequence[ProgramRun], first: int) -> list[Row]:
+    def _kernel_rows(self, programs: Sequence[ProgramRun], first: int) -> Iterator[Row]:
+        """The rows of one program's kernels, numbered from `first`; `programs` are its runs."""
         waits = [program.waits() for program in programs]
-        return [
-            self._kernel_row(
-                number, kernel, [p.times[part] for p in programs], [w[part] for w in waits]
+        for number, (kernel, phases) in enumerate(programs[0].entries(), first):
+            durations = [p.times[phases, :, 1] - p.times[phases, :, 0] for p in programs]
+            # Each phase takes as long as its slowest thread.
+            seconds = [float(run.max(axis=1).sum()) / 1e9 for run in durations]
+            peak, bound = _of_peak(kernel, min(seconds))
+            yield Row(
+                number if isinstance(kernel, CompiledKernel) else 0,
+                kernel.name,
+                kernel.kind,
+                kernel.space,
+                min(seconds),
+                median(seconds),
+                median(float(run[phases].sum()) / kernel.users for run in waits) / 1e9,
+                sum(float(run.sum()) for run in durations) / self.capacity,
+                kernel.flops,
+                kernel.bytes,
+                peak,
+                bound,
+                kernel.ops,
+                kernel.lines,
             )
-            for number, (kernel, part) in enumerate(programs[0].entries(), first)
-        ]
-
-    def _kernel_row(
-        self, number: int, kernel: AnyKernel, times: Sequence[Times], waits: Sequence[Times]
-    ) -> Row:
-        spans = [_phases_span(part) / 1e9 for part in times]
-        busy = sum(float((part[..., 1] - part[..., 0]).sum()) for part in times)
-        best = min(spans)
-        peak, bound = _of_peak(kernel, best)
-        return Row(
-            number if isinstance(kernel, CompiledKernel) else 0,
-            kernel.name,
-            kernel.kind,
-            kernel.space,
-            best,
-            median(spans),
-            median(float(w.sum()) / kernel.users for w in waits) / 1e9,
-            busy / self.capacity,
-            kernel.flops,
-            kernel.bytes,
-            peak,
-            bound,
-            kernel.ops,
-            kernel.lines,
-        )
 
     def text(self, most: int | None = _MAX_ROWS) -> str:
-        """The profile as a table of at most so many rows, the longest first."""
+        """The profile as a table of at most `most` rows, the longest first."""
         shown = self.rows[:most]
         head = ("#", "kernel", "iterations", "best", "median", "wait", "share")
         head = (*head, "GFLOP/s", "GB/s", "of peak")
@@ -237,18 +225,18 @@ class Profile:
 
     @property
     def groups(self) -> list[Group]:
-        """Kernels of the same ops taken together, those that take longest first."""
-        found: dict[str, list[Row]] = {}
+        """Kernels grouped by their ops, the longest first."""
+        by_name: dict[str, list[Row]] = {}
         for row in self.rows:
-            found.setdefault(row.name, []).append(row)
-        groups = [Group(name, tuple(rows)) for name, rows in found.items()]
+            by_name.setdefault(row.name, []).append(row)
+        groups = [Group(name, tuple(rows)) for name, rows in by_name.items()]
         return sorted(groups, key=lambda group: group.seconds, reverse=True)
 
     def _summary(self) -> list[str]:
         times = self.seconds
         flops = sum(row.flops for row in self.rows)
         rate = flops / min(times) / 1e9 if min(times) else 0.0
-        threads = max((event.threads for event in self.runs[0]), default=1)
+        threads = max((program.threads for program in self.runs[0]), default=1)
         return [
             f"profile  {plural(len(self.runs), 'run')} on {plural(threads, 'thread')}: best "
             f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
@@ -258,12 +246,12 @@ class Profile:
         ]
 
     def _disturbance(self, threads: int) -> list[str]:
-        """A warning where other processes had a good part of the processors."""
-        inside = sum(self.seconds) > _INSIDE * self.wall  # else Python's time would tell nothing
-        if not inside or self.processor > _UNDISTURBED * threads * self.wall:
+        """A warning if other processes used a good part of the processors."""
+        in_kernels = sum(self.seconds) > _MIN_KERNEL_SHARE * self.wall
+        if not in_kernels or self.processor > _MIN_PROCESSOR_SHARE * threads * self.wall:
             return []
-        given = self.processor / self.wall
-        return [f"busy     the system gave the {plural(threads, 'thread')} {given:.1f} processors"]
+        used = self.processor / self.wall
+        return [f"busy     the system gave the {plural(threads, 'thread')} {used:.1f} processors"]
 
     def __str__(self) -> str:
         return self.text()
@@ -271,17 +259,18 @@ class Profile:
     __repr__ = __str__
 
     def chrome_trace(self, path: str | Path) -> None:
-        """Write the fastest run as a Chrome trace: a row for each thread, an event per kernel."""
+        """Write the fastest run as a Chrome trace: a lane for each thread, an event per call."""
         fastest = self.runs[int(np.argmin(self.seconds))]
-        spans = [span for event in fastest for span in _spans(event)]
-        begun = min((span.begin for span in spans), default=0)
+        calls = [call for program in fastest for call in _kernel_calls(program)]
+        start = min((begin for _, _, begin, _, _ in calls), default=0)
         trace = ChromeTrace()
         process = trace.process("step")
-        for thread in sorted({span.thread for span in spans}):
+        for thread in sorted({thread for _, thread, _, _, _ in calls}):
             trace.lane(process, thread, f"thread {thread}")
-        for name, category, thread, begin, end, about in spans:
-            start = Track(process, thread, (begin - begun) / 1e3)
-            trace.emit("X", category, name, start, dur=(end - begin) / 1e3, args=about)
+        for kernel, thread, begin, end, wait in calls:
+            track, args = Track(process, thread, (begin - start) / 1e3), _trace_args(kernel, wait)
+            duration = (end - begin) / 1e3
+            trace.emit("X", kernel.kind, kernel.name, track, dur=duration, args=args)
         Path(path).write_text(trace.format_to_string(pretty=True))
 
 
@@ -309,13 +298,9 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
-def _phases_span(times: Times) -> int:
-    """The time of the slowest thread in each phase, added up."""
-    return int((times[..., 1] - times[..., 0]).max(axis=1).sum())
-
-
 def _of_peak(kernel: AnyKernel, seconds: float) -> tuple[float, str]:
-    """How near a kernel comes to the nearer one of its two limits."""
+    """The fraction of the peak rate that a kernel reaches, of the rate that bounds it, and which
+    rate that is."""
     if seconds <= 0 or isinstance(kernel, HostKernel):
         return 0.0, ""
     limits = (
@@ -326,145 +311,128 @@ def _of_peak(kernel: AnyKernel, seconds: float) -> tuple[float, str]:
 
 
 def _peaks(programs: Sequence[ProgramRun]) -> list[str]:
-    """What the devices can do that programs ran on."""
+    """The peak rates of the devices that the programs ran on, as text."""
     kernels = [kernel for program in programs for kernel in program.kernels]
     return list(dict.fromkeys(k.peaks for k in kernels if isinstance(k, CompiledKernel)))
 
 
-class _Span(NamedTuple):
-    """One call on one thread: when it began and ended in nanoseconds, and what is said of it."""
-
-    name: str
-    category: str
-    thread: int
-    begin: int
-    end: int
-    about: Mapping[str, Any]
-
-
-def _spans(event: ProgramRun) -> Iterator[_Span]:
-    waits = event.waits()
-    for kernel, part in event.entries():
-        for entry in range(part.start, part.stop):
-            for thread, (begin, end) in enumerate(event.times[entry]):
+def _kernel_calls(program: ProgramRun) -> Iterator[tuple[AnyKernel, int, int, int, int]]:
+    """The calls of kernels: (kernel, thread, begin, end, wait before it), in nanoseconds."""
+    waits = program.waits()
+    for kernel, phases in program.entries():
+        for entry in range(phases.start, phases.stop):
+            for thread, (begin, end) in enumerate(program.times[entry]):
                 if end:
-                    about = _about(kernel, int(waits[entry, thread]) / 1e3)
-                    yield _Span(kernel.name, kernel.kind, thread, int(begin), int(end), about)
+                    yield kernel, thread, int(begin), int(end), int(waits[entry, thread])
 
 
-def _about(kernel: AnyKernel, waited: float) -> dict[str, Any]:
-    about = {"ops": list(kernel.ops), "lines": list(kernel.lines)}
+def _trace_args(kernel: AnyKernel, wait: int) -> dict[str, Any]:
+    args = {"ops": list(kernel.ops), "lines": list(kernel.lines)}
     if isinstance(kernel, HostKernel):
-        return about
+        return args
     size = {"iterations": kernel.space, "flops": kernel.flops, "bytes": kernel.bytes}
-    return about | size | {"waited_us": waited}
+    return args | size | {"waited_us": wait / 1e3}
 
 
 def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -> Profile:
-    """Run a plan's kernels so many times (and once before, to warm up), changing nothing."""
+    """Profile `runs` runs of a plan, after one to warm up. No state changes."""
     if runs < 1:
         raise ValueError(f"A profile takes one run or more, not {runs}.")
     fed = dict(enumerate(feeds))
-    parts = [(each.plan, each.feeds(fed), each.device.name) for each in plan.partitions]
+    parts = [(p.plan, p.feeds(fed), p.device.name) for p in plan.partitions]
     parts = parts or [(plan, feeds, plan.device)]
-    privates = [(_Private(resources.on(device)), part, own) for part, own, device in parts]
+    sandboxes = [(_Sandbox(resources.on(device)), part, own) for part, own, device in parts]
 
-    def once() -> list[ProgramRun]:
-        return [event for private, part, own in privates for event in private.run(part, own)]
+    def run_once() -> list[ProgramRun]:
+        return [run for sandbox, part, own in sandboxes for run in sandbox.run(part, own)]
 
-    once()
-    start, given = time.perf_counter(), time.process_time()
-    measured = [once() for _ in range(runs)]
-    return Profile(measured, time.perf_counter() - start, time.process_time() - given)
+    run_once()
+    wall, processor = time.perf_counter(), time.process_time()
+    measured = [run_once() for _ in range(runs)]
+    return Profile(measured, time.perf_counter() - wall, time.process_time() - processor)
 
 
-@dataclass
-class _Private:
-    """A step's world for a profile: variables are copies, and what else has state is fresh."""
+class _Sandbox:
+    """Runs the plan of one device on copies of the session's variables and otherwise new state."""
 
-    resources: Resources
-    events: list[ProgramRun] = field(default_factory=list[ProgramRun])
-    _stand_ins: set[int] = field(default_factory=set[int])  # slots that follow from made-up values
-    _kernels: dict[int, list[CompiledKernel]] = field(
-        default_factory=dict[int, list[CompiledKernel]]
-    )
-
-    @cached_property
-    def own(self) -> Resources:
-        """The resources that the runs of a profile see."""
-        return _Copies(self.resources)
+    def __init__(self, resources: Resources) -> None:
+        self._resources = _CopiedResources(resources)
+        self._runs: list[ProgramRun] = []
+        self._substituted: set[int] = set()  # slots with substitutes, or computed from them
+        self._kernels: dict[int, list[CompiledKernel]] = {}  # by the id of the program
 
     def run(self, plan: Plan, feeds: Sequence[Any]) -> list[ProgramRun]:
-        """One run: what ran, in order."""
-        self.events, self._stand_ins = [], set()
+        """One run: its programs and host ops, in order."""
+        self._runs, self._substituted = [], set()
         slots: list[Any] = [None] * plan.slot_count
         for slot, value in zip(plan.feeds, feeds, strict=True):
             slots[slot] = value
         cancellation = Cancellation()
         with np.errstate(all="ignore"):
             for instruction in plan.instructions:
-                context = Context(instruction.node, self.own, cancellation)
-                self._single(timed(instruction, self._ran, self._single), slots, context)
-        return self.events
+                context = Context(instruction.node, self._resources, cancellation)
+                self._run_one(timed(instruction, self._on_run, self._run_one), slots, context)
+        return self._runs
 
-    def _single(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+    def _run_one(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         node = instruction.node
         if any(slots[slot] is None for slot in instruction.inputs):
-            return  # it takes what a host op would give that a profile does not run
+            return  # an input for which there is no substitute
         if is_variable(node):
             slots[instruction.output] = node.op.kernel(context)
         elif isinstance(instruction.call, TimedRegion) or all(map(_may_run, instruction.nodes)):
             self._attempt(instruction, slots, context)
         else:
-            self._stand_in(instruction, slots)
+            self._substitute(instruction, slots)
 
-    def _stand_in(self, instruction: Instruction, slots: list[Any]) -> None:
-        # One that restores has no outputs: the assignments that run with it took them.
-        given = instruction.node.outputs[: instruction.output_count]
-        for place, tensor in enumerate(given, instruction.output):
-            slots[place] = _zeros(tensor)
-            self._stand_ins.add(place)
+    def _substitute(self, instruction: Instruction, slots: list[Any]) -> None:
+        """Set the outputs of an instruction to zeros."""
+        # An op that restores variables has no outputs: the assignments that run with it take them.
+        outputs = instruction.node.outputs[: instruction.output_count]
+        for slot, tensor in enumerate(outputs, instruction.output):
+            slots[slot] = _zeros(tensor)
+            self._substituted.add(slot)
 
     def _attempt(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
-        """Run an instruction; values that are made up may be such as it does not take."""
-        if self._stand_ins.isdisjoint(instruction.inputs):
-            self._timed(instruction, slots, context)
+        """Run an instruction; with substituted inputs it may fail."""
+        if self._substituted.isdisjoint(instruction.inputs):
+            self._run_timed(instruction, slots, context)
             return
         first = instruction.output
-        self._stand_ins.update(range(first, first + instruction.output_count))
+        self._substituted.update(range(first, first + instruction.output_count))
         with suppress(errors.OpError):
-            self._timed(instruction, slots, context)
+            self._run_timed(instruction, slots, context)
 
-    def _timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+    def _run_timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         start = time.perf_counter_ns()
         run_single(instruction._replace(frees=()), slots, context)
         if _is_host(instruction):
             times = np.array([[[start, time.perf_counter_ns()]]], np.int64)
-            self.events.append(ProgramRun([HostKernel(instruction.node)], times))
+            self._runs.append(ProgramRun([HostKernel(instruction.node)], times))
 
-    def _ran(self, step: AnyProgram, times: Times) -> None:
-        if id(step) not in self._kernels:  # steps live as long as their plan, so ids stay theirs
-            self._kernels[id(step)] = kernels_of(step)
-        self.events.append(ProgramRun(self._kernels[id(step)], times))
+    def _on_run(self, program: AnyProgram, times: Times) -> None:
+        if id(program) not in self._kernels:  # programs live as long as their plan
+            self._kernels[id(program)] = kernels_of(program)
+        self._runs.append(ProgramRun(self._kernels[id(program)], times))
 
 
-class _Copies(Resources):
-    """The resources of a profile: copies of a session's variables, all else rebuilt."""
+class _CopiedResources(Resources):
+    """Copies of a session's variables, and new objects in place of its other resources."""
 
     def __init__(self, session: Resources) -> None:
         super().__init__()
         self._session, self.allocate = session, session.allocate
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The profile's object under (container, name): a copy, where it is a variable."""
+        """The object under (container, name); at first a copy if it is a variable, else new."""
         return super().get(name, container, lambda: self._copy(name, container, make()))
 
-    def _copy(self, name: str, container: str, made: Resource) -> Resource:
-        if isinstance(made, VariableCell):
-            original = self._session.get(name, container, lambda: made)
+    def _copy(self, name: str, container: str, new: Resource) -> Resource:
+        if isinstance(new, VariableCell):
+            original = self._session.get(name, container, lambda: new)
             if original.is_initialized:
-                made.assign(original.read())
-        return made
+                new.assign(original.read())
+        return new
 
 
 def _is_host(instruction: Instruction) -> bool:
@@ -473,7 +441,7 @@ def _is_host(instruction: Instruction) -> bool:
 
 
 def _may_run(node: Node) -> bool:
-    """Whether a node, with all inside it, changes nothing but state that is fresh in a profile."""
+    """Whether a node and those inside it change no state but that of the sandbox."""
     bodies = node.op.bodies
     if bodies:
         return all(_may_run(inner) for body in bodies for inner in inner_nodes(body))
@@ -483,7 +451,7 @@ def _may_run(node: Node) -> bool:
 
 
 def _zeros(tensor: Tensor) -> Any:
-    """What stands for the value of a node that is not run; None where nothing can."""
+    """A substitute for the value of a tensor; None if its shape is unknown or it has no numbers."""
     shape, dtype = tensor.shape.whole, tensor.dtype
     if shape is None or dtype.is_ref_dtype or np.dtype(dtype.as_numpy_dtype).hasobject:
         return None

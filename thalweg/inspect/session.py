@@ -1,4 +1,4 @@
-"""Sessions as users have them: they run steps, explain them and trace them."""
+"""The public sessions: they run, explain and trace steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InspectedSession(BaseSession):
 
         Args:
             fetches: as for `run`.
-            feed_dict: as for `run`; the shapes of the values are what counts.
+            feed_dict: as for `run`; only the shapes of the values matter.
 
         Returns:
             A plan whose text lists kernels, memory and devices.
@@ -55,21 +55,21 @@ class InspectedSession(BaseSession):
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         size, engine = len(self._graph.nodes), self._engine
-        planned, values = engine.explained(self._plan(step)), list(feeds.values())
-        explaining = importlib.import_module("thalweg.inspect.explain")  # most programs never ask
-        return explaining.explain(planned, step, values, engine.resources, size, engine.devices[0])
+        plan, values = engine.explained(self._plan(step)), list(feeds.values())
+        module = importlib.import_module("thalweg.inspect.explain")  # rarely needed
+        return module.explain(plan, step, values, engine.resources, size, engine.devices[0])
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
     ) -> list[Any]:
-        trace = importlib.import_module("thalweg.inspect.trace")  # most programs never ask
-        record, recorder = trace.Trace(step), spans.Recorder()
-        since_epoch = time.time_ns() - time.perf_counter_ns()
+        module = importlib.import_module("thalweg.inspect.trace")  # rarely needed
+        trace, recorder = module.Trace(step), spans.Recorder()
+        clock_offset = time.time_ns() - time.perf_counter_ns()
         try:
             with recorder:
-                return self._engine.execute(record.plan, feeds, cancellation)
+                return self._engine.execute(trace.plan, feeds, cancellation)
         finally:
-            store_stats(metadata, trace.step_stats(record, recorder, since_epoch))
+            store_stats(metadata, module.step_stats(trace, recorder, clock_offset))
 
 
 @public("Session")

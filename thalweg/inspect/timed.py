@@ -1,7 +1,8 @@
-"""Programs run with a clock: a region's call is wrapped to note when each kernel ran.
+"""Timed regions: wrappers of regions that report when each kernel ran.
 
-A `TimedRegion` does what the region does, and hands on the program that ran with the times of its
-entries. Nodes that run between compiled parts of a region are seen through a `TimedContext`.
+A `TimedRegion` does what its region does, and reports the program that ran with the times of its
+entries. A partly compiled region runs its instructions through a `TimedContext`, which times them
+as well.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, run
 from thalweg.runtime.sending import SendingExecutable
 
-#: (the program that ran, the times of its entries)
-Ran = Callable[[AnyProgram, Times], None]
-#: run one instruction over slots in a context
-Single = Callable[[Instruction, list[Any], Context], None]
+#: Called with a program that ran and the times of its entries.
+OnRun = Callable[[AnyProgram, Times], None]
+#: Runs one instruction on slots in a context.
+RunOne = Callable[[Instruction, list[Any], Context], None]
 
 
 @dataclass(frozen=True)
 class TimedRegion:
-    """The kernel of a region, telling what ran; `single` runs what is not compiled."""
+    """A region that reports its runs; `run_one` runs instructions that are not compiled."""
 
     compiled: Executable
-    ran: Ran
-    single: Single
+    on_run: OnRun
+    run_one: RunOne
 
     def __call__(self, context: Context, *values: Any) -> Any:
         count = len(self.compiled.region.inputs)
@@ -56,29 +57,30 @@ class TimedRegion:
         except errors.FailedPreconditionError:
             return None
         if results is not None:
-            self.ran(program, times)
+            self.on_run(program, times)
         return results
 
 
 @dataclass(slots=True)
 class TimedContext(Context):
-    """A step as a region sees it that runs in parts: the parts are timed as well."""
+    """The context of a partly compiled region, which times its parts."""
 
     region: TimedRegion = field(kw_only=True)
 
     def run(self, instructions: Sequence[Instruction], slots: list[Any]) -> None:
-        """Run the parts of a region, each on its own."""
+        """Run the parts of a region one by one."""
+        on_run, run_one = self.region.on_run, self.region.run_one
         for instruction in instructions:
-            self.region.single(timed(instruction, self.region.ran, self.region.single), slots, self)
+            run_one(timed(instruction, on_run, run_one), slots, self)
 
 
-def timed(instruction: Instruction, ran: Ran, single: Single) -> Instruction:
-    """An instruction that, where it is a region, tells what ran."""
+def timed(instruction: Instruction, on_run: OnRun, run_one: RunOne) -> Instruction:
+    """The instruction, with a `TimedRegion` in place of a region."""
     if not isinstance(instruction.call, Executable):
         return instruction
-    return instruction._replace(call=TimedRegion(instruction.call, ran, single))
+    return instruction._replace(call=TimedRegion(instruction.call, on_run, run_one))
 
 
 def run_single(instruction: Instruction, slots: list[Any], context: Context) -> None:
-    """Run one instruction, and nothing more."""
+    """Run one instruction."""
     run((instruction,), slots, context.resources, context.cancellation)

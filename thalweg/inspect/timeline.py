@@ -1,5 +1,6 @@
-"""A traced step as a Chrome trace: what ran where and when, which values went from op to op, and
-how much memory they held. Comes in: StepStats. Goes out: the JSON of chrome://tracing and Perfetto.
+"""Timelines: a traced step as a Chrome trace of op runs, dataflow between them, and memory.
+
+Comes in: StepStats. Goes out: JSON for chrome://tracing and Perfetto.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Event = dict[str, Any]
 
 
 class AllocationMaximum(NamedTuple):
-    """The moment at which an allocator held most."""
+    """The peak memory use of an allocator, and when it was reached."""
 
     timestamp: float
     num_bytes: int
@@ -28,34 +29,34 @@ class AllocationMaximum(NamedTuple):
 
 
 class StepStatsAnalysis(NamedTuple):
-    """What a timeline finds in a step."""
+    """The Chrome trace of a step, and the peak memory use by allocator."""
 
     chrome_trace: ChromeTrace
     allocator_maximums: dict[str, AllocationMaximum]
 
 
 class ChromeTrace:
-    """The events of a trace."""
+    """A builder of Chrome traces: processes with lanes (threads) of events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     def process(self, name: str) -> int:
-        """A new row of the trace; its number."""
+        """Add a process; its number."""
         number = sum(event["name"] == "process_name" for event in self.events)
         event = {"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}}
         self.events.append(event)
         return number
 
     def lane(self, process: int, number: int, name: str) -> None:
-        """Name a lane of a row."""
-        where = {"ph": "M", "pid": process, "tid": number}
-        self.events.append({"name": "thread_name", **where, "args": {"name": name}})
+        """Name a lane of a process."""
+        metadata = {"ph": "M", "pid": process, "tid": number}
+        self.events.append({"name": "thread_name", **metadata, "args": {"name": name}})
 
-    def emit(self, phase: str, category: str, name: str, place: Track, **more: Any) -> None:
-        """Add an event at a place in the trace."""
-        where = {"pid": place.process, "tid": place.lane, "ts": place.time}
-        self.events.append({"ph": phase, "cat": category, "name": name} | where | more)
+    def emit(self, phase: str, category: str, name: str, track: Track, **fields: Any) -> None:
+        """Add an event on a track."""
+        position = {"pid": track.process, "tid": track.lane, "ts": track.time}
+        self.events.append({"ph": phase, "cat": category, "name": name} | position | fields)
 
     def format_to_string(self, pretty: bool = False) -> str:
         """The trace as JSON."""
@@ -63,7 +64,7 @@ class ChromeTrace:
 
 
 class Track(NamedTuple):
-    """A point of the trace: a row, a lane in it, and microseconds."""
+    """A point of the trace: a process, a lane in it, and a time in microseconds."""
 
     process: int
     lane: int
@@ -72,7 +73,7 @@ class Track(NamedTuple):
 
 @dataclass
 class _Run:
-    """One node's run: its inputs and when and where it was."""
+    """One run of a node, and its lane."""
 
     stats: Any
     process: int
@@ -96,7 +97,7 @@ class _Run:
 
 @dataclass
 class _Value:
-    """A tensor while the step held it."""
+    """A tensor, alive from the run that computes it to its last use."""
 
     name: str
     number: int
@@ -124,20 +125,20 @@ class Timeline:
     def generate_chrome_trace_format(
         self, show_dataflow: bool = True, show_memory: bool = False
     ) -> str:
-        """The trace as JSON, with arrows for tensors and a graph of the memory where asked for."""
+        """The trace as JSON, optionally with arrows for dataflow and curves of memory use."""
         analysis = self.analyze_step_stats(show_dataflow, show_memory)
         return analysis.chrome_trace.format_to_string(pretty=True)
 
     def analyze_step_stats(
         self, show_dataflow: bool = True, show_memory: bool = True
     ) -> StepStatsAnalysis:
-        """The trace, and the most that each allocator held."""
+        """The trace, and the peak memory use of each allocator."""
         self._trace = ChromeTrace()
         allocators = self._trace.process("Allocators")
         runs, values = self._read()
         for run in runs:
             self._show_run(run)
-        self._follow(runs, values, show_dataflow)
+        self._follow_values(runs, values, show_dataflow)
         maximums: dict[str, AllocationMaximum] = {}
         if show_memory:
             self._show_values(values)
@@ -145,7 +146,7 @@ class Timeline:
         return StepStatsAnalysis(self._trace, maximums)
 
     def _read(self) -> tuple[list[_Run], dict[str, _Value]]:
-        """Every node's run, and every tensor by its name."""
+        """The runs of all nodes, and all tensors by name."""
         runs: list[_Run] = []
         values: dict[str, _Value] = {}
         for device in self._step_stats.dev_stats:
@@ -158,12 +159,12 @@ class Timeline:
                 run = _Run(stats, process, lane, *_parsed(stats))
                 runs.append(run)
                 for name, description in _outputs(stats):
-                    ended = run.end.time
-                    values[name] = _Value(name, len(values), run, tensors, description, ended)
+                    end = run.end.time
+                    values[name] = _Value(name, len(values), run, tensors, description, end)
         return runs, values
 
     def _read_threads(self, device: Any) -> list[_Run]:
-        """What ran on threads: a lane each, in which one thing may be inside another."""
+        """The spans of threads, one lane for each; spans may be nested."""
         process = self._trace.process(device.device)
         for number, name in sorted(device.thread_names.items()):
             self._trace.lane(process, number, name)
@@ -171,13 +172,11 @@ class Timeline:
 
     def _show_run(self, run: _Run) -> None:
         inputs = {f"input{index}": name for index, name in enumerate(run.inputs)}
-        about = {"name": run.stats.node_name, "op": run.op} | inputs
-        self._trace.emit(
-            "X", "Op", run.op, run.start, dur=run.duration, args=about | {"line": run.line}
-        )
+        args = {"name": run.stats.node_name, "op": run.op} | inputs | {"line": run.line}
+        self._trace.emit("X", "Op", run.op, run.start, dur=run.duration, args=args)
 
-    def _follow(self, runs: Sequence[_Run], values: dict[str, _Value], show: bool) -> None:
-        """Note the last use of each tensor; draw an arrow where it went to another lane."""
+    def _follow_values(self, runs: Sequence[_Run], values: dict[str, _Value], show: bool) -> None:
+        """Find the last use of each tensor; with `show`, draw arrows between lanes."""
         arrows = 0
         for run in runs:
             for name in run.inputs:
@@ -194,52 +193,52 @@ class Timeline:
     def _show_values(self, values: dict[str, _Value]) -> None:
         for value in values.values():
             number, source = value.number, value.source
-            seen = {"snapshot": {"tensor_description": str(value.description)}}
-            made, ended = value.at(source.start.time), value.at(source.end.time - 1)
-            self._trace.emit("N", "Tensor", value.name, made, id=number)
-            self._trace.emit("O", "Tensor", value.name, ended, id=number, args=seen)
+            snapshot = {"snapshot": {"tensor_description": str(value.description)}}
+            start, end = value.at(source.start.time), value.at(source.end.time - 1)
+            self._trace.emit("N", "Tensor", value.name, start, id=number)
+            self._trace.emit("O", "Tensor", value.name, end, id=number, args=snapshot)
             self._trace.emit("D", "Tensor", value.name, value.at(value.last_use), id=number)
 
     def _show_memory(self, values: dict[str, _Value], process: int) -> dict[str, AllocationMaximum]:
-        """The memory of each allocator as a curve; its highest points."""
+        """Draw the memory use of each allocator as a curve; the maxima."""
         maximums: dict[str, AllocationMaximum] = {}
         for allocator in sorted({value.memory.allocator_name for value in values.values()}):
-            held: dict[str, int] = {}
+            live: dict[str, int] = {}
             maximums[allocator] = AllocationMaximum(0, 0, set())
-            for time, value, is_made in _changes(allocator, values.values()):
-                if is_made:
-                    held[value.name] = value.memory.requested_bytes
+            for time, value, is_allocated in _changes(allocator, values.values()):
+                if is_allocated:
+                    live[value.name] = value.memory.requested_bytes
                 else:
-                    held.pop(value.name, None)
-                total = sum(held.values())
+                    live.pop(value.name, None)
+                total = sum(live.values())
                 if total > maximums[allocator].num_bytes:
-                    maximums[allocator] = AllocationMaximum(time, total, set(held))
-                place = Track(process, 0, time)
-                self._trace.emit("C", "Memory", allocator, place, args={allocator: total})
+                    maximums[allocator] = AllocationMaximum(time, total, set(live))
+                track = Track(process, 0, time)
+                self._trace.emit("C", "Memory", allocator, track, args={allocator: total})
         return maximums
 
 
 def _changes(allocator: str, values: Any) -> list[tuple[float, _Value, bool]]:
-    """When the tensors of an allocator were made and dropped, in order."""
-    found: list[tuple[float, _Value, bool]] = []
+    """The allocations (True) and frees (False) of an allocator's tensors, by time."""
+    changes: list[tuple[float, _Value, bool]] = []
     for value in values:
         if value.memory.allocator_name == allocator:
-            found += [(value.source.start.time, value, True), (value.last_use, value, False)]
-    return sorted(found, key=lambda change: (change[0], change[2]))
+            changes += [(value.source.start.time, value, True), (value.last_use, value, False)]
+    return sorted(changes, key=lambda change: (change[0], change[2]))
 
 
 def _lanes(nodes: Sequence[Any]) -> list[int]:
-    """A lane for each node such that those of one lane do not overlap."""
+    """A lane for each node such that the runs in a lane do not overlap."""
     ends: list[int] = []
-    chosen: list[int] = []
+    lanes: list[int] = []
     for stats in nodes:
         free = (lane for lane, end in enumerate(ends) if stats.all_start_micros >= end)
         lane = next(free, len(ends))
         if lane == len(ends):
             ends.append(0)
         ends[lane] = stats.all_start_micros + stats.all_end_rel_micros
-        chosen.append(lane)
-    return chosen
+        lanes.append(lane)
+    return lanes
 
 
 def _parsed(stats: Any) -> tuple[str, list[str], str]:

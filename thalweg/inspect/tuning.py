@@ -1,7 +1,7 @@
-"""`tf.tune`: the best schedules for the contractions of a step, by measurement.
+"""`tf.tune`: finds the best schedules for the contractions of a step by measurement.
 
-What comes in is a session and a step; what goes out is a report to print. Winners are used from
-then on, in this process and, as they are kept beside the compiled kernels, in later ones.
+Comes in: a session and a step. Goes out: a report to print. The best schedules are stored beside
+the compiled kernels and used from then on, in this process and later ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.tuning import BUDGET, Tuned
 from thalweg.graph.likes import FetchLike
-from thalweg.inspect.explain import StepPlan
 from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.session import InspectedSession
 from thalweg.ir.kernel import Contraction
@@ -26,7 +25,7 @@ _HEAD = ("kernel", "iterations", "likely", "best", "gain", "schedule")
 
 @dataclass(frozen=True)
 class TuneReport:
-    """What `tf.tune` found for each contraction; `print` it for a table."""
+    """The results of `tf.tune` for each contraction; `print` it for a table."""
 
     kernels: Sequence[Tuned]
     seconds: float
@@ -59,18 +58,13 @@ def tune(
     by_device: dict[type[CompiledKernel], list[tuple[str, CompiledKernel]]] = {}
     for kernel in contractions:
         by_device.setdefault(type(kernel), []).append((kernel.name, kernel))
-    found: list[Tuned] = []
-    for kind, named in by_device.items():
-        found += kind.tune(named, budget_seconds - (time.monotonic() - start))
-    _forget(plan)
-    return TuneReport(found, time.monotonic() - start)
-
-
-def _forget(plan: StepPlan) -> None:
-    """Let the step be recompiled with the schedules that won."""
+    results: list[Tuned] = []
+    for kernel_class, named in by_device.items():
+        results += kernel_class.tune(named, budget_seconds - (time.monotonic() - start))
     for instruction in plan.plan.instructions:
         if isinstance(instruction.call, Executable):
-            instruction.call.programs.clear()
+            instruction.call.programs.clear()  # the next run compiles with the new schedules
+    return TuneReport(results, time.monotonic() - start)
 
 
 def _cells(tuned: Tuned) -> list[str]:

@@ -1,1 +1,1 @@
-"""Cuts a placed step at device borders, with transfers in the place of the edges that are cut."""
+"""Partitions a placed step by device and replaces the edges between devices by transfers."""

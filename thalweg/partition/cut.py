@@ -1,10 +1,10 @@
-"""Partitions: the nodes of a placed step, cut at device borders.
+"""Partitions a placed step by device.
 
-What comes in is a pruned step with a device for each node and the order of its nodes; what goes out
-is a graph for each device. A tensor that is used on another device is sent there once; an edge of
-the order that leads to another device and carries no value becomes a token. A constant is copied to
-where it is read, and a value that static shapes tell is a constant: who takes it still comes after
-the node that gives it. Feeds go to every partition that takes them.
+Comes in: a pruned step with a device for each node and the order of its nodes. Goes out: a graph
+for each device. A tensor that is used on another device is sent there once; an order edge to
+another device that carries no value becomes a token. Constants are copied to the partitions that
+read them, and so are values that follow from static shapes, whose readers still run after the node
+that computes them. Feeds go to every partition that reads them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from thalweg.place.placer import Placement, is_read, is_replicated, with_inner
 
 Array = NDArray[Any]
 
-_MIN_UNCOPIED = 1 << 20  # bytes of a variable that is not copied where it is read to be sent
+_MIN_SENT_UNREAD = 1 << 20  # bytes of a variable that is sent without a copying read before
 
 
 class Slot(NamedTuple):
-    """A feed or a fetch of a partition, and its place among those of the step."""
+    """A feed or fetch of a partition, and its index among those of the step."""
 
     place: int
     tensor: Tensor
@@ -43,7 +43,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """What one device does in a step."""
+    """The part of a step that runs on one device."""
 
     device: str
     graph: RewrittenGraph
@@ -52,27 +52,27 @@ class Partition:
     feeds: tuple[Slot, ...]
     fetches: tuple[Slot, ...]
     targets: tuple[Node, ...]
-    placement: Placement  # of its nodes and of those inside them
+    placement: Placement  # of its nodes and the nodes inside them
 
     def __str__(self) -> str:
         return "\n".join([f"{self.device}:", *(f"  {self._line(node)}" for node in self.nodes)])
 
     def _line(self, node: Node) -> str:
-        taken = [tensor.name for tensor in node.inputs]
+        inputs = [tensor.name for tensor in node.inputs]
         after = sorted(f"^{each.name}" for each in self.order[node] - {t.op for t in node.inputs})
-        given = ", ".join(tensor.name for tensor in node.outputs) or f"^{node.name}"
-        return f"{given} = {node.type}({', '.join([*taken, *after])}){_route(node.op)}"
+        outputs = ", ".join(tensor.name for tensor in node.outputs) or f"^{node.name}"
+        return f"{outputs} = {node.type}({', '.join([*inputs, *after])}){_route(node.op)}"
 
 
 def _route(op: Op) -> str:
-    """Where a transfer comes from or goes to, for the text of a partition."""
+    """The other end of a transfer, as text."""
     if isinstance(op, transfers.Receiving):
         return f" <- {op.tensor_name} from {op.send_device}"
     return f" -> {op.tensor_name} to {op.recv_device}" if isinstance(op, transfers.Sending) else ""
 
 
 def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
-    """Whether a conditional or a loop has nodes on other devices than its own."""
+    """Whether a conditional or loop contains nodes on other devices than its own."""
     if not node.op.bodies:
         return False
     inner = (each for each in with_inner(node) if not is_replicated(each))
@@ -90,15 +90,15 @@ def partition(
     """The partitions of a step, by device."""
     needs = Needs(dict.fromkeys(feeds))
     needs.run(fetches, targets)
-    cut = _Cut(nodes, feeds, placement, order, needs.wanted)
+    partitioner = _Partitioner(nodes, feeds, placement, order, needs.wanted)
     for node in nodes:
         if not is_replicated(node):
-            cut.copy(node)
-    return cut.partitions(fetches, targets)
+            partitioner.copy(node)
+    return partitioner.partitions(fetches, targets)
 
 
-class _Part:
-    """A partition in the making."""
+class _Builder:
+    """The builder of one partition."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -106,33 +106,34 @@ class _Part:
         self.rewriter = Rewriter(self.graph)
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
-        self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and the nodes for them
-        self.sent: dict[Node, set[Node]] = {}  # reads of variables, and the Sends that read instead
-        self.known: set[Tensor] = set()  # what static shapes tell
+        self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and their copies here
+        self.sent: dict[Node, set[Node]] = {}  # reads of variables, and the Sends that replace them
+        self.static: set[Tensor] = set()  # tensors whose value follows from static shapes
 
     def add(
         self, op: Op, like: Node, after: Collection[Node], inputs: Sequence[Tensor] = ()
     ) -> Node:
-        """A node at the border, made at the line of the node it serves."""
+        """Add a node of the partition's own, attributed to the node that it serves."""
         with self.graph.as_default():
             name = f"{like.name}/{op.type_name}"
-            made = add_node(self.graph, op, tuple(inputs), name, like, is_imported=True)
-        made.controls, made.device = tuple(after), self.device
-        self.graph.attribute(made, like)
-        self.order[made] = {*after, *(tensor.op for tensor in inputs)}
-        return made
+            node = add_node(self.graph, op, tuple(inputs), name, like, is_imported=True)
+        node.controls, node.device = tuple(after), self.device
+        self.graph.attribute(node, like)
+        self.order[node] = {*after, *(tensor.op for tensor in inputs)}
+        return node
 
-    def is_first(self, read: Node) -> bool:
-        """Whether a read of a variable comes after nothing but its variable."""
+    def is_unordered(self, read: Node) -> bool:
+        """Whether a read of a variable comes after no node but the variable."""
         return self.order.get(read) == {tensor.op for tensor in read.inputs}
 
     def send_read(self, op: Op, like: Node, read: Node) -> None:
-        """Send a variable in the place of a read of it: the read would be a copy."""
+        """Send a variable instead of a read of it, which would copy it."""
         send = self.add(op, like, (), read.inputs)
         self.sent.setdefault(read, set()).add(send)
 
     def replaced_reads(self, needed: Collection[Node]) -> set[Node]:
-        """Have what came after reads come after their Sends; the reads that nobody needs."""
+        """The reads that Sends replace and nothing else uses. Orders the successors of reads after
+        their Sends as well."""
         used = {tensor.op for node in self.graph.nodes for tensor in node.inputs} | {*needed}
         for read, sends in self.sent.items():
             for before in self.order.values():
@@ -140,23 +141,23 @@ class _Part:
                     before |= sends
         return self.sent.keys() - used
 
-    def stand_for(self, node: Node, pruned: Node, made: Node) -> None:
-        """Let the copy of a pruned control node stand for the node. A trace may hold on to any of
-        its outputs: to the first, where its own is not there."""
+    def map_pruned(self, node: Node, pruned: Node, copy: Node) -> None:
+        """Map a control node to the copy of its pruned form. A trace may take any output of the
+        node: those that are pruned are mapped to the first of the copy."""
         del self.rewriter.nodes[pruned]
-        self.rewriter.nodes[node] = made
-        self.graph.attribute(made, node)
+        self.rewriter.nodes[node] = copy
+        self.graph.attribute(copy, node)
         for tensor in {*node.outputs}.difference(pruned.outputs):
-            self.rewriter.tensors[tensor] = made.outputs[0]
+            self.rewriter.tensors[tensor] = copy.outputs[0]
 
     def argument(self, tensor: Tensor) -> Tensor:
-        """A tensor that stands for one that comes from outside of the step."""
+        """A placeholder for a tensor from outside of the step."""
         op = Argument(dtype=tensor.dtype, given_shape=tensor.shape)
         return self.add(op, tensor.op, ()).outputs[0]
 
 
-class _Cut:
-    """One pass over the nodes of a step, in their order."""
+class _Partitioner:
+    """Copies the nodes of a step, in their order, into the partitions of their devices."""
 
     def __init__(
         self,
@@ -167,180 +168,178 @@ class _Cut:
         wanted: Mapping[Node, Collection[Tensor]],
     ) -> None:
         self._nodes = set(nodes)
-        self._wanted = wanted  # of control nodes
-        self._fed = {tensor: place for place, tensor in enumerate(feeds)}
+        self._wanted = wanted  # the needed outputs of control nodes
+        self._fed = {tensor: number for number, tensor in enumerate(feeds)}
         self._placement, self._order = placement, order
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _Builder] = {}
         self._names: dict[Node, str] = {}
         self._counts: dict[str, int] = {}
-        #: by a node and another device: what is done there when the node is
+        #: by node and other device: the Recv there that completes after the node
         self._received: dict[tuple[Node, str], Node] = {}
 
-    def part(self, device: str) -> _Part:
+    def part(self, device: str) -> _Builder:
         """The partition of a device."""
-        return self._parts.setdefault(device, _Part(device))
+        return self._parts.setdefault(device, _Builder(device))
 
     def copy(self, node: Node) -> None:
-        """Have a node in its partition, and what it takes from others there."""
+        """Copy a node into its partition, with transfers for inputs from other partitions."""
         part = self.part(self._placement[node])
-        pruned = self._pruned(node)
-        known = [tensor for tensor in pruned.inputs if self._know(tensor, part)]
+        # Outputs of a control node that nothing needs cause no transfers.
+        pruned = prune_loop_vars(node, self._wanted.get(node, ())) if is_control(node) else node
+        static = [tensor for tensor in pruned.inputs if self._fold_static(tensor, part)]
         for tensor in pruned.inputs:
-            self._taken(tensor, node, part)
+            self._local(tensor, node, part)
         borrowed = self._borrowed(pruned, part)
-        taken = {tensor.op for tensor in pruned.inputs if tensor not in self._fed}
-        taken -= {tensor.op for tensor in borrowed if tensor.op.inputs}
-        taken -= {tensor.op for tensor in known}
-        after = self._after(set(self._order[node]) - taken, part)
+        data_inputs = {tensor.op for tensor in pruned.inputs if tensor not in self._fed}
+        data_inputs -= {tensor.op for tensor in borrowed if tensor.op.inputs}
+        data_inputs -= {tensor.op for tensor in static}
+        after = self._after(set(self._order[node]) - data_inputs, part)
         arrivals = [each for each in after if isinstance(each.op, transfers.Receiving)]
-        made = part.rewriter.copy(pruned, f"{self._name(node)}/", arrivals)
+        copy = part.rewriter.copy(pruned, f"{self._name(node)}/", arrivals)
         if pruned is not node:
-            part.stand_for(node, pruned, made)
-        part.order[made] = after | {tensor.op for tensor in made.inputs}
-        self._forget(pruned, part, borrowed | (self._fed.keys() & set(node.outputs)))
-
-    def _pruned(self, node: Node) -> Node:
-        """A control node with only what is wanted of it: nothing else is sent for it, and what
-        merely comes after it cannot ask for more."""
-        return prune_loop_vars(node, self._wanted.get(node, ())) if is_control(node) else node
+            part.map_pruned(node, pruned, copy)
+        part.order[copy] = after | {tensor.op for tensor in copy.inputs}
+        self._unmap(pruned, part, borrowed | (self._fed.keys() & set(node.outputs)))
 
     def _name(self, node: Node) -> str:
-        """A name that no other node of the step has: of what the optimiser makes of a node, each
-        stands for one of its outputs, under its name."""
-        known = self._names.get(node)
-        if known is None:
+        """A name that is unique in the step: nodes that the optimiser derived from one node have
+        its name."""
+        name = self._names.get(node)
+        if name is None:
             number = self._counts.get(node.name, 0)
             self._counts[node.name] = number + 1
-            known = self._names[node] = f"{node.name}/_{number}" if number else node.name
-        return known
+            name = self._names[node] = f"{node.name}/_{number}" if number else node.name
+        return name
 
-    def _borrowed(self, node: Node, part: _Part) -> set[Tensor]:
+    def _borrowed(self, node: Node, part: _Builder) -> set[Tensor]:
         """The inputs of a node that are references to variables of other tasks."""
         tensors, nodes = part.rewriter.tensors, {*part.borrowed.values()}
         return {tensor for tensor in node.inputs if tensors[tensor].op in nodes}
 
-    def _forget(self, node: Node, part: _Part, own: Collection[Tensor]) -> None:
-        """Drop what stands for a tensor for this node alone: a variable on another device, which
-        each node reads when it may, and the node's `own`."""
+    def _unmap(self, node: Node, part: _Builder, others: Collection[Tensor]) -> None:
+        """Remove mappings that hold for this node only: of variables on other devices, which each
+        reader reads anew at its place in the order, and of `others`."""
         tensors = part.rewriter.tensors
         references = {tensor for tensor in node.inputs if tensor.dtype.is_ref_dtype}
         read = {tensor for tensor in references if not tensors[tensor].dtype.is_ref_dtype}
-        for tensor in read | set(own):
+        for tensor in read.union(others):
             del tensors[tensor]
 
     # Values
 
-    def _taken(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
-        """What stands for an input in a partition, from now on if not yet."""
+    def _local(self, tensor: Tensor, reader: Node, part: _Builder) -> Tensor:
+        """The tensor of a partition that a tensor of the step is mapped to."""
         tensors = part.rewriter.tensors
         if tensor not in tensors:
-            tensors[tensor] = self._brought(tensor, reader, part)
+            tensors[tensor] = self._import(tensor, reader, part)
         return tensors[tensor]
 
-    def _know(self, tensor: Tensor, part: _Part) -> bool:
-        """Have a constant in a partition for what static shapes tell, as a shape: what takes it
-        can be compiled though the shape is of another region. Whether there is one."""
-        if tensor in part.known:
+    def _fold_static(self, tensor: Tensor, part: _Builder) -> bool:
+        """Map a tensor whose value follows from static shapes to a constant; whether it does. Its
+        readers can then be compiled although the shape is of another region."""
+        if tensor in part.static:
             return True
         value = None if tensor in self._fed else _static_value(tensor)
         if value is None:
             return False
         op = Const(value=value, dtype=tensor.dtype)
         part.rewriter.tensors[tensor] = part.add(op, tensor.op, ()).outputs[0]
-        part.known.add(tensor)
+        part.static.add(tensor)
         return True
 
-    def _brought(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
+    def _import(self, tensor: Tensor, reader: Node, part: _Builder) -> Tensor:
+        """A feed, constant or received tensor of a partition for a tensor of the step."""
         node = tensor.op
         if tensor in self._fed:
-            found = part.feeds[self._fed[tensor]] = part.argument(tensor)
-            return found
-        if node not in self._nodes:  # an input of a control node that nothing needs
+            argument = part.feeds[self._fed[tensor]] = part.argument(tensor)
+            return argument
+        if node not in self._nodes:  # an input that a control node does not need
             return part.argument(tensor)
         if is_replicated(node):
-            made = part.rewriter.copy(node)
-            part.order[made] = set()
-            return made.outputs[0]
+            copy = part.rewriter.copy(node)
+            part.order[copy] = set()
+            return copy.outputs[0]
         return self._transfer(tensor, reader, part)
 
-    def _transfer(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
-        """Send a tensor to a partition; what stands for it there."""
+    def _transfer(self, tensor: Tensor, reader: Node, part: _Builder) -> Tensor:
+        """Send a tensor to a partition; the received tensor."""
         source = self.part(self._placement[tensor.op])
         name = f"{self._name(tensor.op)}:{tensor.value_index}"
         op, dtype = transfers.Send, tensor.dtype.base_dtype
         before: set[Node] = set()
-        if tensor.dtype.is_ref_dtype and reader.op.bodies and _are_apart(source, part):
-            return self._borrow(tensor, part)
         if tensor.dtype.is_ref_dtype and reader.op.bodies:
+            if _on_different_tasks(source, part):
+                return self._borrow(tensor, part)
             op, dtype = transfers.SendReference, tensor.dtype
-        elif tensor.dtype.is_ref_dtype:  # read for this node: after all that it comes after
+        elif tensor.dtype.is_ref_dtype:  # the Send reads the variable at the reader's order
             name = f"{name}>{self._name(reader)}"
             before = set(self._order[reader]) - {t.op for t in reader.inputs}
-        ends = _ends(name, source, part)
+        attributes = _transfer_attributes(name, source, part)
         local = source.rewriter.tensors[tensor]
-        if _is_large_read(tensor) and source.is_first(local.op):
-            source.send_read(op(**ends), tensor.op, local.op)
+        if _is_large_read(tensor) and source.is_unordered(local.op):
+            source.send_read(op(**attributes), tensor.op, local.op)
         else:
-            source.add(op(**ends), tensor.op, self._after(before, source), [local])
-        end = transfers.Recv(**ends, tensor_type=dtype, given_shape=tensor.shape)
-        made = part.add(end, tensor.op, ())
+            source.add(op(**attributes), tensor.op, self._after(before, source), [local])
+        recv = transfers.Recv(**attributes, tensor_type=dtype, given_shape=tensor.shape)
+        received = part.add(recv, tensor.op, ())
         if not tensor.dtype.is_ref_dtype:
-            self._received[tensor.op, part.device] = made
-        return made.outputs[0]
+            self._received[tensor.op, part.device] = received
+        return received.outputs[0]
 
-    def _borrow(self, tensor: Tensor, part: _Part) -> Tensor:
-        """The variable that a tensor refers to, for a conditional or a loop on another task: the
-        node is there, its state is not."""
+    def _borrow(self, tensor: Tensor, part: _Builder) -> Tensor:
+        """A copy, in a partition of another task, of the variable that a tensor refers to. Only the
+        node is copied; its state stays where it is."""
         root = tensor.op
         while root.inputs:
             root = root.inputs[0].op
-        made = part.borrowed.get(root)
-        if made is None:
-            made = part.borrowed[root] = part.graph.copied(root, (), (), f"{root.name}/")
-            part.order[made] = set()
-        return made.outputs[0]
+        copy = part.borrowed.get(root)
+        if copy is None:
+            copy = part.borrowed[root] = part.graph.copied(root, (), (), f"{root.name}/")
+            part.order[copy] = set()
+        return copy.outputs[0]
 
     # Order
 
-    def _after(self, nodes: Collection[Node], part: _Part) -> set[Node]:
-        """What stands in a partition for the end of nodes."""
-        return {self._end(node, part) for node in nodes if not is_replicated(node)}
+    def _after(self, nodes: Collection[Node], part: _Builder) -> set[Node]:
+        """The nodes of a partition that complete after the given nodes of the step."""
+        return {self._completion(node, part) for node in nodes if not is_replicated(node)}
 
-    def _end(self, node: Node, part: _Part) -> Node:
+    def _completion(self, node: Node, part: _Builder) -> Node:
+        """The copy of a node, or the Recv that completes after it on another device."""
         if self._placement[node] == part.device:
             return part.rewriter.nodes[node]
-        found = self._received.get((node, part.device))
-        if found is None:
+        received = self._received.get((node, part.device))
+        if received is None:
             source = self.part(self._placement[node])
-            ends = _ends(f"^{self._name(node)}", source, part)
-            source.add(transfers.SendToken(**ends), node, [source.rewriter.nodes[node]])
-            found = part.add(transfers.RecvToken(**ends), node, ())
-            self._received[node, part.device] = found
-        return found
+            attributes = _transfer_attributes(f"^{self._name(node)}", source, part)
+            source.add(transfers.SendToken(**attributes), node, [source.rewriter.nodes[node]])
+            received = part.add(transfers.RecvToken(**attributes), node, ())
+            self._received[node, part.device] = received
+        return received
 
-    # What goes out
+    # Results
 
     def partitions(self, fetches: Sequence[Tensor], targets: Sequence[Node]) -> list[Partition]:
         """The partitions, in the order of their devices' names."""
         fetched: dict[str, list[Slot]] = {}
-        for place, tensor in enumerate(fetches):
+        for number, tensor in enumerate(fetches):
             part = self.part(self._fetch_device(tensor))
-            slot = Slot(place, self._taken(tensor, tensor.op, part))
+            slot = Slot(number, self._local(tensor, tensor.op, part))
             fetched.setdefault(part.device, []).append(slot)
-        wanted = [node for node in targets if not is_replicated(node)]
+        targets = [node for node in targets if not is_replicated(node)]
         return [
-            self._finished(part, fetched.get(part.device, ()), wanted)
+            self._build(part, fetched.get(part.device, ()), targets)
             for part in sorted(self._parts.values(), key=lambda part: part.device)
         ]
 
     def _fetch_device(self, tensor: Tensor) -> str:
-        """The partition that a tensor is fetched from: a constant or a feed is where it is read."""
+        """The device to fetch a tensor from; for a constant or a feed, one that reads it."""
         if tensor in self._fed or is_replicated(tensor.op):
-            having = [p.device for p in self._parts.values() if tensor in p.rewriter.tensors]
-            return next(iter(having or self._parts), "") or self._placement[tensor.op]
+            readers = [p.device for p in self._parts.values() if tensor in p.rewriter.tensors]
+            return next(iter(readers or self._parts), "") or self._placement[tensor.op]
         return self._placement[tensor.op]
 
-    def _finished(self, part: _Part, fetches: Sequence[Slot], targets: Sequence[Node]) -> Partition:
+    def _build(self, part: _Builder, fetches: Sequence[Slot], targets: Sequence[Node]) -> Partition:
         mapped = part.rewriter.mapped(targets)
         dropped = part.replaced_reads({*mapped, *(slot.tensor.op for slot in fetches)})
         nodes = [
@@ -350,7 +349,7 @@ class _Cut:
         ]
         inside = set(nodes)
         placement = dict.fromkeys(nodes, part.device)
-        placement.update((made, self._placement[root]) for root, made in part.borrowed.items())
+        placement.update((copy, self._placement[root]) for root, copy in part.borrowed.items())
         for node in part.rewriter.nodes:
             inner = (each for each in with_inner(node) if each is not node)
             placement.update((each, self._placement[each]) for each in inner)
@@ -359,7 +358,7 @@ class _Cut:
             part.graph,
             tuple(nodes),
             {node: part.order[node] & inside for node in nodes},
-            tuple(Slot(place, tensor) for place, tensor in part.feeds.items()),
+            tuple(Slot(number, tensor) for number, tensor in part.feeds.items()),
             tuple(fetches),
             tuple(mapped),
             placement,
@@ -367,7 +366,7 @@ class _Cut:
 
 
 def _static_value(tensor: Tensor) -> Array | None:
-    """The value of a tensor that static shapes tell: that of `shape`, `size` or `rank`."""
+    """The value of a tensor that follows from static shapes: of `shape`, `size` or `rank`."""
     node = tensor.op
     known: Any = getattr(node.op, "known_value", None)
     if known is None or not node.op.of_shapes or not node.inputs:
@@ -377,13 +376,13 @@ def _static_value(tensor: Tensor) -> Array | None:
 
 
 def _is_large_read(tensor: Tensor) -> bool:
-    """Whether a tensor is the value of a variable, and large."""
+    """Whether a tensor is a read of a large variable."""
     elements = tensor.shape.num_elements() or 0
-    return is_read(tensor.op) and elements * tensor.dtype.size >= _MIN_UNCOPIED
+    return is_read(tensor.op) and elements * tensor.dtype.size >= _MIN_SENT_UNREAD
 
 
-def _ends(name: str, source: _Part, destination: _Part) -> dict[str, str]:
-    """What both ends of a transfer have as attributes."""
+def _transfer_attributes(name: str, source: _Builder, destination: _Builder) -> dict[str, str]:
+    """The attributes of both ends of a transfer."""
     return {
         "tensor_name": name,
         "send_device": source.device,
@@ -391,7 +390,7 @@ def _ends(name: str, source: _Part, destination: _Part) -> dict[str, str]:
     }
 
 
-def _are_apart(one: _Part, other: _Part) -> bool:
-    """Whether two partitions are of different tasks, which share no memory."""
+def _on_different_tasks(one: _Builder, other: _Builder) -> bool:
+    """Whether two partitions belong to different tasks, which share no memory."""
     first, second = (DeviceSpec.from_string(part.device) for part in (one, other))
     return without_device(first) != without_device(second)

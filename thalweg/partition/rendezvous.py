@@ -1,8 +1,8 @@
-"""Where the partitions of a step meet: a value is sent under a key once and received once.
+"""The rendezvous of a step's partitions: each key is sent once and received once.
 
-Inside a process nothing is copied: the receiver gets the object that was sent. A receiver that
-comes first leaves a callback, so that no thread waits. An aborted rendezvous answers everyone, now
-and later, with the first error: no receiver waits for a sender that failed.
+Within a process nothing is copied: the receiver gets the object that was sent. Receiving takes a
+callback, so no thread blocks. After `abort`, all pending and later operations fail with the first
+error: no receiver waits for a sender that failed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-#: (value, error): one of them is None
+#: (value, error); the error is None on success
 Received = Callable[[Any, BaseException | None], None]
-#: (what was expected, value, error)
+#: (the object registered for the key, value, error)
 Arrived = Callable[[Any, Any, BaseException | None], None]
 
 
 class Key(NamedTuple):
-    """What is transferred: a tensor, or the end of a node, from one device to another."""
+    """A transfer: a tensor's name, or `^node` for a control edge, and the two devices."""
 
     tensor: str
     source: str
@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
 
 class Rendezvous:
-    """The transfers of one step."""
+    """The transfers of one step. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,8 @@ class Rendezvous:
         self.error: BaseException | None = None
 
     def send(self, key: Key, value: Any) -> None:
-        """Give a value to who receives it, now or later."""
+        """Pass a value to its receiver, or store it for a later one. Raises the error after
+        `abort`."""
         with self._lock:
             if self.error is not None:
                 raise self.error
@@ -56,9 +57,9 @@ class Rendezvous:
             received(value, None)
 
     def expect(self, expected: Mapping[Key, Any], arrived: Arrived) -> list[tuple[Any, Any]]:
-        """Call `arrived` with every one of several values when it comes, and with what stands for
-        its key here; with the error once. What came before is returned. Only one part of a step
-        may do so."""
+        """Receive several keys through one callback, `arrived`, which is called with the object
+        registered for the key in `expected` and the value, and once with an error. Returns what was
+        sent before, as (object, value). Only one partition of a step may call this."""
         with self._lock:
             error = self.error
             if error is None:
@@ -70,12 +71,12 @@ class Rendezvous:
         return []
 
     def _early(self, expected: Mapping[Key, Any]) -> list[tuple[Any, Any]]:
-        """What came before it was expected; the lock is held."""
+        """Take the expected values that were sent before. The caller holds the lock."""
         early = [key for key in self._sent if key in expected]
         return [(self._expected.pop(key), self._sent.pop(key)) for key in early]
 
     def receive(self, key: Key, received: Received) -> None:
-        """Call `received` once: with the value when it is there, or with the error."""
+        """Call `received` once, with the value when it has been sent, or with the error."""
         with self._lock:
             error = self.error
             if error is None and key not in self._sent:
@@ -85,15 +86,15 @@ class Rendezvous:
         received(value, error)
 
     def do_together(self, work: Callable[[], None]) -> None:
-        """Call a function, which waits for nobody and may send several values: elsewhere they may
-        leave together, at its end or at a `flush`."""
+        """Call a function that does not block. Subclasses may batch the values that it sends until
+        it returns or calls `flush`."""
         work()
 
     def flush(self) -> None:
-        """Have values leave that were sent: a call that takes long follows."""
+        """Send batched values now, before a call that may take long."""
 
     def abort(self, error: BaseException) -> None:
-        """Answer all receivers with an error; only the first call counts."""
+        """Fail all receivers with an error; calls after the first have no effect."""
         with self._lock:
             if self.error is not None:
                 return

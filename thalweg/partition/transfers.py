@@ -1,8 +1,8 @@
-"""The nodes at the borders of partitions: a Send where a value is made, a Recv where it is used.
+"""Transfer ops between partitions: a Send where a value is computed, a Recv where it is used.
 
-A Send hands its input to the step's rendezvous, a Recv is done when the rendezvous has the value.
-What is in the memory of one device goes to another one as an array of the host.
-A token stands for a control edge: it is sent when a node is done.
+A Send passes its input to the step's rendezvous; a Recv completes when the rendezvous has the
+value. Buffers of a device are sent to other devices as host arrays. A control edge between devices
+is a token, sent when its node has completed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ARRAYS = (np.ndarray, np.generic)
 
 
 class Transfer(Op, abstract=True):
-    """The base of both ends: `tensor_name` is a tensor's, or `^node` for a control edge."""
+    """The base of all transfers: `tensor_name` is a tensor's, or `^node` for a control edge."""
 
     stateful = True
-    effects = ()  # each value has a key of its own: no order between transfers is asked for
+    effects = ()  # each transfer has a key of its own, so transfers need no order
     host_only = True
     not_differentiable = True
     tensor_name: str
@@ -35,11 +35,11 @@ class Transfer(Op, abstract=True):
 
     @property
     def key(self) -> Key:
-        """What both ends know the value by."""
+        """The key of the transfer in the rendezvous."""
         return Key(self.tensor_name, self.send_device, self.recv_device)
 
     def rendezvous(self, context: Any) -> Rendezvous:
-        """Where the partitions of the step meet."""
+        """The rendezvous of the step."""
         if context.rendezvous is None:
             raise errors.UnimplementedError(
                 None, context.node, f"{self.type_name} runs between the partitions of a step alone"
@@ -48,7 +48,7 @@ class Transfer(Op, abstract=True):
 
 
 class Sending(Transfer, abstract=True):
-    """The base of the ends that send."""
+    """The base of Sends."""
 
     takes_buffers = True
 
@@ -61,20 +61,20 @@ class Sending(Transfer, abstract=True):
 
 
 def send(rendezvous: Rendezvous, key: Key, tensor: Any) -> None:
-    """Send what a device has to another one."""
+    """Send a value; a buffer of another device than the destination's is leased as an array."""
     if not isinstance(tensor, _ARRAYS) and isinstance(tensor, Buffer):
         tensor = tensor.lease() if tensor.device != key.destination else tensor
     rendezvous.send(key, tensor)
 
 
 class Send(Sending, name="_Send"):
-    """Sends a value; a variable's is read at this point of the step."""
+    """Sends a value; a variable is read when the Send runs."""
 
     signature = "tensor: T ->"
 
 
 class SendReference(Sending, name="_SendRef"):
-    """Sends a variable itself, to a conditional or a loop whose nodes are on several devices."""
+    """Sends a reference to a variable, to a conditional or loop that spans devices."""
 
     signature = "tensor: &T ->"
 
@@ -86,7 +86,7 @@ class SendToken(Sending, name="_SendToken"):
 
 
 class Receiving(Transfer, abstract=True):
-    """The base of the ends that receive: no thread waits for what is sent."""
+    """The base of Recvs: they complete by a callback and block no thread."""
 
     blocking = True
     asynchronous = True
@@ -96,7 +96,7 @@ class Receiving(Transfer, abstract=True):
 
 
 class Recv(Receiving, name="_Recv"):
-    """Gives the value that was sent, when it is there."""
+    """Receives a value."""
 
     signature = "-> tensor: tensor_type"
     tensor_type: DType
@@ -107,7 +107,7 @@ class Recv(Receiving, name="_Recv"):
 
 
 class RecvToken(Receiving, name="_RecvToken"):
-    """Is done when the token of a control edge is there."""
+    """Completes when the token of a control edge arrives."""
 
     signature = "->"
 

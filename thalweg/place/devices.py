@@ -1,7 +1,7 @@
-"""Devices by name, and which of them a request names.
+"""Devices by name, and which of them satisfy a request.
 
-A request is a device name in which parts may be open: `/cpu:1` asks for a kind and an index,
-`/job:worker` for a job alone, and the empty name for nothing.
+A request is a partial device name: `/cpu:1` names a type and an index, `/job:worker` only a job,
+and the empty name nothing.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from thalweg.platform.caches import memoized
 
 
 class Devices:
-    """Devices in the order in which they are preferred: the GPUs of each task before its CPUs."""
+    """Devices in order of preference: the GPUs of each task before its CPUs."""
 
     def __init__(self, names: Sequence[str]) -> None:
         specs = {name: DeviceSpec.from_string(name) for name in names}
-        of_task = {name: str(without_device(spec)) for name, spec in specs.items()}
-        tasks = list(dict.fromkeys(of_task.values()))
+        task_of = {name: str(without_device(spec)) for name, spec in specs.items()}
+        tasks = list(dict.fromkeys(task_of.values()))
 
         def rank(name: str) -> tuple[int, bool]:
-            return tasks.index(of_task[name]), specs[name].device_type != "GPU"
+            return tasks.index(task_of[name]), specs[name].device_type != "GPU"
 
         self._specs = {name: specs[name] for name in sorted(names, key=rank)}
         self.names = tuple(self._specs)
         self.kinds = {name: spec.device_type or "" for name, spec in specs.items()}
-        self.have_tasks = len(tasks) > 1  # whether they belong to several
+        self.span_tasks = len(tasks) > 1
 
     def feasible(self, request: DeviceSpec, kinds: frozenset[str]) -> list[str]:
-        """The devices of some kinds that satisfy a request."""
+        """The devices of these kinds that satisfy a request, in order of preference."""
         return [
             name
             for name, spec in self._specs.items()
@@ -38,22 +38,22 @@ class Devices:
         ]
 
     def lacks_kind(self, request: DeviceSpec) -> bool:
-        """Whether a task is here that has no device of the kind that is asked for."""
+        """Whether there is a task that a request names, but no device of the requested kind."""
         task = without_device(request)
-        is_here = any(matches(task, spec) for spec in self._specs.values())
-        return is_here and request.device_type not in self.kinds.values()
+        has_task = any(matches(task, spec) for spec in self._specs.values())
+        return has_task and request.device_type not in self.kinds.values()
 
 
 @memoized(64)
 def accelerated_first(names: tuple[str, ...]) -> Devices:
-    """Devices, with the GPUs of each task before its CPUs."""
+    """Devices by name, the GPUs of each task before its CPUs."""
     return Devices(names)
 
 
 def matches(request: DeviceSpec, device: DeviceSpec) -> bool:
     """Whether a device satisfies a request."""
     return all(
-        asked is None or asked == getattr(device, part) for part, asked in vars(request).items()
+        value is None or value == getattr(device, field) for field, value in vars(request).items()
     )
 
 
@@ -62,13 +62,9 @@ def without_device(request: DeviceSpec) -> DeviceSpec:
     return replace(request, device_type=None, device_index=None)
 
 
-def merged(one: DeviceSpec, other: DeviceSpec) -> DeviceSpec | None:
-    """What asks for all that two requests ask for; None where they contradict each other."""
-    found = replace(one)
-    for part, asked in vars(other).items():
-        held = getattr(one, part)
-        if asked is not None and held is not None and asked != held:
-            return None
-        if asked is not None:
-            setattr(found, part, asked)
-    return found
+def merge_requests(one: DeviceSpec, other: DeviceSpec) -> DeviceSpec | None:
+    """The conjunction of two requests; None if they conflict."""
+    fields = {field: value for field, value in vars(other).items() if value is not None}
+    if any(getattr(one, field) not in (None, value) for field, value in fields.items()):
+        return None
+    return replace(one, **fields)

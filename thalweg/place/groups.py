@@ -1,68 +1,71 @@
-"""Colocation groups: sets of nodes that must share a device, and what they ask for together.
+"""Colocation groups: sets of nodes that must share a device, and their merged device request.
 
 Nodes are joined by name (`tf.colocate_with`, a `_class` of "loc:@x") and by edges: an op that
-writes a variable runs where the variable is, and so does one that takes a resource, whatever else
-it asks for. Names that ask for different devices are an error.
+writes a variable or takes a resource runs on its device, whatever it requests itself. Conflicting
+requests in a group joined by name are an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 
 from thalweg import errors
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
-from thalweg.place.devices import merged, without_device
+from thalweg.place.devices import merge_requests, without_device
 from thalweg.place.kinds import ANY
 
 
 class Group:
-    """Nodes that share a device."""
+    """Nodes that share a device. With `soft`, conflicting requests are relaxed to their tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, soft: bool) -> None:
+        self._soft = soft
         self.request = DeviceSpec()
-        self.asking: list[Node] = []  # the members that ask for something
-        self.kinds = ANY  # of devices that have all the kernels
+        self.requesting: list[Node] = []  # the members with a device request
+        self.kinds = ANY  # of devices that may run all members
         self.first: Node | None = None
         self.size = 0
-        self.device = ""  # the one that was chosen
+        self.device = ""  # the assigned device
         self.error: errors.InvalidArgumentError | None = None
 
-    def add(self, node: Node, kinds: frozenset[str], soft: bool) -> None:
-        """Take a node in, which such kinds of devices may run."""
+    def add(self, node: Node, kinds: frozenset[str]) -> None:
+        """Add a node that these kinds of devices may run."""
         self.first = self.first or node
         self.size += 1
         self.kinds &= kinds
         if node.device:
-            self._ask(DeviceSpec.from_string(node.device), [node], soft)
+            self._add_request(DeviceSpec.from_string(node.device), [node])
 
-    def join(self, other: Group, soft: bool, overrides: bool = False) -> None:
-        """Take another group in; this one may override what the other asks for in conflict."""
+    def join(self, other: Group, overrides: bool = False) -> None:
+        """Add the members of another group. With `overrides`, a conflicting request of the other
+        is ignored."""
         self.first = self.first or other.first
         self.size += other.size
         self.kinds &= other.kinds
         self.error = self.error or other.error
-        if other.asking and not (overrides and merged(self.request, other.request) is None):
-            self._ask(other.request, other.asking, soft)
+        if other.requesting and not (overrides and self._conflicts_with(other)):
+            self._add_request(other.request, other.requesting)
         if self.device and other.device and self.device != other.device:
-            self.error = self.error or _apart(self, other)
+            self.error = self.error or _already_placed(self, other)
         self.device = self.device or other.device
 
-    def _ask(self, request: DeviceSpec, nodes: Iterable[Node], soft: bool) -> None:
-        both = merged(self.request, request)
-        asking = list(nodes)
-        if both is None and soft:
-            both = merged(without_device(self.request), without_device(request)) or self.request
-        elif both is None:
-            self.error = self.error or _conflict(self.asking, asking)
-            both = self.request
-        self.request = both
-        self.asking += asking
+    def _conflicts_with(self, other: Group) -> bool:
+        return merge_requests(self.request, other.request) is None
+
+    def _add_request(self, request: DeviceSpec, nodes: list[Node]) -> None:
+        merged = merge_requests(self.request, request)
+        if merged is None and self._soft:
+            merged = merge_requests(without_device(self.request), without_device(request))
+        elif merged is None:
+            self.error = self.error or _conflict(self.requesting, nodes)
+        self.request = merged or self.request
+        self.requesting += nodes
 
 
 class Groups:
-    """A partition of nodes and group names into groups, by union and find."""
+    """A union-find structure over nodes and colocation names."""
 
     def __init__(self, soft: bool, kinds_of: Callable[[Node], frozenset[str]]) -> None:
         self._soft, self._kinds_of = soft, kinds_of
@@ -73,51 +76,53 @@ class Groups:
         return node in self._parents
 
     def of(self, member: Node | bytes) -> Group:
-        """The group of a node."""
+        """The group of a node or name."""
         return self._groups[self._find(member)]
 
     def add(self, node: Node) -> None:
-        """A node, in the groups that it names."""
-        self._find(node)
-        self.of(node).add(node, self._kinds_of(node), self._soft)
+        """Add a node to the groups that it names."""
+        self.of(node).add(node, self._kinds_of(node))
         for name in node.colocation_groups():
             self.union(node, name)
 
     def union(self, one: Node | bytes, other: Node | bytes, overrides: bool = False) -> None:
-        """Have two share a device; the first `overrides` what the other asks for in conflict."""
+        """Join two groups. With `overrides`, conflicting requests of the second are ignored."""
         first, second = self._find(one), self._find(other)
         if first != second:
             self._parents[second] = first
-            self._groups[first].join(self._groups.pop(second), self._soft, overrides)
+            self._groups[first].join(self._groups.pop(second), overrides)
 
     def _find(self, member: Node | bytes) -> Node | bytes:
         if member not in self._parents:
-            self._parents[member], self._groups[member] = member, Group()
+            self._parents[member], self._groups[member] = member, Group(self._soft)
         while self._parents[member] != member:
             self._parents[member] = self._parents[self._parents[member]]
             member = self._parents[member]
         return member
 
 
-def bound_inputs(node: Node, objects: Container[DType]) -> list[Tensor]:
-    """The inputs of a node whose device it must share: variables it writes, and those of dtypes
-    whose values are objects that stay where they are."""
-    written = [node.inputs[place] for place in node.op.parsed.references]
-    return written + [tensor for tensor in node.inputs if tensor.dtype in objects]
+def colocated_inputs(node: Node, handle_dtypes: Container[DType]) -> list[Tensor]:
+    """The inputs whose device a node must share: variables that it writes, and handles of objects,
+    which cannot be transferred."""
+    written = [node.inputs[number] for number in node.op.parsed.references]
+    return written + [tensor for tensor in node.inputs if tensor.dtype in handle_dtypes]
 
 
 def _conflict(one: list[Node], other: list[Node]) -> errors.InvalidArgumentError:
-    asked = "; ".join(_asked(node) for node in [*one[:2], *other[:2]])
+    requests = "; ".join(
+        f"'{node.name}' (made at {node.origin}) asks for '{node.device}'"
+        for node in [*one[:2], *other[:2]]
+    )
     return errors.InvalidArgumentError(
         None,
         other[0],
-        f"Cannot colocate nodes that ask for different devices: {asked}. They are in one group by "
-        "tf.colocate_with. Ask for one device, or let nodes fall back with "
+        f"Cannot colocate nodes that ask for different devices: {requests}. They are in one group "
+        "by tf.colocate_with. Ask for one device, or let nodes fall back with "
         "tf.ConfigProto(allow_soft_placement=True)",
     )
 
 
-def _apart(one: Group, other: Group) -> errors.InvalidArgumentError:
+def _already_placed(one: Group, other: Group) -> errors.InvalidArgumentError:
     nodes = [node for node in (one.first, other.first) if node is not None]
     named = " and ".join(f"'{node.name}' (made at {node.origin})" for node in nodes)
     return errors.InvalidArgumentError(
@@ -126,7 +131,3 @@ def _apart(one: Group, other: Group) -> errors.InvalidArgumentError:
         f"Cannot colocate {named}: earlier steps of the session placed them on {one.device} and "
         f"{other.device}. Build the graph before the first step, or ask for a device",
     )
-
-
-def _asked(node: Node) -> str:
-    return f"'{node.name}' (made at {node.origin}) asks for '{node.device}'"

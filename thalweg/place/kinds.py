@@ -1,9 +1,9 @@
-"""Which kinds of devices may run a node.
+"""The kinds of devices that may run a node.
 
-A GPU runs what is compiled, and keeps variables of numbers. What writes such a variable runs where
-it is, on the host's kernels if it has to. Control nodes pass on what their bodies make, so they are
-where those are, and so are lists of numbers, which native loops keep in the memory of their device.
-All else is the CPU's.
+A GPU runs compiled ops and holds numeric variables. An op that writes such a variable runs on its
+device, with the host kernel if it is not compiled. Control nodes may run wherever their bodies do,
+and so may lists of numbers, which native loops keep in the memory of their device. All other nodes
+run on CPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ANY = frozenset({"CPU", "GPU"})
 
 
 def cpu_only(node: Node) -> frozenset[str]:
-    """The kinds of devices in a process that has CPUs alone."""
+    """The kinds of devices that may run a node in a process without GPUs."""
     return node.op.device_kinds
 
 
@@ -40,19 +40,16 @@ def _runs_on_gpu(node: Node) -> bool:
     if isinstance(op, Const | Placeholder) or _is_variable(node):
         return all(map(_is_number, node.outputs))
     if op.parsed.references:
-        return all(_is_number(node.inputs[place]) for place in op.parsed.references)
+        return all(_is_number(node.inputs[number]) for number in op.parsed.references)
     return compilable(node)
 
 
 def _is_variable(node: Node) -> bool:
-    """Whether a node is where a variable of a static shape comes from."""
-    made = node.outputs
-    return (
-        not node.inputs
-        and len(made) == 1
-        and made[0].dtype.is_ref_dtype
-        and made[0].shape.is_fully_defined()
-    )
+    """Whether a node creates a variable of a static shape."""
+    if node.inputs or len(node.outputs) != 1:
+        return False
+    (output,) = node.outputs
+    return output.dtype.is_ref_dtype and output.shape.is_fully_defined()
 
 
 def _is_number_or_list(tensor: Tensor) -> bool:

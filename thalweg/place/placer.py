@@ -1,13 +1,12 @@
-"""Placement: each node of a graph gets one of the session's devices, once and for all steps.
+"""Placement: assigns each node of a graph to a device of the session, once for all steps.
 
-A group of colocated nodes goes to the first device that satisfies all that its nodes ask for and
-has their kernels, a GPU before a CPU. What asks for nothing goes to the first one, but for ops on
-shapes, which follow their input, reads of variables, and sources, which follow their consumers
-where those are on one device. Nodes inside a
-conditional or a loop that ask for nothing follow it. A request that no device satisfies is an error
-that names the user's line, unless soft placement lets it fall back; a kind of device that this
-machine does not have at all (a GPU) falls back with a warning, so that programs written for one run
-without it.
+A colocation group goes to the first device that satisfies the requests of its nodes and has their
+kernels, GPUs before CPUs. Nodes without a request go to the first device, with three exceptions:
+ops on shapes and reads of variables follow their input, sources follow their consumers if these are
+on one device, and nodes inside a conditional or a loop follow it. A request that no device
+satisfies is an error that names the user's line, unless soft placement is on. A request for a kind
+of device that this machine lacks (a GPU) falls back with a warning, so that programs written for
+one run without it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.place.devices import accelerated_first, without_device
-from thalweg.place.groups import Group, Groups, bound_inputs
+from thalweg.place.groups import Group, Groups, colocated_inputs
 from thalweg.place.kinds import ANY, cpu_only, kinds_of
 from thalweg.platform import tf_logging
 from thalweg.platform.caches import Bounded
@@ -33,166 +32,164 @@ Placement = dict[Node, str]
 
 
 class Placer:
-    """Places the nodes of one session. A node once placed stays: its state is there."""
+    """Places the nodes of one session. Nodes never move: their state is on their device."""
 
     def __init__(self, devices: Sequence[str], soft: bool = False) -> None:
-        self.devices = tuple(devices)  # their names
+        self.devices = tuple(devices)  # names
         self._devices = accelerated_first(self.devices)
         self._kinds = self._devices.kinds
         self._kinds_of = kinds_of if "GPU" in self._kinds.values() else cpu_only
         self._soft = soft
         self._groups = Groups(soft, self._kinds_of)
-        # A list is an object of its process, so that all that use it are on one task.
-        self._objects = {resource, variant} if self._devices.have_tasks else {resource}
-        self._seen = 0  # nodes of the graph
+        # A list is an object of its process: all nodes that use it must be on one task.
+        self._handle_dtypes = {resource, variant} if self._devices.span_tasks else {resource}
+        self._node_count = 0  # nodes of the graph that are placed
         self._placed: Placement = {}
-        self._outer: dict[Tensor, Tensor] = {}  # what an argument of a body stands for
-        self._single: dict[str, str] = {"": devices[0]}  # by what is asked for
+        self._outer: dict[Tensor, Tensor] = {}  # the inputs that arguments of bodies stand for
+        self._single: dict[str, str] = {"": devices[0]}  # the only device, by feasible request
         self._lock = threading.Lock()
 
     def place(self, nodes: Sequence[Node]) -> Placement:
-        """The devices of a step's nodes and, where there are several devices, of those inside
+        """The devices of a step's nodes and, if there are several devices, of the nodes inside
         them."""
         if len(self.devices) == 1:
-            return {node: self._only(node) for node in nodes}
+            return {node: self._place_on_single(node) for node in nodes}
         with self._lock:
             for node in nodes[:1]:
                 self._extend(node.graph)
             for node in nodes:
-                self._complete(node)
+                self._place_new_inner(node)
             return {each: self._device(each) for node in nodes for each in with_inner(node)}
 
-    def _only(self, node: Node) -> str:
-        """The one device, which has to be what a node asks for."""
-        found = self._single.get(node.device)
-        if found is None:
-            alone = Group()
-            alone.add(node, self._kinds_of(node), self._soft)
-            found = self._single[node.device] = self._satisfy(alone)
-        return found
+    def _place_on_single(self, node: Node) -> str:
+        """The only device, which must satisfy the node's request."""
+        device = self._single.get(node.device)
+        if device is None:
+            group = Group(self._soft)
+            group.add(node, self._kinds_of(node))
+            device = self._single[node.device] = self._feasible_device(group)
+        return device
 
     def _device(self, node: Node) -> str:
-        group = self._groups.of(node)
-        if group.error is not None:
-            raise group.error
+        error = self._groups.of(node).error
+        if error is not None:
+            raise error
         return self._placed[node]
 
     # The whole graph
 
     def _extend(self, graph: Graph) -> None:
-        """Place the nodes that were made since the last time."""
-        fresh = graph.nodes[self._seen :]
-        self._seen += len(fresh)
-        for node in fresh:
-            self._join(node)
-        for node in fresh:
-            self._decide(node, self._devices.names[0])
-        for node in fresh:
+        """Place the nodes that were added to the graph since the last call."""
+        new = graph.nodes[self._node_count :]
+        self._node_count += len(new)
+        for node in new:
+            self._add_to_groups(node)
+        for node in new:
+            self._assign(node, self._devices.names[0])
+        for node in new:
             self._follow_consumers(node)
 
-    def _complete(self, node: Node) -> None:
-        """Place what was added inside a node since it was placed: gradients add nodes there."""
-        inside = with_inner(node)
-        if any(inner not in self._groups for inner in inside):
-            self._join(node)
-            self._decide(node, self._placed[node])
+    def _place_new_inner(self, node: Node) -> None:
+        """Place nodes that were added inside a placed node: gradients add nodes to bodies."""
+        if any(inner not in self._groups for inner in with_inner(node)):
+            self._add_to_groups(node)
+            self._assign(node, self._placed[node])
 
-    def _join(self, node: Node) -> None:
-        """Have a node and those inside it in their groups."""
+    def _add_to_groups(self, node: Node) -> None:
+        """Add a node and those inside it to their groups."""
         if node not in self._groups:
-            self._join_one(node)
+            self._groups.add(node)
+            handles = [self._source(t) for t in colocated_inputs(node, self._handle_dtypes)]
+            traced = node.inputs[:1] if isinstance(node.op, Trace) else ()
+            for tensor in (*handles, *traced):
+                self._groups.union(tensor.op, node, overrides=True)
         for body in node.op.bodies:
             first = len(node.inputs) - len(body.arguments)
             self._outer.update(zip(body.arguments, node.inputs[first:], strict=True))
-        for inner in _inside(node):
-            self._join(inner)
-
-    def _join_one(self, node: Node) -> None:
-        self._groups.add(node)
-        for tensor in bound_inputs(node, self._objects):
-            self._groups.union(self._source(tensor).op, node, overrides=True)
-        if isinstance(node.op, Trace):
-            self._groups.union(node.inputs[0].op, node, overrides=True)
+        for inner in _inner_nodes(node):
+            self._add_to_groups(inner)
 
     def _source(self, tensor: Tensor) -> Tensor:
-        """A tensor outside of all bodies that it is an argument of."""
+        """The tensor outside of all bodies that an argument of a body stands for."""
         while tensor in self._outer:
             tensor = self._outer[tensor]
         return tensor
 
     # One node
 
-    def _decide(self, node: Node, default: str) -> str:
-        """Place a node, and those inside it."""
-        inner = list(_inside(node))
-        group = self._requested(node)
+    def _assign(self, node: Node, default: str) -> None:
+        """Place a node and those inside it; without a request or input to follow, on `default`."""
+        inner = list(_inner_nodes(node))
+        group = self._requested_group(node)
         if not group.device:
-            near = self._followed(node) or self._asked_inside(inner) or default
-            group.device = self._nearest(group, near)
+            preferred = self._followed_device(node) or self._common_device(inner) or default
+            group.device = self._supporting_device(group, preferred)
         self._placed[node] = group.device
         for each in inner:
-            self._decide(each, group.device)
-        return group.device
+            self._assign(each, group.device)
 
-    def _nearest(self, group: Group, wanted: str) -> str:
-        """The device that is wanted, or the first one that has all kernels of a group."""
-        near = (wanted, *self._devices.names)
-        return next((name for name in near if self._kinds[name] in group.kinds), wanted)
+    def _supporting_device(self, group: Group, preferred: str) -> str:
+        """The preferred device, or the first one that has all kernels of a group."""
+        names = (preferred, *self._devices.names)
+        return next((name for name in names if self._kinds[name] in group.kinds), preferred)
 
-    def _asked_inside(self, nodes: Iterable[Node]) -> str:
-        """The device that the nodes inside a control node ask for, if it is one."""
-        every = [each for node in nodes for each in with_inner(node) if not is_replicated(each)]
-        found = {self._bound(node) for node in every} - {""}
-        return found.pop() if len(found) == 1 else ""
+    def _common_device(self, nodes: Iterable[Node]) -> str:
+        """The only device that nodes, and those inside them, require; "" if there is none."""
+        nodes = [each for node in nodes for each in with_inner(node) if not is_replicated(each)]
+        devices = {self._required_device(node) for node in nodes} - {""}
+        return devices.pop() if len(devices) == 1 else ""
 
-    def _bound(self, node: Node) -> str:
-        """The device that a node is bound to by requests and variables, or none."""
-        return self._requested(node).device or (self._followed(node) if is_read(node) else "")
+    def _required_device(self, node: Node) -> str:
+        """The device that a request or a variable determines for a node, or ""."""
+        requested = self._requested_group(node).device
+        return requested or (self._followed_device(node) if is_read(node) else "")
 
-    def _followed(self, node: Node) -> str:
-        """The device of the input that a node without a request follows, or none."""
+    def _followed_device(self, node: Node) -> str:
+        """The device of the input that a node without a request follows, or ""."""
         if not (is_read(node) or (node.op.of_shapes and node.inputs)):
             return ""
         return self._placed.get(self._source(node.inputs[0]).op, "")
 
     def _follow_consumers(self, node: Node) -> None:
-        """Have a source that asks for nothing where all its consumers are."""
+        """Move a source without a request to the device of its consumers, if it is one."""
         group = self._groups.of(node)
-        if not _is_generator(node) or group.asking or group.size > 1:
+        if not _is_source(node) or group.requesting or group.size > 1:
             return
-        found = {self._placed[each] for each in node.outputs[0].consumers() if each in self._placed}
-        if len(found) == 1:
-            group.device = self._nearest(group, *found)
+        consumers = node.outputs[0].consumers()
+        devices = {self._placed[each] for each in consumers if each in self._placed}
+        if len(devices) == 1:
+            group.device = self._supporting_device(group, *devices)
             self._placed[node] = group.device
 
     # Requests
 
-    def _requested(self, node: Node) -> Group:
-        """The group of a node, which has its device if it asks for one; what cannot be is an error
-        of its steps."""
+    def _requested_group(self, node: Node) -> Group:
+        """The group of a node, its device assigned if it has a request. A request that cannot be
+        satisfied becomes the error of steps that run the group."""
         group = self._groups.of(node)
-        if not group.device and group.asking:
+        if not group.device and group.requesting:
             try:
-                group.device = self._satisfy(group)
+                group.device = self._feasible_device(group)
             except errors.InvalidArgumentError as error:
                 group.error = group.error or error
                 group.device = self._devices.names[0]
         return group
 
-    def _satisfy(self, group: Group) -> str:
-        found = self._devices.feasible(group.request, group.kinds)
-        if not found and (self._soft or self._devices.lacks_kind(group.request)):
+    def _feasible_device(self, group: Group) -> str:
+        """The first device that satisfies a group's request; raises InvalidArgumentError."""
+        feasible: Sequence[str] = self._devices.feasible(group.request, group.kinds)
+        if not feasible and (self._soft or self._devices.lacks_kind(group.request)):
             if not self._soft:
-                _warn_absent(group.asking[0])
-            found = self._devices.feasible(without_device(group.request), group.kinds)
-            found = found or [*self._devices.names]
-        if not found:
-            raise self._unsatisfied(group.asking[0])
-        return found[0]
+                _warn_absent(group.requesting[0])
+            feasible = self._devices.feasible(without_device(group.request), group.kinds)
+            feasible = feasible or self._devices.names
+        if not feasible:
+            raise self._infeasible(group.requesting[0])
+        return feasible[0]
 
-    def _unsatisfied(self, node: Node) -> errors.InvalidArgumentError:
-        there = self._devices.feasible(DeviceSpec.from_string(node.device), ANY)
-        why = f"{node.type} has no kernel for" if there else "no device matches"
+    def _infeasible(self, node: Node) -> errors.InvalidArgumentError:
+        exists = self._devices.feasible(DeviceSpec.from_string(node.device), ANY)
+        why = f"{node.type} has no kernel for" if exists else "no device matches"
         return errors.InvalidArgumentError(
             None,
             node,
@@ -202,8 +199,8 @@ class Placer:
         )
 
 
-def _inside(node: Node) -> Iterator[Node]:
-    """The nodes that run in the bodies of one: an argument has the value of another node."""
+def _inner_nodes(node: Node) -> Iterator[Node]:
+    """The nodes in the bodies of a node, except arguments, which stand for outer tensors."""
     nodes = (inner for body in node.op.bodies for inner in body.graph.nodes)
     return (inner for inner in nodes if not isinstance(inner.op, Argument))
 
@@ -211,30 +208,30 @@ def _inside(node: Node) -> Iterator[Node]:
 def with_inner(node: Node) -> Iterator[Node]:
     """A node and all nodes inside it."""
     yield node
-    for inner in _inside(node):
+    for inner in _inner_nodes(node):
         yield from with_inner(inner)
 
 
 def is_replicated(node: Node) -> bool:
-    """Whether a node is a constant, which every device has that reads it."""
+    """Whether a node is a constant, which is copied to every device that reads it."""
     return isinstance(node.op, Const) and not node.controls
 
 
 def is_read(node: Node) -> bool:
-    """Whether a node gives the value of a variable."""
+    """Whether a node reads a variable."""
     return isinstance(node.op, Identity) and node.inputs[0].dtype.is_ref_dtype
 
 
-def _is_generator(node: Node) -> bool:
-    """Whether a node makes one value out of nothing."""
+def _is_source(node: Node) -> bool:
+    """Whether a node has one output, not a variable, and no inputs."""
     return not node.inputs and len(node.outputs) == 1 and not node.outputs[0].dtype.is_ref_dtype
 
 
-_warned = Bounded[str, None]("devices that nobody has", 1_000)
+_warned = Bounded[str, None]("devices that nobody has", 1_000)  # requests already reported
 
 
 def _warn_absent(node: Node) -> None:
-    """Say once per device name that its nodes run elsewhere."""
+    """Warn, once per request, that its nodes run elsewhere."""
     if node.device not in _warned:
         _warned[node.device] = None
         tf_logging.warning(

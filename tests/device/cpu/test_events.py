@@ -1,4 +1,4 @@
-"""Events: the host waits for what a step makes while the step's kernels run."""
+"""Events: a Python thread waits for results of a step while its other kernels run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pool() -> Iterator[Pool]:
 
 
 class Events(Step):
-    """A step of turns and signals."""
+    """A step of reversals and signals."""
 
     def signal(self, event: Event) -> None:
         """Signal an event."""
@@ -38,11 +38,11 @@ def run(pool: Pool, table: StepTable, check: Callable[[], None] | None = None) -
 
 
 @threads_1_to_4
-def test_a_wait_takes_the_signal_that_is_there(pool: Pool, threads: int) -> None:
+def test_a_wait_consumes_a_pending_signal(pool: Pool, threads: int) -> None:
     step, event = Events(), Event(pool)
-    step.turn()
+    step.reverse()
     step.signal(event)
-    step.turn()
+    step.reverse()
     assert run(pool, step.program(pool, threads)) == 0
     step.check()
     assert event.is_set
@@ -52,11 +52,9 @@ def test_a_wait_takes_the_signal_that_is_there(pool: Pool, threads: int) -> None
 
 @threads_1_to_4
 @pytest.mark.parametrize("is_impatient", [False, True])
-def test_the_host_reads_what_is_made_while_kernels_run(
-    pool: Pool, threads: int, is_impatient: bool
-) -> None:
-    """Each of many values is read after its kernel and before the end of the step's last one, or
-    at least as if it were: what was noted then is all there."""
+def test_results_are_read_while_kernels_run(pool: Pool, threads: int, is_impatient: bool) -> None:
+    """Each value is read after its signal and, usually, before the step ends: all threads have
+    written it by then."""
     step = Events()
     made = [Event(pool) for _ in range(20)]
     notes = []
@@ -88,7 +86,7 @@ def test_nothing_is_signalled_after_a_fault(pool: Pool) -> None:
     assert not before.is_set
 
 
-def test_the_host_waits_until_it_is_told_to_stop(pool: Pool) -> None:
+def test_a_wait_ends_when_its_check_raises(pool: Pool) -> None:
     event, calls = Event(pool), list[int]()
 
     def check() -> None:
@@ -104,7 +102,7 @@ def test_the_host_waits_until_it_is_told_to_stop(pool: Pool) -> None:
 
 
 def test_a_sleeper_is_woken(pool: Pool) -> None:
-    """The waiting thread has long given its core away when the signal comes."""
+    """The waiting thread sleeps when the signal comes."""
     event, done = Event(pool), threading.Event()
     ends = []
 

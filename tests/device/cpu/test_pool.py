@@ -1,4 +1,4 @@
-"""Step programs on the pool: order, barriers, owners, faults, busy pools, forks and ends."""
+"""Step tables on the pool: order, barriers, single threads, faults, busy pools, forks, shutdown."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from thalweg.device.cpu.table_interpreter import emit_pool
 
 SIZE = 37
 
-# turn: to[i] = from[size - 1 - i] + 1 over the thread's share, so that an entry reads what other
+# reverse: to[i] = from[size - 1 - i] + 1 over the thread's share, so that an entry reads what other
 # threads wrote in the one before. fail: the last thread of its call sets the fault word. note:
 # counts the call, and keeps its thread numbers.
 KERNELS = """
-define void @turn(ptr %words, i64 %thread, i64 %threads) {
+define void @reverse(ptr %words, i64 %thread, i64 %threads) {
 entry:
   %from.at = getelementptr i64, ptr %words, i64 1
   %from = load ptr, ptr %from.at
@@ -88,7 +88,7 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int6
 
 @cache
 def kernels() -> dict[str, int]:
-    names = ("turn", "fail", "note")
+    names = ("reverse", "fail", "note")
     return dict(zip(names, place(object_code(KERNELS, host()), names, host()), strict=True))
 
 
@@ -99,32 +99,32 @@ class Step:
         self.fault = np.zeros(1, np.int64)
         self.buffers = np.zeros((2, SIZE), np.int64)
         self.buffers[0] = np.arange(SIZE)
-        self.turns = 0
+        self.reversals = 0
         self.entries: list[Entry] = []
-        self.kept: list[Any] = []
+        self.owned: list[Any] = []
 
     def call(
         self,
         function: int,
         *words: int,
         barrier: bool = True,
-        owner: int = -1,
-        held: bool = False,
+        thread: int = -1,
+        no_pause: bool = False,
     ) -> None:
         arguments = np.array([self.fault.ctypes.data, *words], np.int64)
-        self.kept.append(arguments)
-        self.entries.append(Entry(function, arguments.ctypes.data, barrier, owner, held))
+        self.owned.append(arguments)
+        self.entries.append(Entry(function, arguments.ctypes.data, barrier, thread, no_pause))
 
-    def turn(self, owner: int = -1, held: bool = False) -> None:
-        source, sink = self.buffers[self.turns % 2], self.buffers[1 - self.turns % 2]
-        self.turns += 1
+    def reverse(self, thread: int = -1, no_pause: bool = False) -> None:
+        source, sink = self.buffers[self.reversals % 2], self.buffers[1 - self.reversals % 2]
+        self.reversals += 1
         words = source.ctypes.data, sink.ctypes.data, SIZE
-        self.call(kernels()["turn"], *words, owner=owner, held=held)
+        self.call(kernels()["reverse"], *words, thread=thread, no_pause=no_pause)
 
-    def note(self, barrier: bool = True, owner: int = -1) -> np.ndarray:
+    def note(self, barrier: bool = True, thread: int = -1) -> np.ndarray:
         notes = np.zeros(3, np.int64)
-        self.kept.append(notes)
-        self.call(kernels()["note"], notes.ctypes.data, barrier=barrier, owner=owner)
+        self.owned.append(notes)
+        self.call(kernels()["note"], notes.ctypes.data, barrier=barrier, thread=thread)
         return notes
 
     def fail(self) -> None:
@@ -132,22 +132,22 @@ class Step:
 
     def python(self, function: Callable[..., object]) -> None:
         callback = CALLBACK(function)
-        self.kept.append(callback)
-        self.call(ctypes.cast(callback, ctypes.c_void_p).value or 0, owner=0)
+        self.owned.append(callback)
+        self.call(ctypes.cast(callback, ctypes.c_void_p).value or 0, thread=0)
 
-    def program(self, pool: Pool, threads: int, brief: bool = False) -> StepTable:
-        return StepTable(pool, self.entries, self.fault.ctypes.data, threads, brief)
+    def program(self, pool: Pool, threads: int, holds_gil: bool = False) -> StepTable:
+        return StepTable(pool, self.entries, self.fault.ctypes.data, threads, holds_gil)
 
     def check(self, runs: int = 1) -> None:
-        """After an even number of turns, the first buffer is as it was plus their number."""
-        assert self.turns % 2 == 0
-        np.testing.assert_array_equal(self.buffers[0], np.arange(SIZE) + runs * self.turns)
+        """After an even number of reversals, the first buffer is as it was plus their number."""
+        assert self.reversals % 2 == 0
+        np.testing.assert_array_equal(self.buffers[0], np.arange(SIZE) + runs * self.reversals)
 
 
-def turning(count: int) -> Step:
+def reversing(count: int) -> Step:
     step = Step()
     for _ in range(count):
-        step.turn()
+        step.reverse()
     return step
 
 
@@ -171,10 +171,10 @@ threads_1_to_4 = pytest.mark.parametrize("threads", [1, 2, 3, 4])
 
 
 @threads_1_to_4
-@pytest.mark.parametrize("brief", [False, True])
-def test_barriers_order_entries(pool: Pool, threads: int, brief: bool) -> None:
-    step = turning(50)
-    program = step.program(pool, threads, brief)
+@pytest.mark.parametrize("holds_gil", [False, True])
+def test_barriers_order_entries(pool: Pool, threads: int, holds_gil: bool) -> None:
+    step = reversing(50)
+    program = step.program(pool, threads, holds_gil)
     for _ in range(20):
         assert pool.run(program) == 0
     step.check(runs=20)
@@ -206,11 +206,11 @@ def test_no_more_threads_than_the_most(pool: Pool) -> None:
 
 
 @threads_1_to_4
-def test_an_owner_calls_alone(pool: Pool, threads: int) -> None:
+def test_an_assigned_thread_calls_alone(pool: Pool, threads: int) -> None:
     step = Step()
-    notes = [step.note(barrier=False, owner=owner) for owner in range(7)]
-    step.turn(owner=5)
-    step.turn(owner=2)
+    notes = [step.note(barrier=False, thread=thread) for thread in range(7)]
+    step.reverse(thread=5)
+    step.reverse(thread=2)
     pool.run(step.program(pool, threads))
     assert [list(note) for note in notes] == [[1, 0, 1]] * 7
     step.check()
@@ -236,7 +236,7 @@ def test_a_fault_in_the_last_entry_is_told(pool: Pool, threads: int) -> None:
     step.fail()
     program = step.program(pool, threads)
     assert pool.run(program) == 7
-    after = turning(2)
+    after = reversing(2)
     assert pool.run(after.program(pool, threads)) == 0
     after.check()
 
@@ -247,12 +247,12 @@ def test_a_program_needs_a_fault_word(pool: Pool) -> None:
 
 
 def test_a_step_within_a_step_runs_alone(pool: Pool) -> None:
-    inner, outer = turning(4), turning(4)
+    inner, outer = reversing(4), reversing(4)
     notes = inner.note()
     program = inner.program(pool, 3)
     outer.python(lambda *_: pool.run(program))
-    outer.turn()
-    outer.turn()
+    outer.reverse()
+    outer.reverse()
     assert pool.run(outer.program(pool, 3)) == 0
     inner.check()
     outer.check()
@@ -261,7 +261,7 @@ def test_a_step_within_a_step_runs_alone(pool: Pool) -> None:
 
 def test_a_busy_pool_does_not_hold_up_other_steps(pool: Pool) -> None:
     entered, leave = threading.Event(), threading.Event()
-    slow, quick = turning(2), turning(2)
+    slow, quick = reversing(2), reversing(2)
     slow.python(lambda *_: (entered.set(), leave.wait()))
     thread = threading.Thread(target=pool.run, args=[slow.program(pool, 2)])
     thread.start()
@@ -276,7 +276,7 @@ def test_a_busy_pool_does_not_hold_up_other_steps(pool: Pool) -> None:
 
 
 def test_sleeping_workers_wake(pool: Pool) -> None:
-    step = turning(4)
+    step = reversing(4)
     program = step.program(pool, 3)
     pool.run(program)
     for run in range(2, 12):
@@ -287,10 +287,10 @@ def test_sleeping_workers_wake(pool: Pool) -> None:
 
 
 def test_those_asleep_at_a_barrier_wake(pool: Pool) -> None:
-    step = turning(2)
+    step = reversing(2)
     step.python(lambda *_: until_asleep(pool, layout.GATE))
-    step.turn()
-    step.turn()
+    step.reverse()
+    step.reverse()
     program = step.program(pool, 3)
     for run in range(1, 11):
         assert pool.run(program) == 0
@@ -299,7 +299,7 @@ def test_those_asleep_at_a_barrier_wake(pool: Pool) -> None:
 
 def test_barriers_outlast_their_number(pool: Pool) -> None:
     """The gate's number wraps around after 2**30 barriers."""
-    step = turning(10)
+    step = reversing(10)
     program = step.program(pool, 2)
     pool.run(program)
     ctypes.c_int32.from_address(pool.address + layout.GATE).value = -16
@@ -310,8 +310,8 @@ def test_barriers_outlast_their_number(pool: Pool) -> None:
 
 @threads_1_to_4
 def test_times_of_entries(pool: Pool, threads: int) -> None:
-    step = turning(6)
-    alone = step.note(owner=1)
+    step = reversing(6)
+    alone = step.note(thread=1)
     before = time.monotonic_ns()
     times = pool.timed(step.program(pool, threads))
     after = time.monotonic_ns()
@@ -358,7 +358,7 @@ def run_paused(
 
 @threads_1_to_4
 def test_a_program_goes_on_where_it_paused(pool: Pool, threads: int) -> None:
-    step = turning(50)
+    step = reversing(50)
     program = step.program(pool, threads)
     for run in range(1, 5):
         places = run_paused(pool, program)
@@ -369,10 +369,10 @@ def test_a_program_goes_on_where_it_paused(pool: Pool, threads: int) -> None:
 
 
 @threads_1_to_4
-def test_a_program_does_not_pause_before_held_entries(pool: Pool, threads: int) -> None:
+def test_a_program_does_not_pause_before_no_pause_entries(pool: Pool, threads: int) -> None:
     step = Step()
     for number in range(30):
-        step.turn(held=number % 3 > 0)
+        step.reverse(no_pause=number % 3 > 0)
     assert run_paused(pool, step.program(pool, threads)) == [*range(3, 30, 3)]
     step.check()
 
@@ -389,7 +389,7 @@ def test_threads_that_are_apart_pause_where_they_meet(pool: Pool, threads: int) 
 @threads_1_to_4
 def test_a_program_that_is_stopped_leaves_the_pool_in_order(pool: Pool, threads: int) -> None:
     for pause in range(1, 10):
-        step = turning(20)
+        step = reversing(20)
         left = [pause]
 
         def check(left: list[int] = left) -> None:
@@ -400,14 +400,14 @@ def test_a_program_that_is_stopped_leaves_the_pool_in_order(pool: Pool, threads:
         with pytest.raises(Stopped):
             run_paused(pool, step.program(pool, threads), check)
         assert step.buffers[pause % 2, 0] in (pause, pause + SIZE - 1)
-        after = turning(4)
+        after = reversing(4)
         assert pool.run(after.program(pool, threads)) == 0
         after.check()
 
 
 @threads_1_to_4
 def test_a_fault_in_a_program_that_pauses_is_told(pool: Pool, threads: int) -> None:
-    step = turning(4)
+    step = reversing(4)
     step.fail()
     after = step.note()
     program = step.program(pool, threads)
@@ -432,12 +432,12 @@ def test_a_pause_after_the_last_barrier_is_the_end(pool: Pool) -> None:
 
 def test_others_run_steps_while_one_pauses(pool: Pool) -> None:
     """It may go on with fewer threads than it began with."""
-    step, other = turning(20), turning(4)
+    step, other = reversing(20), reversing(4)
     entered, leave = threading.Event(), threading.Event()
-    busy = turning(2)
+    busy = reversing(2)
     busy.python(lambda *_: (entered.set(), leave.wait()))
-    held = busy.program(pool, 2)
-    thread = threading.Thread(target=lambda: pool.resume(held, pool.run(held)))
+    occupied = busy.program(pool, 2)
+    thread = threading.Thread(target=lambda: pool.resume(occupied, pool.run(occupied)))
     program = other.program(pool, 2)
 
     def look() -> None:
@@ -453,7 +453,7 @@ def test_others_run_steps_while_one_pauses(pool: Pool) -> None:
 
 
 def test_times_of_a_program_that_pauses(pool: Pool) -> None:
-    step = turning(10)
+    step = reversing(10)
     with impatient(pool):
         times = pool.timed(step.program(pool, 2))
     step.check()
@@ -467,7 +467,7 @@ def test_steps_of_many_threads_at_once(pool: Pool) -> None:
         random = np.random.default_rng(seed)
         try:
             for _ in range(40):
-                step = turning(2 * int(random.integers(0, 8)))
+                step = reversing(2 * int(random.integers(0, 8)))
                 program = step.program(pool, int(random.integers(1, 5)), bool(random.integers(2)))
                 runs = int(random.integers(1, 30))
                 assert not any(pool.run(program) for _ in range(runs))
@@ -484,7 +484,7 @@ def test_steps_of_many_threads_at_once(pool: Pool) -> None:
 
 
 def test_many_short_steps(pool: Pool) -> None:
-    step = turning(2)
+    step = reversing(2)
     programs = [step.program(pool, threads) for threads in (2, 3, 2, 1, 4)]
     for _ in range(1000):
         for program in programs:
@@ -493,7 +493,7 @@ def test_many_short_steps(pool: Pool) -> None:
 
 
 def test_a_closed_pool_runs_on_its_callers(pool: Pool) -> None:
-    step = turning(2)
+    step = reversing(2)
     program = step.program(pool, 3)
     pool.run(program)
     pool.close()
@@ -509,7 +509,7 @@ def test_a_system_without_more_threads(pool: Pool, monkeypatch: pytest.MonkeyPat
     refuse = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 11)
     create = ctypes.cast(refuse, ctypes.c_void_p).value
     ctypes.c_int64.from_address(pool.address + layout.CREATE).value = create or 0
-    step = turning(2)
+    step = reversing(2)
     notes = step.note()
     assert pool.run(step.program(pool, 3)) == 0
     step.check()
@@ -530,7 +530,7 @@ def in_child(function: Callable[[], object]) -> None:
 
 
 def run_in_child(pool: Pool) -> None:
-    step = turning(10)
+    step = reversing(10)
     notes = step.note()
     program = step.program(pool, 3)
     for _ in range(100):
@@ -553,7 +553,7 @@ def test_a_child_has_workers_of_its_own(pool: Pool) -> None:
 @forks
 def test_a_fork_in_the_middle_of_a_step(pool: Pool) -> None:
     ended = threading.Event()
-    step = turning(200)
+    step = reversing(200)
     program = step.program(pool, 3)
     runs = 0
 
@@ -574,10 +574,10 @@ def test_a_fork_in_the_middle_of_a_step(pool: Pool) -> None:
 
 ENDING = """
 import threading
-from tests.device.cpu.test_pool import turning
+from tests.device.cpu.test_pool import reversing
 from thalweg.device.cpu.pool import default_pool
 pool = default_pool()
-step = turning(40)
+step = reversing(40)
 program = step.program(pool, 3)
 pool.run(program)
 step.check()
@@ -639,10 +639,10 @@ def test_aarch64_has_the_pool_too() -> None:
 def test_without_a_futex_sleepers_nap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_sync, "has_futex", lambda _: False)
     pool = Pool(3)
-    step = turning(2)
+    step = reversing(2)
     step.python(lambda *_: until_asleep(pool, layout.GATE))
-    step.turn()
-    step.turn()
+    step.reverse()
+    step.reverse()
     program = step.program(pool, 3)
     for _ in range(5):
         assert pool.run(program) == 0

@@ -1,4 +1,4 @@
-"""The kernels of a program that the threads of a CPU run, for readers and tuners."""
+"""The compiled kernels of a CPU's programs: code, peak rates, tuning."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ class CpuKernel(CompiledKernel):
         super().__init__(call.launch, call.specialized)
         self._pool, self._threads = pool, threads
         self.scratch, self.phases = call.code.scratch, len(call.code.functions)
-        self.users = 1 if call.thread >= 0 else threads
-        self.barriers = call.barrier + self.phases - 1 if threads > 1 else 0
+        self.users = 1 if call.dispatch.thread >= 0 else threads
+        self.barriers = call.dispatch.barrier + self.phases - 1 if threads > 1 else 0
 
     @cached_property
     def emitted(self) -> Emitted:
-        """Its code as Thalweg wrote it, before LLVM's passes."""
+        """Its code as generated, before LLVM's passes."""
         return request(self.specialized.kernel, self._pool.target).make()
 
     @cached_property
     def llvm(self) -> str:
-        """Its code after LLVM's passes."""
+        """Its code as LLVM IR, after LLVM's passes."""
         return optimised(self.emitted.text, self._pool.target, self.emitted.passes)
 
     @cached_property
     def asm(self) -> str:
-        """Its code as the processor's instructions."""
+        """Its code as assembly."""
         return assembly(self.emitted.text, self._pool.target, self.emitted.passes)
 
     @property
     def peaks(self) -> str:
-        """What arithmetic and copies reach at best on all threads of the program."""
+        """The peak rates of arithmetic and of copies on all threads of the program."""
         return (
             f"machine  {arithmetic_peak(self._threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
             f"{copy_peak(1 << 26, self._threads) / 1e9:.1f} GB/s of copies from memory to memory"
         )
 
     def memory_limit(self, touched: int) -> float:
-        """Bytes per second of a copy of so many."""
+        """The rate of a plain copy that accesses as many bytes."""
         return copy_peak(touched, self.users)
 
     @property
     def arithmetic_limit(self) -> float:
-        """Operations per second in registers, or of the matrix unit where it is used."""
-        form = self.kernel
-        if not isinstance(form, Contraction):
+        """The peak rate of multiply-adds in registers, or of the matrix unit if it uses that."""
+        kernel = self.kernel
+        if not isinstance(kernel, Contraction):
             return arithmetic_peak(self.users)
-        if on_matrix_unit(form, host()):
+        if on_matrix_unit(kernel, host()):
             return matrix_peak(self.users)
-        return arithmetic_peak(self.users, np.dtype(form.dtype))
+        return arithmetic_peak(self.users, np.dtype(kernel.dtype))
 
     @classmethod
     def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
-        """Measure schedules on the threads of the pool, and keep the best."""
+        """Measure schedules on the threads of the pool, and store the best."""
         subjects = [CpuSubject(name, k.specialized, k._pool, k.users) for name, k in named]
         return tune_kernels(subjects, budget)

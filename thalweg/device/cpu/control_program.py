@@ -1,7 +1,7 @@
-"""Control nodes as native programs: parts and jumps in one step table, interpreted natively.
+"""Control nodes as native programs: parts and jumps in one step table.
 
-A call gives the loop variables fresh memory, which the program updates in place and which then is
-the result.
+A call allocates the memory of the loop variables, which the program updates in place and which
+becomes the result.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.codegen.machine import CpuTarget
 from thalweg.control.lists import ListValue
-from thalweg.device.control import ControlStep, MoreCapacity, NativeControl
-from thalweg.device.control_inputs import levels
+from thalweg.device.control import CapacityExceeded, ControlStep, NativeControl
+from thalweg.device.control_inputs import list_levels
 from thalweg.device.cpu.control_parts import placed_parts, threads_for
 from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
 from thalweg.device.program import Listing
-from thalweg.device.program_template import ARENA, NOTHING, Layout, base_addresses
+from thalweg.device.program_template import ABSOLUTE, ARENA, Layout, base_addresses
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.program import (
     Branch,
@@ -45,7 +45,7 @@ Array = NDArray[Any]
 
 
 class CpuControlStep(ControlStep["_Invocation"]):
-    """A control node, compiled for one set of shapes, that the threads of a CPU run."""
+    """A control node, compiled for one set of shapes, that the threads of a pool run."""
 
     def __init__(
         self,
@@ -61,72 +61,69 @@ class CpuControlStep(ControlStep["_Invocation"]):
         self.alignment = target.alignment
         self.threads = threads_for(program, threads, target)
         self.parts = placed_parts(program, control.varying, target, self.threads)
-        offsets, self.size = self._arranged()
+        offsets, self.size = self._frame_offsets()
         self.layout = layout = _ViewLayout(self.parts, offsets)
         self.address_of = {view: layout.address_of(view) for view in self.all_views()}
         self.constants = layout.constants
         self._idle: deque[_Invocation] = deque()
-        self._find_border()
+        self.words = words = layout.view_words
+        self.written = self.written_views()
+        self.inputs = [view for view in words if view.where is Storage.INPUT]
+        self.variables = [view for view in words if view.where is Storage.VARIABLE]
+        # Iteration counters start at zero, and so do the starts of lists that are never written.
+        self.zeroed = {view for view in words if not view.shape} | self.list_starts()
+        self.checks = any(part.lowered.checked for part in self.parts)
+        self.changed = [n for n, view in enumerate(self.variables) if view in self.written]
+        self.exclusive = self.changed if locks_updates(self.unit.node) else []
 
-    def _arranged(self) -> tuple[dict[BufferView, int], int]:
-        """The program's own memory, after what the parts share for their temporaries."""
-        temporary = max((p.arena.size for p in self.parts.values()), default=0)
-        at = rounded(temporary, self.alignment)
+    def _frame_offsets(self) -> tuple[dict[BufferView, int], int]:
+        """The offsets of the views in the frame, and its size. The temporaries, whose memory the
+        parts share, come first."""
+        temporary = max((listing.arena.size for listing in self.parts.values()), default=0)
+        end = rounded(temporary, self.alignment)
         offsets: dict[BufferView, int] = {}
         for view in self.all_views():
             if view.where is Storage.OWN:
-                offsets[view] = at
-                at += rounded(view.bytes, self.alignment)
-        return offsets, at
-
-    def _find_border(self) -> None:
-        """Which words hold the addresses of arrays from outside, and which variables change."""
-        self.words = self.layout.words_of
-        self.written = self.written_views()
-        self.inputs = [view for view in self.words if view.where is Storage.INPUT]
-        self.variables = [view for view in self.words if view.where is Storage.VARIABLE]
-        self.begun = {view for view in self.words if not view.shape} | self.list_starts()
-        self.checks = any(part.lowered.checked for part in self.parts)
-        self.changed = [number for number, h in enumerate(self.variables) if h in self.written]
-        self.exclusive = self.changed if locks_updates(self.unit.node) else []
+                offsets[view] = end
+                end += rounded(view.bytes, self.alignment)
+        return offsets, end
 
     # Calls
 
     def run(self, context: Any, values: Sequence[Any]) -> Any:
-        """The unit's outputs; None where the executor must decide; or what capacity it lacks."""
+        """The unit's outputs; None if the executor must run it; or `CapacityExceeded`."""
         try:
             invocation = self._idle.pop()
         except IndexError:
             invocation = _Invocation(self)
-        held, found = self._bind_inputs(invocation, values), None
-        if held is not None:
+        arrays, results = self._bind_inputs(invocation, values), None
+        if arrays is not None:  # kept alive until the call ends
             run = self.run_with_variables if self.variables else self.run_bound
-            found = run(invocation, values, context)
-        # A invocation that is left half way, stopped by a signal or a check, is not used again.
-        self._idle.append(invocation)
-        return found
+            results = run(invocation, values, context)
+        self._idle.append(invocation)  # not reached if a signal or a cancellation stopped the call
+        return results
 
     def run_bound(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
-        """The same, of an invocation whose inputs and variables are bound."""
-        results = self._results(invocation, values, context)
-        before = self._saved(values)
+        """Do what `run` does with an invocation whose inputs and variables are bound."""
+        results = self._bind_results(invocation, values, context)
+        snapshots = self._snapshots(values)
         invocation.fault[0] = 0
-        fault = self.pool.run(invocation.program)
+        fault = self.pool.run(invocation.table)
         pause = partial(self._pause, invocation, context)
-        fault = self.pool.resume(invocation.program, fault, pause)
+        fault = self.pool.resume(invocation.table, fault, pause)
         context.cancellation.check()
-        if not fault and self.used_once(results):
-            return self.ended(context, values, results)
-        for cell, value in before:
+        if not fault and self.accessed_once(results):
+            return self.finish(context, values, results)
+        for cell, value in snapshots:
             cell.borrow().fill(value)
-        full = self.full(results)
-        return MoreCapacity(full) if full else None
+        capacities = self.exceeded_capacities(results)
+        return CapacityExceeded(capacities) if capacities else None
 
     def _pause(self, invocation: _Invocation, context: Any) -> None:
-        """Between two iterations: stop if that is wanted, let others at the variables."""
+        """Between two iterations: check for cancellation, and let other steps use the variables."""
         context.cancellation.check()
         if self.checks or not self.variables or not USES.is_contended:
-            return  # what may have to be undone is seen by nobody
+            return  # with checks, updates may be undone: nobody may see them
         use = invocation.use
         cells = use.cells
         USES.end(use)
@@ -135,20 +132,21 @@ class CpuControlStep(ControlStep["_Invocation"]):
         if not self.borrow(invocation):
             raise errors.AbortedError(None, None, "A variable of a running loop lost its value.")
 
-    def _saved(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
-        """The variables that a loop that may fail changes, as they were before."""
+    def _snapshots(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
+        """Copies of the variables that are written, if a check may fail."""
         if not self.checks:
             return []
         cells = [values[view.source] for view in self.variables if view in self.written]
         return [(cell, cell.borrow().snapshot()) for cell in cells]
 
     def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> list[Any] | None:
-        """Bind what comes in; the arrays that must live until the step ends."""
-        held: list[Any] = []
+        """Bind the inputs; the arrays, which must live until the call ends. None if one does not
+        fit the program."""
+        arrays: list[Any] = []
         for view in self.inputs:
             value: Any = values[view.source]
             if isinstance(value, ListValue):
-                value = levels(value)[view.depth]
+                value = list_levels(value)[view.depth]
                 if not value.accumulates and not value.written.all():
                     return None
                 nested = value.as_nested()
@@ -156,14 +154,14 @@ class CpuControlStep(ControlStep["_Invocation"]):
                 if value is None or value.shape != view.shape:
                     return None
             array = np.require(value, view.dtype, ["C", "A"])
-            held.append(array)
+            arrays.append(array)
             self._bind(invocation, view, array)
-        return held
+        return arrays
 
     def bind_variable(
         self, invocation: _Invocation, view: BufferView, buffer: OwnedBuffer | None
     ) -> bool:
-        """Bind the buffer of a variable; whether it is of the host and has the shape."""
+        """Bind the buffer of a variable; False if it is of another device or shape."""
         if not isinstance(buffer, HostBuffer) or buffer.shape != view.shape:
             return False
         self._bind(invocation, view, buffer.array)
@@ -174,88 +172,84 @@ class CpuControlStep(ControlStep["_Invocation"]):
         for word, shift in self.words.get(view, ()):
             invocation.words[word] = address + shift
 
-    def _results(
+    def _bind_results(
         self, invocation: _Invocation, values: Sequence[Any], context: Any
     ) -> dict[BufferView, Array]:
-        """Fresh memory for the loop variables, lists and traces."""
-        found: dict[BufferView, Array] = {}
-        starts = self.starts(values, context)
+        """Allocate and bind the memory of loop variables, lists and traces."""
+        results: dict[BufferView, Array] = {}
+        initial = self.initial_values(values, context)
         for view in (*self.words, *[o for o in self.program.outputs if isinstance(o, BufferView)]):
-            if view.where is not Storage.RESULT or view in found:
+            if view.where is not Storage.RESULT or view in results:
                 continue
-            start = starts.get(view)
-            # Iterations are counted from zero, and lists that never were start at the first row.
-            make = np.zeros if view in self.begun else np.empty
-            found[view] = make(view.shape, view.dtype) if start is None else start()
-            self._bind(invocation, view, found[view])
-        return found
+            make_initial = initial.get(view)
+            if make_initial is not None:
+                results[view] = make_initial()
+            else:
+                allocate = np.zeros if view in self.zeroed else np.empty
+                results[view] = allocate(view.shape, view.dtype)
+            self._bind(invocation, view, results[view])
+        return results
 
 
 class _ViewLayout(Layout):
-    """The argument words of the calls of all parts: buffers that are views are where the program
-    has these, at offsets in its own memory or from outside."""
+    """The argument words of the calls of all parts. A buffer that is bound to a view is at its
+    offset in the frame, or is bound by each call."""
 
     def __init__(
         self, parts: Mapping[Part, Listing[Call]], offsets: Mapping[BufferView, int]
     ) -> None:
         super().__init__()
         self._offsets = offsets
-        self.words_of: dict[BufferView, list[tuple[int, int]]] = {}
-        for part, placed in parts.items():
-            self.arena, self._views = placed.arena, part.views
-            for call in placed.calls:
+        self.view_words: dict[BufferView, list[tuple[int, int]]] = {}
+        for part, listing in parts.items():
+            self.arena, self._views = listing.arena, part.views
+            for call in listing.calls:
                 self.add(call.launch, call.scratch, call.specialized.words)
 
     def address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
         view = self._views.get(buffer)
         if view is None:
             return super().address(buffer, shift)
-        self.words_of.setdefault(view, []).append((len(self.words), shift))
+        self.view_words.setdefault(view, []).append((len(self.words), shift))
         base, start = self.address_of(view)
         return base, start + shift
 
     def address_of(self, view: BufferView) -> tuple[int, int]:
-        """The base of a view, and how far from it the view begins."""
+        """The base of a view, and its offset from the base."""
         if view.where is Storage.CONSTANT:
             return self.constant(view), 0
-        return (ARENA, self._offsets[view]) if view.where is Storage.OWN else (NOTHING, 0)
+        return (ARENA, self._offsets[view]) if view.where is Storage.OWN else (ABSOLUTE, 0)
 
 
 class _Invocation:
-    """A program with memory of its own: what one call in flight needs."""
+    """The memory and the step table of one call in flight."""
 
     def __init__(self, step: CpuControlStep) -> None:
         memory = np.zeros(step.size + 2 * step.alignment, np.uint8)
         self.fault = np.zeros(8, np.int64)
-        base = rounded(memory.ctypes.data, step.alignment)
-        known = base_addresses(self.fault.ctypes.data, base, 0, step.constants)
-        words = known[step.layout.bases or [0]] + (step.layout.words or [0])
+        frame = rounded(memory.ctypes.data, step.alignment)
+        bases = base_addresses(self.fault.ctypes.data, frame, 0, step.constants)
+        words = bases[step.layout.bases or [0]] + (step.layout.words or [0])
         self.words: Any = memoryview(cast("Any", words))
-        self._kept = (memory, step, words)
-        places = _places(step)
-        entries: list[Entry | Jump] = []
-        for item in step.program.items:
-            if isinstance(item, Part):
-                for call in step.parts[item].calls:
-                    entries += call.entries(words.ctypes.data + 8 * call.words)
-            elif isinstance(item, Branch):
-                base, start = (
-                    (NOTHING, 0) if item.decides is None else step.address_of[item.decides]
-                )
-                entries.append(Jump(places[item.target], int(known[base]) + start, item.if_true))
-        self.program = StepTable(step.pool, entries, self.fault.ctypes.data, step.threads)
+        self._owned = (memory, step, words)  # what the words point to lives as long as they do
         self.use: Use[VariableCell] = Use((), step.changed, step.exclusive)
+        entries: list[Entry | Branch] = []
+        targets: dict[Label, int] = {}
+        for item in step.program.items:
+            if isinstance(item, Label):
+                targets[item] = len(entries)
+            elif isinstance(item, Branch):
+                entries.append(item)
+            else:
+                for call in step.parts[item].calls:
+                    arguments = words.ctypes.data + 8 * call.words
+                    entries += call.dispatch.entries(call.code.functions, arguments)
 
+        def jump(branch: Branch) -> Jump:
+            if branch.decides is None:
+                return Jump(targets[branch.target], 0, branch.if_true)
+            base, offset = step.address_of[branch.decides]
+            return Jump(targets[branch.target], int(bases[base]) + offset, branch.if_true)
 
-def _places(step: CpuControlStep) -> dict[Label, int]:
-    """The entry that each label stands before."""
-    found: dict[Label, int] = {}
-    at = 0
-    for item in step.program.items:
-        if isinstance(item, Label):
-            found[item] = at
-        elif isinstance(item, Part):
-            at += sum(len(call.code.functions) for call in step.parts[item].calls)
-        else:
-            at += 1
-    return found
+        table = [jump(entry) if isinstance(entry, Branch) else entry for entry in entries]
+        self.table = StepTable(step.pool, table, self.fault.ctypes.data, step.threads)

@@ -1,7 +1,7 @@
-"""CPU devices: each has threads of its own, and programs that run on them.
+"""CPU devices: each runs programs on a thread pool.
 
-The default device has one thread for each core and serves every session that asks for nothing
-else. Several devices in one process share the cores: each gets a pool with its part of the threads.
+The default device has one thread per core; all sessions share it unless they configure several.
+Several devices in one process divide the cores: each has a pool with its share of the threads.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from thalweg.lower.lowered import Lowered
 
 Array = NDArray[Any]
-LOCAL_TASK = "/job:localhost/replica:0/task:0"  # that of sessions without a cluster
+LOCAL_TASK = "/job:localhost/replica:0/task:0"  # of sessions without a cluster
 
 
 class CpuDevice(Device):
-    """A processor of this process: a pool, of whose threads a program uses so many (0: all)."""
+    """A CPU device of this process. Its programs use `threads` threads of its pool (0: all)."""
 
     target: CpuTarget
 
@@ -57,32 +57,32 @@ class CpuDevice(Device):
 
     @cached_property
     def key(self) -> str:
-        """Names everything about the device that its programs depend on."""
+        """Identifies everything about the device that compiled programs depend on."""
         return f"{self.target} {self.target.key} {self.threads}"
 
     @property
     def memory_limit(self) -> int:
-        """How many bytes the host has."""
+        """The size of the host's memory in bytes."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
-        """Memory for an array; what it holds is undefined."""
+        """An uninitialised buffer for an array."""
         return HostBuffer(np.empty(shape, dtype), self.name)
 
     def upload(self, value: Array) -> HostBuffer:
-        """A copy of an array of the host."""
+        """A copy of a host array."""
         return HostBuffer(np.array(value, order="C"), self.name)
 
     def relieve_by(self, release: Callable[[], None]) -> None:
-        """Nothing: the memory is the machine's."""
+        """Does nothing: host memory is not limited by the device."""
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
-        """A lowered region as a program on this device's threads."""
-        compiler = importlib.import_module("thalweg.device.cpu.loading")  # not before it is needed
+        """The program of a lowered region on this device's threads."""
+        compiler = importlib.import_module("thalweg.device.cpu.loading")  # imported when needed
         return compiler.make_program(lowered, kernels, self.pool, self.target, self.threads)
 
     def find_kernels(self, names: Sequence[str]) -> list[Loaded] | None:
-        """Kernels by their names in the kernel cache, loaded; None unless all are there."""
+        """Load kernels by their names in the kernel cache; None if any is missing."""
         return find_all(names, self.target)
 
     def restore(
@@ -102,14 +102,14 @@ class CpuDevice(Device):
         template: TableTemplate,
         loaded: Sequence[Loaded],
     ) -> Listing[Call]:
-        """What a program was made of."""
-        compiler = importlib.import_module("thalweg.device.cpu.listing")  # not before it is needed
-        found = [loaded[call.kernel] for call in template.calls]
-        return compiler.listed(lowered, kernels, found, self.target, keeps=True)
+        """The listing of a program from the program cache."""
+        compiler = importlib.import_module("thalweg.device.cpu.listing")  # imported when needed
+        code = [loaded[call.kernel] for call in template.calls]
+        return compiler.build_listing(lowered, kernels, code, self.target, prepacks=True)
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
         """A conditional or a loop as native programs."""
-        compiler = importlib.import_module("thalweg.device.cpu.control_program")  # as above
+        compiler = importlib.import_module("thalweg.device.cpu.control_program")  # likewise
         load = partial(compiler.CpuControlStep, self.pool, self.target, self.threads)
         return compiler.NativeControl(unit, self.target, lower, load)
 
@@ -118,9 +118,9 @@ class CpuDevice(Device):
 def cpu_device(
     index: int = 0, count: int = 1, threads: int = 0, task: str = LOCAL_TASK
 ) -> CpuDevice:
-    """One of so many CPU devices of this process; programs use `threads` threads (0: all it has).
+    """The device `index` of `count` CPU devices; its programs use `threads` threads (0: all).
 
-    The only one has the default pool, as have all that differ only in the number of threads.
+    A single device has the default pool, whatever its number of threads.
     """
     pool = default_pool() if count == 1 else _pool(index, count)
     return CpuDevice(index, threads, pool, task=task)
@@ -128,6 +128,6 @@ def cpu_device(
 
 @memoized(64)
 def _pool(index: int, count: int) -> Pool:
-    """The pool of one of several devices: its part of the threads, at least one."""
+    """The pool of one of several devices, with its share of the threads, at least one."""
     threads, rest = divmod(default_threads(), count)
     return Pool(max(threads + (index < rest), 1))

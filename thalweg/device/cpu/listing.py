@@ -1,7 +1,7 @@
-"""The launches of a lowered region with their code: what a program was made of.
+"""The launches of a lowered region with their code.
 
-Comes in: a lowered region and its loaded kernels. Goes out: a `Listing`, whose calls say where
-argument words lie, which entries begin with a barrier, and which thread runs them.
+Comes in: a lowered region and its loaded kernels. Goes out: a `Listing`, whose calls have the start
+of their argument words, the barriers between them, and the threads that run them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.kept_packing import kept_packing
-from thalweg.device.cpu.pool import Entry, entries_of
+from thalweg.device.cpu.prepacking import prepacked_launches
+from thalweg.device.cpu.table_template import Dispatch
 from thalweg.device.program import Listing
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -22,57 +22,55 @@ from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A launch with its code: its argument words, how its threads meet, which of them run it."""
+    """A launch with its code."""
 
     launch: Launch
     specialized: SpecializedKernel
     code: Loaded
-    words: int
-    scratch: int
-    barrier: bool  # before it; there is one between its functions in any case
-    thread: int
-    no_pause: bool  # it continues an update of a variable
-    work: int
-    #: the references that its packed factor is made of, where that is kept from call to call
-    kept: frozenset[int] | None = None
-
-    def entries(self, arguments: int) -> list[Entry]:
-        """Its calls of functions, on argument words at an address."""
-        how = self.barrier, self.thread, self.no_pause, self.work
-        return entries_of(self.code.functions, arguments, *how)
-
-    @staticmethod
-    def count_words(launch: Launch, specialized: SpecializedKernel) -> int:
-        """How many words a launch takes: the fault word, buffers, scratch and sizes."""
-        return len(launch.buffers) + 2 + len(specialized.words)
+    words: int  # the index of its first argument word
+    scratch: int  # the offset of its scratch memory in the arena
+    dispatch: Dispatch
+    #: the references that its packed factor depends on, if calls reuse the packed factor
+    packed_from: frozenset[int] | None = None
 
     @property
     def word_count(self) -> int:
-        """How many words its arguments take."""
-        return self.count_words(self.launch, self.specialized)
+        """The number of its argument words."""
+        return count_words(self.launch, self.specialized)
 
 
-def listed(
+def count_words(launch: Launch, specialized: SpecializedKernel) -> int:
+    """The number of argument words of a launch: the fault word, buffers, scratch and sizes."""
+    return len(launch.buffers) + 2 + len(specialized.words)
+
+
+def build_listing(
     lowered: Lowered,
     kernels: Sequence[SpecializedKernel],
     loaded: Sequence[Loaded],
     target: Target,
     words: int = 0,
-    keeps: bool = False,
+    prepacks: bool = False,
 ) -> Listing[Call]:
-    """The launches of a region with their code, laid out in memory and among threads; `words` is
-    where their argument words begin. What is packed is found again later if it `keeps`."""
+    """The launches of a region with their code, memory and barriers.
+
+    Their argument words begin at `words`. With `prepacks`, calls reuse packed factors.
+    """
     scratches = [kernel.scratch for kernel in loaded]
-    kept = kept_packing(lowered, [each.kernel for each in kernels], loaded) if keeps else {}
-    arena = arrange(lowered.launches, scratches, lowered.pieces, target, kept)
-    calls: list[Call] = []
+    prepacked: dict[int, frozenset[int]] = {}
+    if prepacks:
+        prepacked = prepacked_launches(lowered, [k.kernel for k in kernels], loaded)
+    arena = arrange(lowered.launches, scratches, lowered.pieces, target, prepacked)
     barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
-    for position, launch in enumerate(lowered.launches):
-        code, scratch = loaded[position], arena.scratch[position]
-        piece = scratch, scratch + code.scratch
-        barrier, thread = barriers.place(launch, piece, len(code.functions))
-        how = barrier, thread, no_pause[position], int(work_of(launch.kernel, target))
-        call = Call(launch, kernels[position], code, words, scratch, *how, kept.get(position))
+    calls: list[Call] = []
+    for number, launch in enumerate(lowered.launches):
+        code, scratch = loaded[number], arena.scratch[number]
+        scratch_range = scratch, scratch + code.scratch
+        barrier, thread = barriers.place(launch, scratch_range, len(code.functions))
+        work = int(work_of(launch.kernel, target))
+        dispatch = Dispatch(barrier, thread, no_pause[number], work)
+        packed_from = prepacked.get(number)
+        call = Call(launch, kernels[number], code, words, scratch, dispatch, packed_from)
         calls.append(call)
-        words += calls[-1].word_count
+        words += call.word_count
     return Listing(lowered, calls, arena)

@@ -1,4 +1,4 @@
-"""From a lowered region to a program: kernels compiled or found, argument words laid out."""
+"""Loads a lowered region as a program: compiles its kernels and builds its template."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device import tuning
-from thalweg.device.cpu.listing import Call, listed
+from thalweg.device.cpu.listing import build_listing
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
-from thalweg.device.program_template import explained, template_of
+from thalweg.device.program_template import compile_error, template_of
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import threads_for, work_of
 
-_MAX_WORK_WITH_GIL = 20_000.0  # of a step that keeps the GIL: it is done in a few microseconds
+_MAX_WORK_WITH_GIL = 20_000.0  # vector instructions: a few microseconds
 
 
 def make_program(
@@ -32,47 +32,35 @@ def make_program(
     target: CpuTarget,
     threads: int,
 ) -> Program:
-    """A region, lowered for a target, as a program of a pool on at most so many of its threads."""
+    """The program of a region, lowered for a target, on at most `threads` threads of a pool."""
     if tuning.TUNES:
         tuner = importlib.import_module("thalweg.device.cpu.tuner")  # few processes need it
         tuner.tune_new(kernels, pool, threads)
     launches = lowered.launches
-    pairs = zip(launches, kernels, strict=True)
-    users = {kernel.kernel: launch for launch, kernel in pairs}  # many launches are of one kernel
-    requests = [kernel_request(launch, kernel, target) for kernel, launch in users.items()]
-    of_kernel = dict(zip(users, [name_of(request, target) for request in requests], strict=True))
-    names = [of_kernel[kernel.kernel] for kernel in kernels]
-    loaded = dict(zip(of_kernel.values(), load_all(requests, target), strict=True))
-    listing = listed(lowered, kernels, [loaded[name] for name in names], target, keeps=True)
-    work = sum(work_of(launch.kernel, target) for launch in launches)
+    # Launches may share a kernel, and different kernels may have the same name and code.
+    launch_of = {k.kernel: launch for k, launch in zip(kernels, launches, strict=True)}
+    requests = [kernel_request(launch, kernel, target) for kernel, launch in launch_of.items()]
+    names = [name_of(request, target) for request in requests]
+    loaded = dict(zip(names, load_all(requests, target), strict=True))
+    name_of_kernel = dict(zip(launch_of, names, strict=True))
+    launch_names = [name_of_kernel[k.kernel] for k in kernels]
+    code = [loaded[name] for name in launch_names]
+    listing = build_listing(lowered, kernels, code, target, prepacks=True)
+    numbers = {name: number for number, name in enumerate(loaded)}
+    calls = [
+        PlacedCall(numbers[name], call.words, call.dispatch, call.packed_from is not None)
+        for call, name in zip(listing.calls, launch_names, strict=True)
+    ]
     template = TableTemplate(
         **vars(template_of(list(loaded), lowered, listing)),
-        calls=_placed(listing.calls, names, list(loaded)),
+        calls=calls,
         threads=threads_for(launches, threads, target),
-        holds_gil=work < _MAX_WORK_WITH_GIL,
-        kept=sorted({place for call in listing.calls for place in call.kept or ()}),
+        holds_gil=sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
+        packed_references=sorted({n for call in listing.calls for n in call.packed_from or ()}),
     )
     return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)
 
 
 def kernel_request(launch: Launch, kernel: Kernel, target: CpuTarget) -> Request:
-    """A kernel to compile, on behalf of a launch."""
-    return replace(request(kernel, target), explain=partial(explained, launch))
-
-
-def _placed(
-    calls: Sequence[Call], names: Sequence[str], kernels: Sequence[str]
-) -> list[PlacedCall]:
-    numbers = {name: number for number, name in enumerate(kernels)}
-    return [
-        PlacedCall(
-            numbers[name],
-            call.words,
-            call.barrier,
-            call.thread,
-            call.no_pause,
-            call.work,
-            call.kept is not None,
-        )
-        for call, name in zip(calls, names, strict=True)
-    ]
+    """The request to compile a kernel of a launch."""
+    return replace(request(kernel, target), explain=partial(compile_error, launch))

@@ -1,9 +1,10 @@
-"""How threads in native code wait for one another, as LLVM text: words, events, the barrier.
+"""Synchronisation of native threads as LLVM text: waiting on words, events, the barrier.
 
-Threads talk through 32-bit words, each with one writer at a time. Who waits for a word to change
-polls it for a while, then yields the core, then marks the word as slept upon and sleeps; who
-changes it swaps in the new value and, finding the mark in the old one, wakes the sleepers. Mark and
-value are one word, so no wake-up is lost, and no system call is made while all are awake.
+Threads communicate through 32-bit words, each with one writer at a time. A thread that waits for a
+change of a word polls it for a while, then yields the core, then sets the ASLEEP bit in the word
+and sleeps. A writer swaps in the new value and, if the old one had the bit, wakes the sleepers. Bit
+and value are one word, so no wake-up is lost, and no system call is made while all threads are
+awake.
 """
 
 from __future__ import annotations
@@ -11,33 +12,34 @@ from __future__ import annotations
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu import pool_layout as layout
 
-# How often a waiter gives its core away before it sleeps: some 200 µs on an idle machine. Waking a
-# thread takes 5 to 50 µs, so short pauses between steps and uneven kernels are waited out.
+# Yields of the core before a waiter sleeps: some 200 µs on an idle machine. Waking a thread takes 5
+# to 50 µs, so threads stay awake between steps in close succession and through uneven kernels.
 _YIELDS = 1000
 
-# The processor's hint that a loop polls a word: declaration and call.
+# The instruction that hints at a spin loop: declaration and call.
 _PAUSES = {
     "x86_64": ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
     "aarch64": ("@llvm.aarch64.isb(i32)", "@llvm.aarch64.isb(i32 15)"),
     "arm64": ("@llvm.aarch64.isb(i32)", "@llvm.aarch64.isb(i32 15)"),
 }
 FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # among threads of one process
+_FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # with FUTEX_PRIVATE_FLAG
 
 
 def has_futex(target: CpuTarget) -> bool:
-    """Whether threads of the target's system can sleep on a word in memory."""
+    """Whether the target's system has futexes."""
     return "linux" in target.triple
 
 
 def field(register: str, kind: str, base: str, offset: int) -> str:
+    """Load the field of a type at an offset from a base pointer; `register.at` is its address."""
     return f"""\
   %{register}.at = getelementptr i8, ptr %{base}, i64 {offset}
   %{register} = load {kind}, ptr %{register}.at, align 8"""
 
 
 def wait(architecture: str, futex: int | None) -> str:
-    """What a word is when it no longer is `seen`, the mark of sleepers apart."""
+    """Wait until a word is not `seen`; its new value. The ASLEEP bit is ignored."""
     poll = _poll(architecture, futex, "%seen", "ret i32 %value", "br label %sleep", "null")
     return f"""
 declare void {_PAUSES[architecture][0]}
@@ -49,21 +51,21 @@ entry:
 
 
 def _poll(
-    architecture: str, futex: int | None, seen: str, changed: str, tired: str, limit: str
+    architecture: str, futex: int | None, seen: str, changed: str, before_sleep: str, limit: str
 ) -> str:
-    """Poll a word until it changes, with what to do then and what to do before a sleep, which may
-    have a limit."""
-    sleep = "call i32 %sleeping(i32 100)"
+    """Poll a word until it is not `seen`. `changed` is the code to run then, `before_sleep` that
+    before each sleep, `limit` the timeout of a sleep."""
+    sleep = "call i32 %system.sleep(i32 100)"
     if futex is not None:
         sleep = (
-            f"call i64 (i64, ...) %sleeping"
+            f"call i64 (i64, ...) %system.sleep"
             f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 %marked, ptr {limit})"
         )
     return f"""\
 {field("spins", "i64", "pool", layout.SPINS)}
-{field("yielding", "ptr", "pool", layout.YIELD)}
-{field("sleeping", "ptr", "pool", layout.SLEEP)}
-  %patience = add i64 %spins, {_YIELDS}
+{field("sched_yield", "ptr", "pool", layout.YIELD)}
+{field("system.sleep", "ptr", "pool", layout.SLEEP)}
+  %max.polls = add i64 %spins, {_YIELDS}
   br label %poll
 poll:
   %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
@@ -76,20 +78,20 @@ changed:
 unchanged:
   %next = add i64 %count, 1
   %spinning = icmp ult i64 %count, %spins
-  br i1 %spinning, label %spin, label %long
+  br i1 %spinning, label %spin, label %spun
 spin:
   call void {_PAUSES[architecture][1]}
   br label %poll
-long:
-  %patient = icmp ult i64 %count, %patience
-  br i1 %patient, label %yield, label %tired
+spun:
+  %may.yield = icmp ult i64 %count, %max.polls
+  br i1 %may.yield, label %yield, label %before_sleep
 yield:
-  %yielded = call i32 %yielding()
+  %yielded = call i32 %sched_yield()
   br label %poll
-tired:
-  {tired}
+before_sleep:
+  {before_sleep}
 sleep:
-  ; Should the mark come too late, the system sees another value and does not let us sleep.
+  ; If the word changed before the bit was set, the futex sees another value and returns at once.
   %marked = or i32 {seen}, {layout.ASLEEP}
   %mark = cmpxchg ptr %word, i32 {seen}, i32 %marked monotonic monotonic
   %slept = {sleep}
@@ -97,19 +99,19 @@ sleep:
 
 
 def publish(futex: int | None) -> str:
-    """Change a word that others wait for."""
+    """Store a new value in a word and wake the threads that sleep on it."""
     wake = ""
     if futex is not None:
         wake = f"""
-{field("waking", "ptr", "pool", layout.SLEEP)}
-  %woken = call i64 (i64, ...) %waking(i64 {futex}, ptr %word, i64 {_FUTEX_WAKE}, i32 {2**31 - 1})
+{field("futex", "ptr", "pool", layout.SLEEP)}
+  %woken = call i64 (i64, ...) %futex(i64 {futex}, ptr %word, i64 {_FUTEX_WAKE}, i32 {2**31 - 1})
 """
     return f"""
 define internal void @publish(ptr %pool, ptr %word, i32 %value) {{
   %old = atomicrmw xchg ptr %word, i32 %value acq_rel
-  %mark = and i32 %old, {layout.ASLEEP}
-  %asleep = icmp ne i32 %mark, 0
-  br i1 %asleep, label %wake, label %done
+  %sleepers = and i32 %old, {layout.ASLEEP}
+  %has.sleepers = icmp ne i32 %sleepers, 0
+  br i1 %has.sleepers, label %wake, label %done
 wake:{wake}
   br label %done
 done:
@@ -117,18 +119,18 @@ done:
 }}"""
 
 
-def wait_in_time(architecture: str, futex: int | None) -> str:
-    """Take the signal of an event; 0 where none came for as long as a program runs at a time."""
+def wait_event(architecture: str, futex: int | None) -> str:
+    """Wait for an event for at most a time slice and consume its signal; 0 if none came."""
     take = f"""%taken = atomicrmw xchg ptr %word, i32 {layout.UNSET} acquire
   ret i64 1"""
     check = """%time = call i64 @now(ptr %pool)
   %elapsed = sub i64 %time, %start
-  %left = sub i64 %slice, %elapsed
-  %late = icmp sle i64 %left, 0
-  br i1 %late, label %give_up, label %rest
-rest:
-  %seconds = sdiv i64 %left, 1000000000
-  %nanoseconds = srem i64 %left, 1000000000
+  %remaining = sub i64 %slice, %elapsed
+  %expired = icmp sle i64 %remaining, 0
+  br i1 %expired, label %timeout, label %limited
+limited:
+  %seconds = sdiv i64 %remaining, 1000000000
+  %nanoseconds = srem i64 %remaining, 1000000000
   store i64 %seconds, ptr %limit, align 8
   %limit.low = getelementptr i8, ptr %limit, i64 8
   store i64 %nanoseconds, ptr %limit.low, align 8
@@ -140,13 +142,13 @@ entry:
 {field("slice", "i64", "pool", layout.SLICE)}
   %start = call i64 @now(ptr %pool)
 {_poll(architecture, futex, str(layout.UNSET), take, check, "%limit")}
-give_up:
+timeout:
   ret i64 0
 }}"""
 
 
 def signal() -> str:
-    """Have the next wait for an event end."""
+    """Signal an event: its current wait ends, or the next one."""
     return f"""
 define void @thalweg_signal(ptr %pool, ptr %word) {{
   call void @publish(ptr %pool, ptr %word, i32 {layout.SET})
@@ -155,10 +157,8 @@ define void @thalweg_signal(ptr %pool, ptr %word) {{
 
 
 def arrive() -> str:
-    """Come to the barrier; the last one opens it and says whether the step goes on.
-
-    Bits of the fault word under `mask` are reasons to leave.
-    """
+    """Arrive at the barrier without waiting. The last thread opens the gate, with the LEAVE bit if
+    the fault word has a bit of `mask`. Returns the value of the gate before it opens."""
     return f"""
 define internal i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
   %gate = getelementptr i8, ptr %pool, i64 {layout.GATE}
@@ -186,7 +186,7 @@ done:
 
 
 def barrier() -> str:
-    """Wait for all threads; whether to leave the step, the same answer on each of them."""
+    """Wait for all threads; whether to leave the step, the same on all of them."""
     return f"""
 define internal i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
   %alone = icmp eq i64 %threads, 1
@@ -206,17 +206,17 @@ meet:
 
 
 def now() -> str:
-    """The time in nanoseconds."""
+    """Read the clock, in nanoseconds."""
     return f"""
 define internal i64 @now(ptr %pool) {{
   %time = alloca [2 x i64], align 8
 {field("clock", "ptr", "pool", layout.CLOCK)}
-{field("number", "i64", "pool", layout.CLOCK_NUMBER)}
-  %which = trunc i64 %number to i32
+{field("clock.number", "i64", "pool", layout.CLOCK_NUMBER)}
+  %which = trunc i64 %clock.number to i32
   %status = call i32 %clock(i32 %which, ptr %time)
 {field("seconds", "i64", "time", 0)}
-{field("rest", "i64", "time", 8)}
+{field("subseconds", "i64", "time", 8)}
   %whole = mul i64 %seconds, 1000000000
-  %sum = add i64 %whole, %rest
+  %sum = add i64 %whole, %subseconds
   ret i64 %sum
 }}"""

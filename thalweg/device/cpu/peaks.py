@@ -1,7 +1,7 @@
-"""What this machine can do at best, measured: multiply-adds in registers, and plain copies.
+"""The peak rates of this machine, measured: multiply-adds in registers, and plain copies.
 
-A kernel's speed means something only next to these. Each is measured once per process, by code
-that Thalweg generates, on as many threads as the kernel it is compared with.
+Profiles compare kernels with them. Each is measured once per process and number of threads, with
+generated code.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from thalweg.codegen.machine import CpuTarget, host
 from thalweg.device.cpu.pool import Entry, StepTable, default_pool
 from thalweg.platform.caches import memoized
 
-_CHAINS = 12  # sums that do not wait for each other: latency × units, and 16 registers hold them
-_TILES = 4  # of sums, of which one takes its next step when the last has begun
+_CHAINS = 12  # independent accumulators: latency × units, within 16 registers
+_TILES = 4  # independent accumulator tiles
 _ITERATIONS = 40_000
 _ROUNDS = 7
 _MIN_COPIED, _MAX_COPIED = 1 << 12, 1 << 26
@@ -37,59 +37,57 @@ _MIN_COPIED, _MAX_COPIED = 1 << 12, 1 << 26
 
 @memoized(64)
 def arithmetic_peak(threads: int, dtype: Any = np.float32) -> float:
-    """Floating-point operations per second of multiply-adds that touch no memory."""
+    """Floating-point operations per second of multiply-adds in registers."""
     target = host()
     kind = _vector(target, DOUBLE if np.dtype(dtype).itemsize == 8 else FLOAT)
-    (function,) = load([emit_arithmetic(kind, target)], target)[0]
     memory = np.full(16 * threads + 2, 0.5, np.float64)
     operations = 2.0 * _CHAINS * kind.lanes * _ITERATIONS * threads
-    return operations / _seconds(function, [memory.ctypes.data, 0], threads)
+    return operations / _seconds(emit_arithmetic(kind, target), [memory.ctypes.data, 0], threads)
 
 
 @memoized(64)
 def matrix_peak(threads: int) -> float:
-    """Floating-point operations per second of the matrix unit on tiles that stay there."""
-    target = host()
-    (function,) = load([emit_tiles()], target)[0]
+    """Floating-point operations per second of the matrix unit on tiles in its registers."""
     operations = 2.0 * _TILES * SIDE * SIDE * DEPTH * _ITERATIONS * threads
-    return operations / _seconds(function, [], threads)
+    return operations / _seconds(emit_tiles(), [], threads)
 
 
 def copy_peak(size: int, threads: int) -> float:
-    """Bytes per second, read and written, of a plain copy that moves about `size` bytes in all."""
+    """Bytes per second, reads and writes together, of a plain copy that accesses about `size`
+    bytes."""
     rounded = 1 << max(size - 1, 1).bit_length()
     return _copy_peak(min(max(rounded, _MIN_COPIED), _MAX_COPIED), threads)
 
 
 @memoized(64)
 def _copy_peak(size: int, threads: int) -> float:
-    target = host()
-    (function,) = load([emit_copy(_vector(target, FLOAT), target)], target)[0]
+    code = emit_copy(_vector(host(), FLOAT))
     source, sink = np.ones(size // 8, np.float32), np.ones(size // 8, np.float32)
     words = [source.ctypes.data, sink.ctypes.data, source.size]
-    return (source.nbytes + sink.nbytes) / _seconds(function, words, threads)
+    return (source.nbytes + sink.nbytes) / _seconds(code, words, threads)
 
 
 def _vector(target: CpuTarget, kind: Type) -> Type:
     return kind.of(target.vector_bytes * 8 // kind.bits)
 
 
-def _seconds(function: int, words: list[int], threads: int) -> float:
-    """The best time of a few calls: that of the slowest thread, however late the others began."""
+def _seconds(code: Emitted, words: list[int], threads: int) -> float:
+    """The best time of a few calls on the slowest thread, from its own begin."""
+    (function,) = load([code], host())[0]
     pool, fault = default_pool(), np.zeros(1, np.int64)
     arguments = np.array([fault.ctypes.data, *words], np.int64)
     entry = Entry(function, arguments.ctypes.data)
-    program = StepTable(pool, [entry, entry], fault.ctypes.data, threads)
-    best = np.inf  # nothing was measured: the peak is then zero
+    table = StepTable(pool, [entry, entry], fault.ctypes.data, threads)
+    best = np.inf  # if no round counts, the peak is zero
     for _ in range(_ROUNDS):
-        times = pool.timed(program)[1]  # the first call finds the threads awake and the data near
-        if times.all():  # other steps left all threads to this one
+        times = pool.timed(table)[1]  # the first call wakes the threads and fills the caches
+        if times.all():  # no other step occupied a thread
             best = min(best, float((times[:, 1] - times[:, 0]).max()))
     return max(best, 1.0) / 1e9
 
 
 def emit_arithmetic(kind: Type, target: CpuTarget) -> Emitted:
-    """x ← x · a + b on many registers; word 1 is where a and b lie and the results go."""
+    """x ← x · a + a on many registers; word 1 is the address of a and of the results."""
     module = Module()
     b = module.function("multiply_add", [POINTER, I64, I64])
     memory = _word(b, 1)
@@ -128,8 +126,9 @@ def _multiply_add(b: Builder, value: Value, scale: Value, target: CpuTarget) -> 
     return b.binary("fadd", b.binary("fmul", value, scale), scale)
 
 
-def emit_copy(kind: Type, target: CpuTarget) -> Emitted:
-    """Words 1 and 2 are source and sink, word 3 their elements; a rest below a vector is left."""
+def emit_copy(kind: Type) -> Emitted:
+    """Words 1 and 2 are source and sink, word 3 the number of elements; a tail shorter than a
+    vector is not copied."""
     module = Module()
     b = module.function("copy", [POINTER, I64, I64])
     thread, threads = b.parameters[1:]
@@ -138,8 +137,8 @@ def emit_copy(kind: Type, target: CpuTarget) -> Emitted:
     vectors = b.binary("udiv", size, constant(I64, kind.lanes))
     one = constant(I64, 1)
     begin, end = (
-        b.binary("udiv", b.binary("mul", vectors, place), threads)
-        for place in (thread, b.binary("add", thread, one))
+        b.binary("udiv", b.binary("mul", vectors, number), threads)
+        for number in (thread, b.binary("add", thread, one))
     )
     with b.loop(begin, end, one) as loop:
         at = b.binary("mul", loop.index, constant(I64, kind.lanes))
@@ -150,5 +149,4 @@ def emit_copy(kind: Type, target: CpuTarget) -> Emitted:
 
 
 def _word(b: Builder, number: int) -> Value:
-    place = b.element(b.parameters[0], "i64", constant(I64, number))
-    return b.load(POINTER, place)
+    return b.load(POINTER, b.element(b.parameters[0], "i64", constant(I64, number)))

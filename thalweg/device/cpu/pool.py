@@ -1,13 +1,13 @@
 """Step tables and the threads that run them.
 
-A `StepTable` is a table of native kernel calls, as plain data; `Pool.run` interprets it on the
-caller's thread and on workers parked in native code, all at once, and gives the step's fault code.
-A step that finds the workers busy is run by its caller alone, with the same results. One that takes
-long pauses some ten times a second: back in the interpreter, its
-caller handles signals and cancellation, and resumes it.
+A `StepTable` is a table of native kernel calls, as plain data. `Pool.run` interprets it on the
+caller's thread and on workers parked in native code, all at once, and returns the step's fault
+code. If the workers are busy, the caller runs the step alone, with the same results. A long step
+pauses some ten times a second: its caller returns to Python, handles signals and cancellation, and
+resumes.
 
-The workers are threads of the system, not of Python: they hold no state of the interpreter, so
-they need no GIL, and neither its end nor an exception elsewhere can catch them half way.
+The workers are native threads, not Python threads: they have no interpreter state and need no GIL,
+and neither the interpreter's exit nor an exception elsewhere can interrupt them in a kernel.
 """
 
 from __future__ import annotations
@@ -34,31 +34,30 @@ from thalweg.device.cpu import pool_layout as layout
 from thalweg.device.cpu.table_interpreter import emit_pool
 from thalweg.platform.c_library import c_address
 
-#: More threads than this are never used.
+#: The maximum number of threads of a pool.
 MAX_THREADS = 64
 
-# A poll of a word takes a pause of the processor, 10 to 50 ns.
+# Polls of a word before yielding; each executes the processor's pause instruction, 10 to 50 ns.
 _SPINS = 100
-_CROWDED_SPINS = 20  # more threads than cores: whom we wait for may need this very core
+_CROWDED_SPINS = 20  # with more threads than cores: the thread waited for may need this core
 
-# Work, roughly in nanoseconds, after which a thread reads the clock. A kernel may take many times
-# its estimate, and yet the clock is read in time.
+# Work, roughly in nanoseconds, after which a thread reads the clock. It is far below the time
+# slice, so the clock is read in time even if kernels take many times their estimate.
 _BUDGET = 200_000
 
-# Nanoseconds after which a program pauses, so that who interrupts it is heard within 100 ms. To
-# come back takes microseconds, but up to 5 ms where other threads of Python want the GIL as well.
-# Before a kernel that is longer than what is left of that time, it pauses at once, unless it has
-# only just begun.
+# The time slice in nanoseconds, after which a program pauses: interrupts are handled within 100 ms.
+# Resuming takes microseconds, or up to 5 ms if other Python threads contend for the GIL. Before a
+# kernel that would exceed the slice, a program pauses already after `_MIN_SLICE`.
 _SLICE = 80_000_000
-_EARLIEST = 10_000_000
+_MIN_SLICE = 10_000_000
 
-_CALL = 200  # nanoseconds of an entry besides its work: reading it, and the barrier
+_CALL_OVERHEAD = 200  # nanoseconds of an entry besides its work: reading it, and the barrier
 
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # a container's share of processor time
 
 _Words = NDArray[np.int64]
 
-# How native functions are called: those made by PYFUNCTYPE keep the GIL.
+# The types of native functions; calls through PYFUNCTYPE hold the GIL.
 _START = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -66,7 +65,7 @@ _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 
-#: Raised by an instruction, these belong to the thread that ran it.
+#: Signals that an instruction raises, delivered to the thread that executed it.
 _SYNCHRONOUS = {
     signal.SIGSEGV,
     signal.SIGBUS,
@@ -80,9 +79,9 @@ _SYNCHRONOUS = {
 class Entry(NamedTuple):
     """A kernel call: `function(arguments, thread, threads)` on all threads.
 
-    With a `thread`, that one makes the call, alone. `barrier`: what was called before must be
-    finished on all threads. A step may pause at a barrier, unless the entry has `no_pause`: it
-    continues what the one before has begun. `work` is about how many nanoseconds it takes a thread.
+    With a `thread`, only that thread makes the call. With a `barrier`, all threads wait before it
+    until the calls before are finished. A step may pause at a barrier unless the entry has
+    `no_pause`, because it continues an update. `work` estimates its nanoseconds on a thread.
     """
 
     function: int
@@ -93,20 +92,9 @@ class Entry(NamedTuple):
     work: int = 0
 
 
-def entries_of(
-    functions: Sequence[int], arguments: int, barrier: bool, thread: int, no_pause: bool, work: int
-) -> list[Entry]:
-    """The calls of a kernel's functions, each of which continues what those before began."""
-    return [
-        Entry(function, arguments, barrier or phase > 0, thread, no_pause or phase > 0, work)
-        for phase, function in enumerate(functions)
-    ]
-
-
 class Jump(NamedTuple):
-    """Go on at another entry: always, or where the byte at `decides` is (or is not) zero.
-
-    What was called before must be finished: what decides is among it.
+    """Continue at the entry `target`: always if `decides` is 0, else if the byte at this address is
+    zero (with `if_true`: is not zero). Has a barrier: the calls before compute the byte.
     """
 
     target: int
@@ -115,23 +103,23 @@ class Jump(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Signal an event when what was called before is finished."""
+    """Signal an event when the calls before are finished."""
 
     event: int  # its address
 
 
 class Event:
-    """A word that a step signals and the host waits for; each wait takes one signal.
+    """A word that a step signals and a Python thread waits for; each wait consumes one signal.
 
-    It is what lets a step leave a value for others while its kernels run:
+    A step hands over a result with it while its other kernels run:
 
     ```
-    made = Event(pool)
-    table = StepTable(pool, [first, Signal(made.address), second], fault)
+    computed = Event(pool)
+    table = StepTable(pool, [first, Signal(computed.address), second], fault)
     ```
 
-    A step never waits: it would keep its threads from what it waits for. What needs a value that
-    is not there yet is in another region.
+    Steps never wait for events: they would block the threads of the pool. Nodes that need a value
+    from elsewhere are in a region of their own.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -140,33 +128,33 @@ class Event:
 
     @property
     def is_set(self) -> bool:
-        """Whether it was signalled and nobody has taken that yet."""
+        """Whether it was signalled and no wait has consumed the signal."""
         return bool(self._word[0] & layout.SET)
 
     def signal(self) -> None:
-        """Have the next wait, or the one that is under way, end."""
+        """End the current wait, or the next one."""
         self._pool.signal(self.address)
 
     def wait(self, check: Callable[[], None]) -> None:
-        """On the host: return once it is signalled. `check` is called meanwhile, to stop that."""
+        """Wait for a signal and consume it. `check` is called from time to time; it raises to stop
+        waiting."""
         while not self._pool.wait(self.address):
             check()
 
     def reset(self) -> None:
-        """Drop a signal that nobody took: the step that it was for was stopped."""
+        """Drop a signal that was not consumed, after its step was stopped."""
         self._word[0] = layout.UNSET
 
 
-#: What a step table consists of.
 TableEntry = Entry | Jump | Signal
 
 
 class StepTable:
-    """A step as a table of kernel calls, on so many threads (0: as many as the pool has).
+    """A step as a table of kernel calls, on `threads` threads (0: all of the pool).
 
-    `fault` is the address of the step's fault word. A step that `holds_gil` saves time where all is
-    done in a few microseconds. One thread at a time may run a table, for its buffers are its own.
-    `places` are the numbers of the entries in a table of more, where this is a part of one.
+    `fault` is the address of the step's fault word. `holds_gil` saves the release of the GIL for
+    steps of a few microseconds. Only one thread at a time may run a table. If the table is a subset
+    of a longer one, `numbers` are the numbers of its entries there.
     """
 
     def __init__(
@@ -176,19 +164,19 @@ class StepTable:
         fault: int,
         threads: int = 0,
         holds_gil: bool = False,
-        places: Sequence[int] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         if not fault:
             raise ValueError("A step table needs the address of a fault word.")
         self.threads = min(threads or pool.threads, MAX_THREADS)
-        self.entries, self.places = tuple(entries), places
-        self.words = _table(pool, self.entries, fault, self.threads)
+        self.entries, self.numbers = tuple(entries), numbers
+        self.words = _table_words(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
         self.address = self.words.ctypes.data
         self.holds_gil = holds_gil
 
 
-def _table(pool: Pool, entries: Sequence[TableEntry], fault: int, threads: int) -> _Words:
+def _table_words(pool: Pool, entries: Sequence[TableEntry], fault: int, threads: int) -> _Words:
     start = layout.PROGRAM_ENTRIES // 8
     words = _zeros(layout.PROGRAM_ENTRIES + layout.ENTRY_BYTES * len(entries))
     words[layout.PROGRAM_POOL // 8] = pool.address
@@ -200,24 +188,21 @@ def _table(pool: Pool, entries: Sequence[TableEntry], fault: int, threads: int) 
 
 
 def _row(entry: TableEntry) -> tuple[int, int, int, int]:
-    if isinstance(entry, Signal):
-        flags = layout.BARRIER | layout.SIGNAL | _CALL << layout.WORK_SHIFT
-        return 0, entry.event, flags, -1
     if isinstance(entry, Entry):
-        flags = (layout.BARRIER if entry.barrier else 0) | (
-            layout.NO_PAUSE if entry.no_pause else 0
-        )
-        flags |= min(entry.work + _CALL, layout.MAX_WORK) << layout.WORK_SHIFT
+        flags = entry.barrier * layout.BARRIER | entry.no_pause * layout.NO_PAUSE
+        flags |= min(entry.work + _CALL_OVERHEAD, layout.MAX_WORK) << layout.WORK_SHIFT
         return entry.function, entry.arguments, flags, entry.thread
-    flags = layout.BARRIER | layout.JUMP | (layout.IF_TRUE if entry.if_true else 0)
-    return 0, entry.decides, flags | _CALL << layout.WORK_SHIFT, entry.target
+    flags = layout.BARRIER | _CALL_OVERHEAD << layout.WORK_SHIFT
+    if isinstance(entry, Signal):
+        return 0, entry.event, flags | layout.SIGNAL, -1
+    return 0, entry.decides, flags | layout.JUMP | entry.if_true * layout.IF_TRUE, entry.target
 
 
 def _zeros(size: int) -> _Words:
-    """Memory of words that begins at a border of cache lines."""
-    spare = np.zeros(size // 8 + layout.SPACING // 8, np.int64)
-    first = -spare.ctypes.data % layout.SPACING // 8
-    return spare[first : first + size // 8]
+    """Zeroed words, aligned to pairs of cache lines."""
+    words = np.zeros(size // 8 + layout.SPACING // 8, np.int64)
+    first = -words.ctypes.data % layout.SPACING // 8
+    return words[first : first + size // 8]
 
 
 class Pool:
@@ -240,7 +225,7 @@ class Pool:
         self._stop_workers: Callable[[int], None] = _STOP(stop)
         self._signal_event: Callable[[int, int], None] = _SIGNAL(signal_event)
         self._wait_event: Callable[[int, int], int] = _WAIT(wait_event)
-        self._system = _system(self.target)
+        self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
         self.address = self._words.ctypes.data
         self.reset()
@@ -248,24 +233,24 @@ class Pool:
         atexit.register(self.close)
 
     def run(self, program: StepTable) -> int:
-        """Run a step to its end, or until it pauses; what its fault word holds then."""
-        if program.threads > self._offered:
+        """Run a step until it ends or pauses; the value of its fault word."""
+        if program.threads > self._started:
             self._start(program.threads)
         if program.holds_gil:
             return self._run_with_gil(program.address)
         return self._run(program.address)
 
     def runner(self, program: StepTable) -> Callable[[], int]:
-        """What runs a short step again and again, as `run` does."""
-        if program.threads > self._offered:
+        """A function that runs a step as `run` does, for many runs of a short step."""
+        if program.threads > self._started:
             self._start(program.threads)
         return partial(self._run_with_gil if program.holds_gil else self._run, program.address)
 
     def resume(self, program: StepTable, code: int, check: Callable[[], None] | None = None) -> int:
-        """Run a step that gave a code to its end, if it paused; what its fault word holds then.
+        """Run a step for which `run` returned `code` to its end; the value of its fault word.
 
-        `check` is called at each pause and raises to stop the step, as do signals. A step that was
-        stopped is not to be run again.
+        `check` is called at each pause; it raises to stop the step, as signal handlers may. A
+        stopped table must not be run again.
         """
         while code == layout.PAUSED:
             program.fault.value = 0
@@ -275,9 +260,9 @@ class Pool:
         return code
 
     def timed(self, program: StepTable, check: Callable[[], None] | None = None) -> _Words:
-        """Run a step and give, for each entry and thread, when its call began and ended.
+        """Run a step to its end; the begin and end of each entry on each thread.
 
-        Times are nanoseconds of `time.monotonic_ns`; zeros are calls that the thread did not make.
+        Times are nanoseconds of `time.monotonic_ns`; zeros where a thread did not run the entry.
         """
         times = np.zeros((len(program.entries), program.threads, 2), np.int64)
         program.words[layout.PROGRAM_TIMES // 8] = times.ctypes.data
@@ -292,52 +277,52 @@ class Pool:
         self._signal_event(self.address, event)
 
     def wait(self, event: int) -> bool:
-        """Take the signal of the event at an address; False where none came for a while."""
+        """Wait for the event at an address for a time slice; whether a signal was consumed."""
         return self._wait_event(self.address, event) != 0
 
     def reset(self) -> None:
-        """Begin without workers, as in the child of a fork, which has none of its parent's."""
+        """Forget all workers: the child of a fork has none of them."""
         self._lock = threading.Lock()
         self._closed = False
-        self._offered = 1  # a step on so many threads finds all the workers it can have
+        self._started = 1  # the number of threads that workers were started for
         self._words[...] = 0
-        for offset, value in self._system.items():
+        for offset, value in self._configuration.items():
             self._words[offset // 8] = value
 
     def close(self) -> None:
-        """Stop the workers after the step they are in; callers then run steps alone."""
+        """Stop the workers after their current step; from then on callers run steps alone."""
         with self._lock:
             if self._closed:
                 return
-            self._closed, self._offered = True, MAX_THREADS
+            self._closed, self._started = True, MAX_THREADS
             self._stop_workers(self.address)
 
     def _start(self, threads: int) -> None:
         with self._lock, _signals_blocked():
-            if threads <= self._offered:
+            if threads <= self._started:
                 return
             if threads > _cores():
                 self._words[layout.SPINS // 8] = _CROWDED_SPINS
             self._start_workers(self.address, threads - 1)
-            self._offered = threads
+            self._started = threads
 
 
 @cache
 def default_pool() -> Pool:
-    """The pool of the device that sessions have unless they ask for several."""
+    """The pool of the only CPU device of sessions that do not configure several."""
     return Pool()
 
 
 def default_threads() -> int:
-    """How many threads a step uses: THALWEG_THREADS, or one for each core we may use."""
-    asked = os.environ.get("THALWEG_THREADS")
-    if not asked:
+    """The default number of threads of a step: THALWEG_THREADS, or one per available core."""
+    setting = os.environ.get("THALWEG_THREADS")
+    if not setting:
         return min(_cores(), MAX_THREADS)
-    if not asked.isdecimal() or int(asked) == 0:
+    if not setting.isdecimal() or int(setting) == 0:
         raise ValueError(
-            f"THALWEG_THREADS is {asked!r}; it must be a number of threads, 1 or more."
+            f"THALWEG_THREADS is {setting!r}; it must be a number of threads, 1 or more."
         )
-    return min(int(asked), MAX_THREADS)
+    return min(int(setting), MAX_THREADS)
 
 
 def _cores() -> int:
@@ -347,7 +332,7 @@ def _cores() -> int:
 
 
 def _quota() -> int:
-    """How many cores' time a container may use."""
+    """The number of cores whose time a container may use."""
     try:
         quota, period = map(int, _QUOTA.read_text().split())
     except (OSError, ValueError):  # no container, or no limit: "max"
@@ -355,9 +340,8 @@ def _quota() -> int:
     return max(quota // period, 1)
 
 
-def _system(target: CpuTarget) -> dict[int, int]:
-    """What the native code must know of the system and of our patience, by its place in the
-    pool."""
+def _configuration(target: CpuTarget) -> dict[int, int]:
+    """System functions and waiting times for the native code, by their offset in the pool."""
     return {
         layout.SPINS: _SPINS,
         layout.YIELD: c_address("sched_yield"),
@@ -368,13 +352,13 @@ def _system(target: CpuTarget) -> dict[int, int]:
         layout.JOIN: c_address("pthread_join"),
         layout.BUDGET: _BUDGET,
         layout.SLICE: _SLICE,
-        layout.EARLIEST: _EARLIEST,
+        layout.MIN_SLICE: _MIN_SLICE,
     }
 
 
 @contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Threads made here leave the process's signals to those that Python knows."""
+    """Threads created here do not receive the process's signals: Python threads handle them."""
     signals = signal.valid_signals() - _SYNCHRONOUS
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:

@@ -1,8 +1,8 @@
-"""Lowered regions as programs that the threads of a CPU run.
+"""Programs that the threads of a pool run.
 
-A `Program` is a region compiled for one set of shapes. A call takes an `Invocation`, puts the
-addresses of this call's arrays and variables into its argument words, and has the pool run its step
-table; any number of calls may be in flight, each in its own invocation.
+A `Program` is a region compiled for one set of shapes. A call takes an idle `Invocation`, writes
+the addresses of its arrays and variables into the argument words, and runs the step table on the
+pool. Any number of calls may be in flight, each in its own invocation.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.courier import Deliver, follow
+from thalweg.device.cpu.early_outputs import Deliver, Delivery
 from thalweg.device.cpu.invocation import Invocation, address_of
-from thalweg.device.cpu.pool import Pool, StepTable
+from thalweg.device.cpu.pool import Entry, Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from thalweg.device.cpu.listing import Call
 
 Array = NDArray[Any]
-#: An argument word, the address it begins with, and how far that moves from row to row.
-Move = tuple[int, int, int]
+#: An argument word, its value for the first row, and the stride from row to row in bytes.
+RowWord = tuple[int, int, int]
 
-_PLAIN = 0x101  # NumPy's flags of an array that is contiguous, in the order of C, and aligned
+_C_ALIGNED = 0x101  # NumPy's flags of arrays that are C-contiguous and aligned
 
 
 class Program(DeviceProgram[Invocation, "Call"]):
@@ -52,9 +53,9 @@ class Program(DeviceProgram[Invocation, "Call"]):
         super().__init__(template, region, listing)
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
-        self.work = float(sum(call.work for call in template.calls))
-        self.kept = template.kept
-        self._keeps = any(call.keeps for call in template.calls)
+        self.work = float(sum(call.dispatch.work for call in template.calls))
+        self.packed_references = template.packed_references
+        self._is_prepacked = any(call.is_prepacked for call in template.calls)
         self._idle: deque[Invocation] = deque()
 
     def __call__(
@@ -64,7 +65,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         cells: Sequence[VariableCell],
         deliver: Deliver | None = None,
     ) -> list[Any] | None:
-        """The region's outputs, or None where its reference kernels must decide."""
+        """The region's outputs, or None if the reference kernels must run instead."""
         try:
             invocation = self._idle.pop()
         except IndexError:
@@ -73,41 +74,41 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation.deliver = deliver
         if not cells:
             results = self._run(invocation, context, values, cells)
-        elif self.shares:
+        elif self.registers_use:
             results = self._run_registered(invocation, context, values, cells)
         else:
             results = self._run_borrowing(invocation, context, values, cells)
-        self._idle.append(invocation)  # unless it was left half way, stopped by a signal or a check
+        self._idle.append(invocation)  # not reached if a signal or a cancellation stopped the call
         return results
 
     def release_memory(self) -> None:
-        """Free the memory of calls that are over; the next one allocates again."""
+        """Free the memory of idle invocations; the next call allocates again."""
         self._idle.clear()
 
     def compiled_kernels(self) -> list[CompiledKernel]:
         """The kernels of its launches, in order."""
-        # Most programs never ask.
-        made = importlib.import_module("thalweg.device.cpu.compiled_kernel")
-        return [made.CpuKernel(call, self.pool, self.threads) for call in self.calls]
+        module = importlib.import_module("thalweg.device.cpu.compiled_kernel")  # rarely needed
+        return [module.CpuKernel(call, self.pool, self.threads) for call in self.calls]
 
     @property
     def summary(self) -> str:
-        """On how many threads it runs, and how often they meet."""
+        """Its numbers of threads, barriers and prepacked kernels."""
         barriers = sum(kernel.barriers for kernel in self.compiled_kernels())
-        keeping = sum(call.keeps for call in self.template.calls)
-        kept = f", weights of {plural(keeping, 'kernel')} packed once" if keeping else ""
-        return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}{kept}"
+        prepacked = sum(call.is_prepacked for call in self.template.calls)
+        packed = f", weights of {plural(prepacked, 'kernel')} packed once" if prepacked else ""
+        return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}{packed}"
 
     def timed(
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
-        """The same as a call, and when the entries of its kernels began and ended."""
-        timed = _TimedProgram(self, context.cancellation.check)
-        return timed(context, values, cells), timed.clock.times
+        """A call, and the begin and end of each entry of its kernels."""
+        timed = copy(self)  # shares the invocations
+        timed.pool = pool = _TimingPool(self, context.cancellation.check)
+        return timed(context, values, cells), pool.times
 
     def _invocation(self) -> Invocation:
         functions = [kernel.functions for kernel in self.loaded]
-        return Invocation(self.template, functions, self.pool, self._use())
+        return Invocation(self.template, functions, self.pool, self._new_use())
 
     def _run(
         self,
@@ -117,11 +118,11 @@ class Program(DeviceProgram[Invocation, "Call"]):
         cells: Sequence[VariableCell],
     ) -> list[Any] | None:
         words = invocation.words
-        held = self._bind_inputs(words, values) if self.inputs else None
+        converted = self._bind_inputs(words, values) if self.inputs else None
         results = self._bind_outputs(words, cells)
         if self.streams:
-            self._draw(invocation, context)
-        table = invocation.begin() if self._keeps else invocation.table
+            self._reserve_streams(invocation, context)
+        table = invocation.select_table() if self._is_prepacked else invocation.table
         if invocation.deliver is None:
             fault = self.pool.run(table)
         else:
@@ -129,20 +130,20 @@ class Program(DeviceProgram[Invocation, "Call"]):
         if fault:
             fault = self.pool.resume(table, fault, context.cancellation.check)
             invocation.fault[0] = 0
-        if self._keeps and not fault:
-            invocation.packed = invocation.versions
-        for place, scalar in invocation.scalars:
-            results[place] = scalar[()]
-        del held  # until here the arrays had to live
+        if self._is_prepacked and not fault:
+            invocation.packed_versions = invocation.versions
+        for number, scalar in invocation.scalars:
+            results[number] = scalar[()]
+        del converted  # the kernels read these arrays until here
         return None if fault else results
 
     def _run_delivering(self, invocation: Invocation, context: Any, results: Sequence[Any]) -> int:
-        """Run to the end while the results that are signalled are delivered; the fault code."""
+        """Run to the end, delivering the early outputs meanwhile; the fault code."""
         arrays = [*results]
-        for place, scalar in invocation.scalars:
-            arrays[place] = scalar
+        for number, scalar in invocation.scalars:
+            arrays[number] = scalar
         deliver, invocation.deliver = cast("Deliver", invocation.deliver), None
-        delivery = follow(invocation.early, arrays, deliver)
+        delivery = Delivery(invocation.early, arrays, deliver)
         fault, table = -1, invocation.table
         try:
             fault = self.pool.resume(table, self.pool.run(table), context.cancellation.check)
@@ -150,39 +151,39 @@ class Program(DeviceProgram[Invocation, "Call"]):
             delivery.end(is_complete=not fault)
         return fault
 
-    def _draw(self, invocation: Invocation, context: Any) -> None:
-        """Take from the random streams what the step needs of them."""
+    def _reserve_streams(self, invocation: Invocation, context: Any) -> None:
+        """Reserve what the call draws from the random streams, and bind the positions."""
         for row, (node, known) in enumerate(self.streams):
             invocation.streams[row] = node.op.stream(context.at(node), *known)
 
-    def _note(self, invocation: Invocation, versions: Sequence[int]) -> None:
-        """Have a call pack again what was made of other versions."""
+    def _set_versions(self, invocation: Invocation, versions: Sequence[int]) -> None:
+        """Set the versions of the variables that packed factors depend on."""
         invocation.versions = versions
 
     # Arrays
 
     def _bind_inputs(self, words: Any, values: Sequence[Any]) -> list[Array]:
-        """Bind the inputs; the arrays that must live until the step ends."""
-        held: list[Array] = []
-        for place, targets in self.inputs:
-            value: Any = values[place]
-            if type(value) is not np.ndarray or value.flags.num & _PLAIN != _PLAIN:
+        """Bind the inputs; the converted arrays, which must live until the call ends."""
+        converted: list[Array] = []
+        for number, targets in self.inputs:
+            value: Any = values[number]
+            if type(value) is not np.ndarray or value.flags.num & _C_ALIGNED != _C_ALIGNED:
                 value = np.require(value, requirements=["C", "A"])
-                held.append(value)
+                converted.append(value)
             address = address_of(value)
             for word, shift in targets:
                 words[word] = address + shift
-        return held
+        return converted
 
     def _bind_outputs(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
-        """Bind fresh memory; the results, which the step is to fill."""
+        """Bind new arrays to the outputs; the results, which the call fills."""
         results: list[Any] = []
         for targets, shape, dtype, reference, _ in self.outputs:
             if reference >= 0:
                 results.append(cells[reference])
                 continue
             if not shape:
-                results.append(None)  # the invocation has memory for it
+                results.append(None)  # the invocation has memory for scalars
                 continue
             array = np.empty(shape, dtype)
             address = address_of(array)
@@ -196,26 +197,26 @@ class Program(DeviceProgram[Invocation, "Call"]):
     def by_rows(
         self, values: Sequence[Any], is_row: Sequence[bool], count: int
     ) -> list[Array] | None:
-        """The outputs, row by row, of a step without variables and random streams.
+        """Run a program without variables and random streams once per row; the stacked outputs.
 
-        The same program runs for each row, its addresses moved on. None where the reference kernels
-        must decide.
+        Values with `is_row` have `count` rows: their addresses advance by a row from run to run.
+        None if the reference kernels must run instead.
         """
         try:
             invocation = self._idle.pop()
         except IndexError:
             invocation = self._invocation()
-        words, table, keeps = invocation.words, invocation.table, self._keeps
+        words, table, is_prepacked = invocation.words, invocation.table, self._is_prepacked
         run = self.pool.runner(table)
-        held = [np.require(value, requirements=["C", "A"]) for value in values]
+        arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
-        moves = [*self._row_inputs(held, is_row, count), *self._row_outputs(results, count)]
+        row_words = [*self._row_inputs(arrays, is_row, count), *self._row_outputs(results, count)]
         fault = 0
         for row in range(count):
-            for word, address, stride in moves:
+            for word, address, stride in row_words:
                 words[word] = address + row * stride
-            if keeps and row < 2:  # the first one packs what all others find
-                table = invocation.begin()
+            if is_prepacked and row < 2:  # the first row packs, all others reuse it
+                table = invocation.select_table()
                 run = self.pool.runner(table)
             fault = run()
             if fault:
@@ -223,49 +224,45 @@ class Program(DeviceProgram[Invocation, "Call"]):
                 invocation.fault[0] = 0
             if fault:
                 break
-            invocation.packed = invocation.versions
-            for place, scalar in invocation.scalars:
-                results[place][row] = scalar
+            invocation.packed_versions = invocation.versions
+            for number, scalar in invocation.scalars:
+                results[number][row] = scalar
         self._idle.append(invocation)
         return None if fault else results
 
-    def _row_inputs(self, held: Sequence[Array], is_row: Sequence[bool], count: int) -> list[Move]:
+    def _row_inputs(
+        self, arrays: Sequence[Array], is_row: Sequence[bool], count: int
+    ) -> list[RowWord]:
         return [
-            (word, address_of(held[place]) + shift, held[place].nbytes // count * is_row[place])
-            for place, targets in self.inputs
+            (word, address_of(arrays[n]) + shift, arrays[n].nbytes // count * is_row[n])
+            for n, targets in self.inputs
             for word, shift in targets
         ]
 
-    def _row_outputs(self, results: Sequence[Array], count: int) -> list[Move]:
+    def _row_outputs(self, results: Sequence[Array], count: int) -> list[RowWord]:
         return [
             (word, address_of(result) + shift, result.nbytes // count)
             for (targets, shape, *_), result in zip(self.outputs, results, strict=True)
-            if shape  # of a single number the invocation has memory
+            if shape  # the invocation has memory for scalars
             for word, shift in targets
         ]
 
 
-class _Clock(Pool):
-    """The pool as a step sees it while it is timed."""
+class _TimingPool(Pool):
+    """A view of the pool of a program that times its kernels."""
 
-    def __init__(self, pool: Pool, check: Callable[[], None], entry_count: int) -> None:
-        vars(self).update(vars(pool))  # programs are laid out for the pool itself
-        self._pool, self._check, self._entry_count = pool, check, entry_count
+    def __init__(self, program: Program, check: Callable[[], None]) -> None:
+        vars(self).update(vars(program.pool))  # step tables hold the address of the pool itself
+        self._pool, self._check = program.pool, check
+        phases = [len(program.loaded[call.kernel].functions) for call in program.template.calls]
+        self._entry_count = sum(phases)
         self.times: Times = np.zeros((0, 1, 2), np.int64)
 
     def run(self, program: StepTable) -> int:
-        """Run a step to its end, noting its times."""
-        times = self.times = self._pool.timed(program, self._check)
-        if program.places is not None:
-            self.times = np.zeros((self._entry_count, *times.shape[1:]), np.int64)
-            self.times[list(program.places)] = times
+        """Run a step to its end and store the times of its kernels' entries."""
+        times = self._pool.timed(program, self._check)
+        kernels = [isinstance(entry, Entry) for entry in program.entries]  # the others are signals
+        numbers = slice(None) if program.numbers is None else list(program.numbers)
+        self.times = np.zeros((self._entry_count, *times.shape[1:]), np.int64)
+        self.times[numbers] = times[kernels]
         return program.fault.value
-
-
-class _TimedProgram(Program):
-    """A program that keeps the times of its last run. It shares all else with the original."""
-
-    def __init__(self, program: Program, check: Callable[[], None]) -> None:
-        vars(self).update(vars(program))
-        entries = sum(len(program.loaded[call.kernel].functions) for call in program.template.calls)
-        self.pool = self.clock = _Clock(program.pool, check, entries)

@@ -1,15 +1,15 @@
-"""The native side of a step: worker threads, their barrier, and the interpreter of a step's table.
+"""The native code of a pool: worker threads and the interpreter of step tables.
 
-`emit_pool` gives LLVM text with five entry points: `start` makes worker threads, `run` interprets a
-table on all threads at once, `stop` ends the workers, `signal` and `wait` are the host's side of
-events. All they know lies in two blocks of plain memory that `device/cpu/pool.py` lays out by the
-offsets below; the system's own functions are called by addresses found there, so the code needs no
-linking and can be cached.
+`emit_pool` generates LLVM text with five entry points: `start` creates worker threads, `run`
+interprets a table on all threads at once, `stop` ends the workers, `signal` and `wait` are the
+host's side of events. They work on two blocks of plain memory, the pool and the table, which
+`device/cpu/pool.py` writes with the offsets of `pool_layout.py`. System functions are called
+through addresses in the pool, so the code needs no linking and can be cached.
 
-A long step returns to Python from time to time, since signals and cancellation are seen only there.
-Each entry states its work. After a budget of work the caller's thread reads the clock; when the
-time slice is over it stores PAUSED in the fault word. At the next barrier all threads leave
-together, as at a fault (a single thread leaves at once), and `run` notes the entry to resume at.
+A long step returns to Python from time to time, where signals and cancellation are handled. Each
+entry states its work. After a budget of work the caller's thread reads the clock; when the time
+slice is over it stores PAUSED in the fault word. At the next barrier all threads leave together, as
+at a fault (a single thread leaves at once), and `run` stores the entry to resume at.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from thalweg.device.cpu.native_sync import field
 
 
 def emit_pool(target: CpuTarget) -> Emitted:
-    """The pool's code; where the system has no futex, sleepers nap and poll again."""
+    """The pool's code; without futexes, waiting threads sleep briefly and poll again."""
     futex = (
         native_sync.FUTEX_NUMBERS[target.architecture] if native_sync.has_futex(target) else None
     )
     functions = (
         native_sync.wait(target.architecture, futex),
         native_sync.publish(futex),
-        native_sync.wait_in_time(target.architecture, futex),
+        native_sync.wait_event(target.architecture, futex),
         native_sync.signal(),
         native_sync.arrive(),
         native_sync.barrier(),
@@ -40,7 +40,7 @@ def emit_pool(target: CpuTarget) -> Emitted:
         _step(),
         _worker(),
         _start(),
-        _order(),
+        _command(),
         _run(),
         _stop(),
     )
@@ -49,10 +49,10 @@ def emit_pool(target: CpuTarget) -> Emitted:
 
 
 def _check_clock() -> str:
-    """Pause the program if its time slice is over, or will be when the next entry is done; whether
-    it pauses.
+    """Request a pause if the time slice is over, or will be after the next entry; whether it
+    was requested.
 
-    A fault that a kernel has found meanwhile stays, and one that it finds later takes its place.
+    A fault that is already set stays, and a later fault replaces the request.
     """
     return f"""
 define internal i1 @check_clock(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
@@ -62,23 +62,23 @@ entry:
 clock:
   %now = call i64 @now(ptr %pool)
 {field("began", "i64", "program", layout.PROGRAM_BEGAN)}
-  %fresh = icmp eq i64 %began, 0
-  br i1 %fresh, label %begin, label %compare
+  %unset = icmp eq i64 %began, 0
+  br i1 %unset, label %begin, label %compare
 begin:
   store i64 %now, ptr %began.at, align 8
   br label %done
 compare:
 {field("slice", "i64", "pool", layout.SLICE)}
-{field("earliest", "i64", "pool", layout.EARLIEST)}
+{field("min.slice", "i64", "pool", layout.MIN_SLICE)}
   %elapsed = sub i64 %now, %began
   %expected = add i64 %elapsed, %work
-  %long = icmp sge i64 %expected, %slice
-  %enough = icmp sge i64 %elapsed, %earliest
-  %due = and i1 %long, %enough
+  %exceeds = icmp sge i64 %expected, %slice
+  %past.min = icmp sge i64 %elapsed, %min.slice
+  %due = and i1 %exceeds, %past.min
   br i1 %due, label %pause, label %done
 pause:
 {field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
-  %asked = cmpxchg ptr %fault, i64 0, i64 {layout.PAUSED} monotonic monotonic
+  %request = cmpxchg ptr %fault, i64 0, i64 {layout.PAUSED} monotonic monotonic
   %code = load atomic i64, ptr %fault monotonic, align 8
   %paused = icmp eq i64 %code, {layout.PAUSED}
   ret i1 %paused
@@ -88,7 +88,7 @@ done:
 
 
 def _interpret(name: str, timed: bool) -> str:
-    """A thread's way through a program; the entry before which it left, or their number."""
+    """Interpret a table on one thread; the entry before which it left, or the number of entries."""
     before = _stamp("start") if timed else ""
     after = _stamp("end") if timed else ""
     return f"""
@@ -102,43 +102,43 @@ entry:
   %entries = getelementptr i8, ptr %program, i64 {layout.PROGRAM_ENTRIES}
   br label %head
 head:
-  %index = phi i64 [%first, %entry], [%next, %latch], [%runner.number, %taken]
+  %index = phi i64 [%first, %entry], [%next, %latch], [%thread.or.target, %taken]
   %left = phi i64 [%budget, %entry], [%rest, %latch], [%rest, %taken]
   %more = icmp slt i64 %index, %count
   br i1 %more, label %read, label %done
 read:
-  %place = getelementptr [{layout.ENTRY_BYTES} x i8], ptr %entries, i64 %index
-{field("function", "ptr", "place", 0)}
-{field("arguments", "ptr", "place", 8)}
-{field("flags", "i64", "place", 16)}
-{field("runner.number", "i64", "place", 24)}
+  %row = getelementptr [{layout.ENTRY_BYTES} x i8], ptr %entries, i64 %index
+{field("function", "ptr", "row", 0)}
+{field("arguments", "ptr", "row", 8)}
+{field("flags", "i64", "row", 16)}
+{field("thread.or.target", "i64", "row", 24)}
   %work = lshr i64 %flags, {layout.WORK_SHIFT}
-  %kept = sub i64 %left, %work
-  %spent = icmp slt i64 %kept, 0
+  %budget.left = sub i64 %left, %work
+  %spent = icmp slt i64 %budget.left, 0
   br i1 %spent, label %clock, label %ready
 clock:
   %due = call i1 @check_clock(ptr %pool, ptr %program, i64 %thread, i64 %work)
   %alone = icmp eq i64 %threads, 1
-  %hold.now = and i64 %flags, {layout.NO_PAUSE}
-  %loose = icmp eq i64 %hold.now, 0
-  %could = and i1 %alone, %loose
-  %leaves = and i1 %due, %could
+  %no.pause.now = and i64 %flags, {layout.NO_PAUSE}
+  %may.pause = icmp eq i64 %no.pause.now, 0
+  %may.leave = and i1 %alone, %may.pause
+  %leaves = and i1 %due, %may.leave
   br i1 %leaves, label %done, label %ready
 ready:
-  %rest = phi i64 [%kept, %read], [%budget, %clock]
+  %rest = phi i64 [%budget.left, %read], [%budget, %clock]
   %bit = and i64 %flags, {layout.BARRIER}
   %dependent = icmp ne i64 %bit, 0
-  br i1 %dependent, label %meet, label %choose
+  br i1 %dependent, label %meet, label %dispatch
 meet:
-  %hold = and i64 %flags, {layout.NO_PAUSE}
-  %held = icmp ne i64 %hold, 0
-  %mask = select i1 %held, i64 {layout.FAULTS}, i64 -1
+  %no.pause.bit = and i64 %flags, {layout.NO_PAUSE}
+  %no.pause = icmp ne i64 %no.pause.bit, 0
+  %mask = select i1 %no.pause, i64 {layout.FAULTS}, i64 -1
   %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
-  br i1 %leave, label %done, label %choose
-choose:
+  br i1 %leave, label %done, label %dispatch
+dispatch:
   %kind = and i64 %flags, {layout.JUMP | layout.SIGNAL}
-  %calls = icmp eq i64 %kind, 0
-  br i1 %calls, label %kernel, label %other
+  %is.call = icmp eq i64 %kind, 0
+  br i1 %is.call, label %kernel, label %other
 other:
   switch i64 %kind, label %latch [i64 {layout.JUMP}, label %jump i64 {layout.SIGNAL}, label %signal]
 signal:
@@ -152,25 +152,25 @@ jump:
   br i1 %always, label %taken, label %decide
 decide:
   %byte = load i8, ptr %arguments, align 1
-  %holds = icmp ne i8 %byte, 0
-  %asked = and i64 %flags, {layout.IF_TRUE}
-  %wanted = icmp ne i64 %asked, 0
-  %agree = icmp eq i1 %holds, %wanted
-  br i1 %agree, label %taken, label %latch
+  %is.true = icmp ne i8 %byte, 0
+  %if.true.bit = and i64 %flags, {layout.IF_TRUE}
+  %if.true = icmp ne i64 %if.true.bit, 0
+  %takes.jump = icmp eq i1 %is.true, %if.true
+  br i1 %takes.jump, label %taken, label %latch
 taken:
   br label %head
 kernel:
-  %shared = icmp slt i64 %runner.number, 0
+  %shared = icmp slt i64 %thread.or.target, 0
   br i1 %shared, label %call, label %single
 single:
-  %runner = urem i64 %runner.number, %threads
-  %mine = icmp eq i64 %runner, %thread
-  br i1 %mine, label %call, label %latch
+  %assigned = urem i64 %thread.or.target, %threads
+  %is.assigned = icmp eq i64 %assigned, %thread
+  br i1 %is.assigned, label %call, label %latch
 call:
-  %share = phi i64 [%thread, %kernel], [0, %single]
-  %shares = phi i64 [%threads, %kernel], [1, %single]
+  %call.thread = phi i64 [%thread, %kernel], [0, %single]
+  %call.threads = phi i64 [%threads, %kernel], [1, %single]
 {before}
-  call void %function(ptr %arguments, i64 %share, i64 %shares)
+  call void %function(ptr %arguments, i64 %call.thread, i64 %call.threads)
 {after}
   br label %latch
 latch:
@@ -199,34 +199,34 @@ def _stamp(moment: str) -> str:
 
 
 def _step() -> str:
-    """A thread's part of a step, with the clock where times are asked for; where it left."""
-    given = "ptr %pool, ptr %program, i64 %thread, i64 %threads"
+    """Interpret a table on one thread, timed if the table asks for times; where it left."""
+    parameters = "ptr %pool, ptr %program, i64 %thread, i64 %threads"
     return f"""
-define internal i64 @step({given}) {{
+define internal i64 @step({parameters}) {{
 {field("times", "ptr", "program", layout.PROGRAM_TIMES)}
   %timed = icmp ne ptr %times, null
   br i1 %timed, label %clocked, label %plain
 clocked:
-  %at = call i64 @interpret_timed({given})
-  ret i64 %at
+  %timed.left = call i64 @interpret_timed({parameters})
+  ret i64 %timed.left
 plain:
-  %place = call i64 @interpret({given})
-  ret i64 %place
+  %left = call i64 @interpret({parameters})
+  ret i64 %left
 }}"""
 
 
 def _worker() -> str:
-    """The life of a native thread: wait for an order, take part, report, wait again."""
+    """The main function of a worker: wait for a command, interpret the table, arrive, repeat."""
     return f"""
 define internal ptr @worker(ptr %mailbox) {{
 entry:
 {field("pool", "ptr", "mailbox", layout.MAIL_POOL)}
 {field("thread", "i64", "mailbox", layout.MAIL_THREAD)}
-  br label %rest
-rest:
-  %order = call i32 @wait(ptr %pool, ptr %mailbox, i32 {layout.IDLE})
-  %exits = icmp eq i32 %order, {layout.EXIT}
-  br i1 %exits, label %done, label %work
+  br label %idle
+idle:
+  %command = call i32 @wait(ptr %pool, ptr %mailbox, i32 {layout.IDLE})
+  %is.exit = icmp eq i32 %command, {layout.EXIT}
+  br i1 %is.exit, label %done, label %work
 work:
   ; The next order comes after this thread has arrived below, so it cannot be overwritten.
   store atomic i32 {layout.IDLE}, ptr %mailbox monotonic, align 4
@@ -235,14 +235,14 @@ work:
 {field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
   %left = call i64 @step(ptr %pool, ptr %program, i64 %thread, i64 %threads)
   %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 0)
-  br label %rest
+  br label %idle
 done:
   ret ptr null
 }}"""
 
 
 def _start() -> str:
-    """Make workers until there are so many, or the system gives no more."""
+    """Create workers until there are `wanted`, or until the system refuses."""
     return f"""
 define void @thalweg_start(ptr %pool, i64 %wanted) {{
 entry:
@@ -273,17 +273,17 @@ done:
 }}"""
 
 
-def _order() -> str:
-    """Put an order into the first mailboxes."""
+def _command() -> str:
+    """Publish a command in the first mailboxes."""
     return f"""
-define internal void @order(ptr %pool, i64 %count, i32 %order) {{
+define internal void @command(ptr %pool, i64 %count, i32 %command) {{
 entry:
-{_each_mailbox("entry", "count", "  call void @publish(ptr %pool, ptr %mailbox, i32 %order)")}
+{_each_mailbox("entry", "count", "  call void @publish(ptr %pool, ptr %mailbox, i32 %command)")}
 }}"""
 
 
 def _each_mailbox(before: str, count: str, visit: str) -> str:
-    """Visit the first mailboxes, after a block, and return."""
+    """A loop over the first mailboxes after the block `before`, then a return."""
     return f"""\
   %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
   br label %head
@@ -301,10 +301,10 @@ done:
 
 
 def _run() -> str:
-    """Run a program; its fault code, or layout.PAUSED where it is to be run on.
+    """Run a program; its fault code, or layout.PAUSED if it is to be resumed.
 
-    A caller who finds the pool taken runs the program alone. A program that was to pause after its
-    last barrier has ended.
+    If the pool is taken, the caller runs the program alone. A program whose pause was requested
+    after its last barrier has ended.
     """
     return f"""
 define i64 @thalweg_run(ptr %program) {{
@@ -314,13 +314,13 @@ define i64 @thalweg_run(ptr %program) {{
 {field("entries", "i64", "program", layout.PROGRAM_COUNT)}
   %began = getelementptr i8, ptr %program, i64 {layout.PROGRAM_BEGAN}
   store i64 0, ptr %began, align 8
-  %several = icmp ugt i64 %wanted, 1
-  br i1 %several, label %try, label %alone
+  %is.parallel = icmp ugt i64 %wanted, 1
+  br i1 %is.parallel, label %try, label %alone
 try:
   %taken = getelementptr i8, ptr %pool, i64 {layout.TAKEN}
-  %attempt = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
-  %ours = extractvalue {{i64, i1}} %attempt, 1
-  br i1 %ours, label %together, label %alone
+  %acquire = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
+  %acquired = extractvalue {{i64, i1}} %acquire, 1
+  br i1 %acquired, label %together, label %alone
 alone:
   %alone.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 1)
   br label %done
@@ -335,7 +335,7 @@ together:
   %job.threads = getelementptr i8, ptr %pool, i64 {layout.JOB_THREADS}
   store i64 %threads, ptr %job.threads, align 8
   %others = sub i64 %threads, 1
-  call void @order(ptr %pool, i64 %others, i32 {layout.WORK})
+  call void @command(ptr %pool, i64 %others, i32 {layout.WORK})
   %together.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 %threads)
   %met = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 0)
   store atomic i64 0, ptr %taken release, align 8
@@ -346,13 +346,13 @@ done:
   %paused = icmp eq i64 %code, {layout.PAUSED}
   %ended = icmp sge i64 %left, %entries
   %unfinished = xor i1 %ended, true
-  %again = and i1 %paused, %unfinished
-  %start = select i1 %again, i64 %left, i64 0
+  %resumes = and i1 %paused, %unfinished
+  %start = select i1 %resumes, i64 %left, i64 0
   %start.at = getelementptr i8, ptr %program, i64 {layout.PROGRAM_START}
   store i64 %start, ptr %start.at, align 8
-  %over = and i1 %paused, %ended
-  br i1 %over, label %late, label %report
-late:
+  %ended.paused = and i1 %paused, %ended
+  br i1 %ended.paused, label %clear_pause, label %report
+clear_pause:
   store atomic i64 0, ptr %fault monotonic, align 8
   ret i64 0
 report:
@@ -361,25 +361,25 @@ report:
 
 
 def _stop() -> str:
-    """Take the pool for good, after the step that has it, and see the workers out."""
+    """Take the pool forever, after its current step, and join the workers."""
     meet = f"""\
 {field("handle", "ptr", "mailbox", layout.MAIL_HANDLE)}
   %joined = call i32 %join(ptr %handle, ptr null)"""
     return f"""
 define void @thalweg_stop(ptr %pool) {{
-{field("yielding", "ptr", "pool", layout.YIELD)}
+{field("sched_yield", "ptr", "pool", layout.YIELD)}
   %taken = getelementptr i8, ptr %pool, i64 {layout.TAKEN}
   br label %try
 try:
-  %attempt = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
-  %ours = extractvalue {{i64, i1}} %attempt, 1
-  br i1 %ours, label %end, label %yield
+  %acquire = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
+  %acquired = extractvalue {{i64, i1}} %acquire, 1
+  br i1 %acquired, label %end, label %yield
 yield:
-  %yielded = call i32 %yielding()
+  %yielded = call i32 %sched_yield()
   br label %try
 end:
 {field("workers", "i64", "pool", layout.WORKERS)}
 {field("join", "ptr", "pool", layout.JOIN)}
-  call void @order(ptr %pool, i64 %workers, i32 {layout.EXIT})
+  call void @command(ptr %pool, i64 %workers, i32 {layout.EXIT})
 {_each_mailbox("end", "workers", meet)}
 }}"""

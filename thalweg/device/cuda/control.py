@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
-from thalweg.device.control import ControlStep, MoreCapacity, NativeControl, Results
-from thalweg.device.control_inputs import levels
+from thalweg.device.control import CapacityExceeded, ControlStep, NativeControl, Results
+from thalweg.device.control_inputs import list_levels
 from thalweg.device.cuda.control_graph import ControlGraph
 from thalweg.device.cuda.control_parts import placed_parts
 from thalweg.device.cuda.kernels import Kernels
@@ -140,11 +140,11 @@ class CudaControlStep(ControlStep["_Invocation"]):
         before = self._saved(invocation)
         invocation.run(context)
         results: dict[BufferView, Any] = {**large, **invocation.small_results()}
-        if not invocation.fault[0] and self.used_once(results):
-            return self.ended(context, values, results)
+        if not invocation.fault[0] and self.accessed_once(results):
+            return self.finish(context, values, results)
         self._restore(before)
-        full = self.full(results)
-        return MoreCapacity(full) if full else None
+        capacities = self.exceeded_capacities(results)
+        return CapacityExceeded(capacities) if capacities else None
 
     def _saved(self, invocation: _Invocation) -> list[tuple[Buffer, Buffer]]:
         """The variables that a loop that may fail changes, and copies of them."""
@@ -165,7 +165,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         for view in self.inputs:
             value: Any = values[view.source]
             if isinstance(value, ListValue):
-                value = _rows_of(levels(value)[view.depth], view)
+                value = _rows_of(list_levels(value)[view.depth], view)
                 if value is None:
                     return False
             self._bind_input(invocation, view, value)
@@ -202,7 +202,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
     ) -> dict[BufferView, DeviceBuffer]:
         """Fresh memory for loop variables, lists and traces; what small ones begin with is put
         where it is copied from."""
-        starts = self.starts(values, context)
+        starts = self.initial_values(values, context)
         for view in self.small:
             start = starts.get(view)
             if start is not None:
@@ -222,13 +222,13 @@ class CudaControlStep(ControlStep["_Invocation"]):
     def _fresh(self, view: BufferView) -> DeviceBuffer:
         return self.memory.buffer(view.shape, np.dtype(view.dtype), self._shared.name)
 
-    def begun_list(self, value: ListValue, view: BufferView) -> Any:
+    def initial_rows(self, value: ListValue, view: BufferView) -> Any:
         """The rows of a list that is about to be changed, in memory of their own."""
         if view in self.offsets:
-            return super().begun_list(value, view)
+            return super().initial_rows(value, view)
         made, rows = self._fresh(view), value.on_device
         if rows is None and value.written.any():
-            return super().begun_list(value, view)
+            return super().initial_rows(value, view)
         context, stream = self.memory.context, self.memory.stream
         size = 0 if rows is None else min(rows.nbytes, made.nbytes)
         if rows is not None:

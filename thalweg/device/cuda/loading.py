@@ -16,7 +16,7 @@ from thalweg.device.cuda.listing import (
     guarded_launches,
     listed,
 )
-from thalweg.device.program_template import explained, is_set_first, template_of
+from thalweg.device.program_template import compile_error, only_writes, template_of
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import amid_updates
@@ -33,7 +33,7 @@ def load_kernels(
     launches = lowered.launches
     forms = zip(guarded_launches(launches), aligned_launches(lowered), strict=True)
     requests = [
-        KernelRequest(one.kernel, *form, partial(explained, launch))
+        KernelRequest(one.kernel, *form, partial(compile_error, launch))
         for one, form, launch in zip(kernels, forms, launches, strict=True)
     ]
     keys = [(request.kernel, request.guarded, request.aligned) for request in requests]
@@ -80,7 +80,7 @@ def _is_written_once(buffer: Buffer, launches: Sequence[Launch]) -> bool:
     users = [launch for launch in launches if buffer in launch.buffers]
     if len(users) != 1 or users[0].buffers.count(buffer) != 1:
         return False
-    return is_set_first(users[0], buffer)
+    return only_writes(users[0], buffer)
 
 
 def _placed(call: CudaCall, kernel: int) -> PlacedLaunch:

@@ -103,7 +103,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         try:
             if not cells:
                 results = self._run(invocation, context, values, cells)
-            elif self.shares:
+            elif self.registers_use:
                 results = self._run_registered(invocation, context, values, cells)
             else:
                 results = self._run_borrowing(invocation, context, values, cells)
@@ -130,7 +130,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                 self._constants,
                 self.input_dtypes,
                 memory,
-                self._use(),
+                self._new_use(),
                 is_timed,
             )
         except errors.ResourceExhaustedError as error:

@@ -1,10 +1,10 @@
-// Drawing of a laid-out graph: colours, boxes, edges. Only what is in sight or near it is drawn. From
-// afar, where names cannot be read, all boxes of a colour are one path: graphs of many thousand nodes
-// have to be moved smoothly.
+// Draws a laid-out graph: colours, boxes, edges. Only items in or near the viewport are drawn. When
+// zoomed out so far that names are unreadable, all boxes of a colour are one path, so that graphs of
+// many thousand nodes pan smoothly.
 "use strict";
 
 const NAME = 0, TYPE = 1, LINE = 2, DEVICE = 3, KERNEL = 4;
-const MIN_TEXT_SCALE = 0.4;  // below it names are not drawn
+const MIN_TEXT_SCALE = 0.4;  // names are not drawn below this scale
 const NEUTRAL = "#e4e4e4";
 const SVG = "http://www.w3.org/2000/svg", SVG_TAGS = new Set(["g", "rect", "text", "path", "title", "svg"]);
 
@@ -30,7 +30,7 @@ function shortName(key) {
   return key.endsWith("/") ? parts.at(-2) : parts.at(-1);
 }
 
-// Colours: a hue per op or device, in the order of how many nodes have it; heat for time.
+// Colours: a hue per op or device, by descending number of nodes; a heat map for time.
 
 function categories(step, index) {
   const counts = new Map();
@@ -49,7 +49,7 @@ function heatColour(share) {
 }
 
 function itemSeconds(step, members) {
-  // The time of the kernels that compute some of these nodes.
+  // The time of the kernels that compute any of these nodes.
   const kernels = new Set(members.map((number) => step.nodes[number][KERNEL]));
   let sum = 0;
   for (const each of kernels) if (each >= 0) sum += step.kernels[each].seconds || 0;
@@ -57,7 +57,7 @@ function itemSeconds(step, members) {
 }
 
 function painter(step, mode, items) {
-  // A function from an item to its colours, each with how many nodes have it.
+  // A function from an item to its colours, each with its number of nodes.
   if (mode === "time") {
     for (const each of items) if (each.kind !== "open") each.seconds = itemSeconds(step, each.members);
     const most = Math.max(...items.map((each) => each.seconds || 0), 1e-12);
@@ -78,7 +78,7 @@ function painter(step, mode, items) {
   };
 }
 
-// Marks: what a pass made, and what the next one takes away.
+// Marks: nodes that a pass added, and nodes that the next one removes.
 
 function changes(step, number) {
   const numbers = (stage) => new Set(stage ? stage.nodes.map((each) => each[0]) : []);
@@ -117,7 +117,7 @@ function edgePath({ from, to }, area) {
 }
 
 function farLabels(items, scale) {
-  // From afar: the names of open scopes that have room for them on the screen, outer ones first.
+  // Zoomed out: the names of open scopes that fit on the screen, outer scopes first.
   const taken = [], found = [];
   for (const each of items) {
     const text = shortName(each.key), width = textWidth(text) + 8;
@@ -160,7 +160,7 @@ function drawBox(item, colours, text, step) {
 }
 
 function drawFar(items, colours) {
-  // The boxes of each colour as one path. A box of several colours has that of most of its nodes.
+  // The boxes of each colour as one path. A box of several colours takes that of most of its nodes.
   const paths = new Map();
   for (const each of items) {
     const [[colour]] = colours(each), n = Math.round;

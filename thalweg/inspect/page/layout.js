@@ -1,15 +1,15 @@
-// Layout of a graph: name scopes are boxes in boxes, each with its own rows.
+// Layout of a graph: name scopes are nested boxes, each laid out in rows.
 //
 // Comes in: the nodes of a stage with their inputs, and which scopes are open. Goes out: items with
-// places, and edges between them. An item is a node, a closed scope, or an open scope with children.
+// positions, and edges between them. An item is a node, a closed scope, or an open scope with children.
 "use strict";
 
 const BOX_HEIGHT = 26, HEADER = 24, PADDING = 14, COLUMN_GAP = 16, ROW_GAP = 34;
-const MIN_ROW = 900;  // a row is not broken below this width
-const MIN_COLUMN = 1200, COLUMN_SPACE = 60;  // nor a column below this height
+const MIN_ROW = 900;  // rows narrower than this are not split
+const MIN_COLUMN = 1200, COLUMN_SPACE = 60;  // nor are columns shorter than this
 
 function scopesOf(name, scopeNames) {
-  // The scopes around a node, outermost first. A node that has the name of a scope is inside of it.
+  // The scopes around a node, outermost first. A node with the name of a scope is inside of it.
   const parts = name.split("/"), found = [];
   for (let n = 1; n < parts.length; n += 1) found.push(parts.slice(0, n).join("/"));
   if (scopeNames.has(name)) found.push(name);
@@ -58,7 +58,7 @@ function buildTree(stage, names, paths, open) {
 }
 
 function connect(stage, leaves) {
-  // Edges between leaves, once each; what they mean for the scopes around them goes into from and to.
+  // Distinct edges between leaves; the edges that they induce between scopes go into from and to.
   const edges = new Map();
   for (const [number, inputs, controls] of stage.nodes) {
     const to = leaves.get(number);
@@ -84,7 +84,7 @@ function lift(from, to) {
 }
 
 function ranked(items) {
-  // Rows by the longest way from an input; what has few inputs stands right above what uses it.
+  // Rows by the longest path from an input; items with few inputs are directly above their users.
   for (const each of items)
     for (const from of each.from)
       if (from.order < each.order) each.rank = Math.max(each.rank, from.rank + 1);
@@ -98,7 +98,7 @@ function ranked(items) {
 }
 
 function broken(rows, items) {
-  // Rows that are much wider than the whole is high are broken: no edge joins items of one row.
+  // Splits rows that are much wider than the graph is high: no edge connects items of one row.
   const area = items.reduce((sum, each) => sum + (each.width + COLUMN_GAP) * (each.height + ROW_GAP), 0);
   const most = Math.max(MIN_ROW, 2 * Math.sqrt(area));
   return rows.flatMap((row) => {
@@ -114,7 +114,7 @@ function broken(rows, items) {
 }
 
 function spread(row, neighbours) {
-  // Each item as near as may be to the middle of its neighbours in the rows that were placed.
+  // Places each item as close as possible to the mean of its neighbours in rows already placed.
   for (const each of row) {
     const xs = neighbours(each);
     each.aim = xs.length ? xs.reduce((a, b) => a + b, 0) / xs.length : each.middle ?? 0;
@@ -130,7 +130,7 @@ function spread(row, neighbours) {
 }
 
 function columned(rows) {
-  // Rows of something much higher than wide are cut into columns, as a text is into pages.
+  // Breaks the rows of a graph that is much higher than wide into columns.
   const high = (row) => Math.max(...row.map((each) => each.height)) + ROW_GAP;
   const ends = (row) => [row[0].middle - row[0].width / 2, row.at(-1).middle + row.at(-1).width / 2];
   const height = rows.reduce((sum, row) => sum + high(row), 0);
@@ -150,7 +150,7 @@ function columned(rows) {
 }
 
 function sweep(rows) {
-  // Down by inputs, up by uses, down again: neighbours come to stand below each other.
+  // Sweeps down by inputs, up by uses, and down again, which aligns neighbours vertically.
   const placed = (set) => [...set].filter((each) => each.middle !== undefined).map((each) => each.middle);
   for (const row of rows) spread(row, (each) => placed(each.from));
   for (const row of [...rows].reverse()) spread(row, (each) => placed(each.to));
@@ -158,7 +158,7 @@ function sweep(rows) {
 }
 
 function arrange(scope, measure) {
-  // Places of the children inside of their scope, and its size.
+  // The positions of children in their scope, and the size of the scope.
   for (const each of scope.children) {
     if (each.kind === "open") arrange(each, measure);
     else { each.width = measure(each) + 20; each.height = BOX_HEIGHT; }
@@ -192,7 +192,7 @@ function position(scope, x, y, into) {
 }
 
 function layout(stage, names, paths, open, measure) {
-  // All that is to be drawn: items, outer scopes before what is inside of them, and edges.
+  // Everything to draw: items, outer scopes before their children, and edges.
   const { root, leaves } = buildTree(stage, names, paths, open);
   const edges = connect(stage, leaves), items = [];
   if (root.children.length) arrange(root, measure);

@@ -1,12 +1,12 @@
-// The page: what is chosen, the panels around the graph, zoom and clicks.
+// The page: the selection, the panels around the graph, zoom and clicks.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const state = { step: 0, stage: 0, open: new Set(), colour: "type", chosen: null, kernel: null,
   slowest: false };
-const view = { x: 0, y: 0, scale: 1 };  // of the graph: the point at the top left, pixels per unit
-const MAX_OPEN = 60;  // nodes that are all shown at first; of more, scopes are closed
+const view = { x: 0, y: 0, scale: 1 };  // the top left point of the graph in view, pixels per unit
+const MAX_OPEN = 60;  // larger graphs are shown with closed scopes at first
 const MAX_LEGEND = 10;
 let scene = null, marks = null, drawn = null;
 
@@ -41,7 +41,7 @@ function drawGraph() {
     lines[near ? "edge near" : each.control ? "edge control" : "edge"] += edgePath(each, area);
   }
   const seen = scene.items.filter((each) => visible(each, area));
-  const large = (each) => each.height * view.scale > 12;  // smaller scopes look like dirt
+  const large = (each) => each.height * view.scale > 12;  // smaller ones are unrecognisable
   const scopes = seen.filter((each) => each.kind === "open" && (text || large(each)));
   const boxes = seen.filter((each) => each.kind !== "open");
   const one = (each) => marked(each, drawBox(each, colours(each), text, step));
@@ -77,7 +77,7 @@ function look() {
 
 let waiting = false;
 function moved() {
-  // Moves what is drawn at once; draws again where the view leaves it, or when it shows too much.
+  // Moves the drawing at once; redraws when the view leaves it or the scale has changed too much.
   look();
   if (waiting) return;
   waiting = true;
@@ -100,7 +100,7 @@ function fit() {
 }
 
 function zoom(factor, x, y) {
-  // The point under the pointer stays where it is.
+  // Keeps the point under the pointer in place.
   const scale = Math.min(Math.max(view.scale * factor, 0.005), 4);
   view.x += x / view.scale - x / scale;
   view.y += y / view.scale - y / scale;
@@ -109,7 +109,7 @@ function zoom(factor, x, y) {
 }
 
 function toggle(key) {
-  // The scope stays under the pointer: what is opened or closed is where it was.
+  // Keeps the scope that is opened or closed under the pointer.
   const scope = key.slice(0, -1), before = scene.byKey.get(key);
   const x = (before.x + before.width / 2 - view.x), y = before.y - view.y;
   if (state.open.has(scope)) state.open.delete(scope); else state.open.add(scope);
@@ -121,7 +121,7 @@ function toggle(key) {
 }
 
 function reveal(number, stage) {
-  // Shows a node in a stage that has it: opens the scopes around it and goes there.
+  // Shows a node in a stage that contains it: opens the scopes around it and moves there.
   state.stage = stage;
   for (const scope of paths(theStage()).get(number)) state.open.add(scope);
   state.chosen = number;
@@ -182,7 +182,7 @@ function showStages() {
 }
 
 function showStage(number) {
-  // What is in the middle of the window stays there.
+  // Keeps the point at the centre of the window in place.
   const before = scene;
   state.stage = number;
   showStages();
@@ -268,7 +268,7 @@ function passFacts(step, pass) {
 }
 
 function showPlace(pass, place) {
-  // The node as it was before the pass, where there is one, and the line that made it.
+  // The node before the pass, if there is one, and the line that created it.
   if (!place) return;
   const step = theStep(), [, name, line] = place;
   const number = names(step).indexOf(name);
@@ -303,7 +303,7 @@ function showKernels() {
 }
 
 function pickKernel(number) {
-  // Marks the nodes of a kernel, or none when it is chosen again.
+  // Highlights the nodes of a kernel; choosing it again removes the highlight.
   state.kernel = state.kernel === number ? null : number;
   for (const each of byId("kernels").querySelectorAll("tr.kernel"))
     each.setAttribute("aria-selected", +each.dataset.kernel === state.kernel && state.kernel !== null);
@@ -340,7 +340,7 @@ function showStep(number) {
 }
 
 function find(text) {
-  // Goes to the next node of the stage whose name has this text in it.
+  // Moves to the next node of the stage whose name contains the text.
   const wanted = text.toLowerCase(), list = names(theStep());
   const hits = theStage().nodes.map((each) => each[0]).filter((n) => list[n].toLowerCase().includes(wanted));
   if (!text || !hits.length) { byId("found").textContent = text ? "none" : ""; return; }
@@ -353,7 +353,7 @@ function find(text) {
 // Events
 
 const graph = byId("graph");
-let dragged = 0;  // pixels since the button went down: a click after a drag is none
+let dragged = 0;  // pixels since the button went down: the end of a drag is not a click
 graph.addEventListener("wheel", (event) => {
   event.preventDefault();
   const { left, top } = frame();

@@ -32,16 +32,16 @@ def graph():
 
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each run of a program that keeps anything, whether it packed."""
+    """For each run of a prepacked program, whether it packed."""
     found: list[bool] = []
-    begin = Invocation.begin
+    select_table = Invocation.select_table
 
     def noting(self: Invocation) -> StepTable:
-        table = begin(self)
+        table = select_table(self)
         found.append(table is self.table)
         return table
 
-    monkeypatch.setattr(Invocation, "begin", noting)
+    monkeypatch.setattr(Invocation, "select_table", noting)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Couriers: early results are delivered once, in order, and not where a program stops."""
+"""Early outputs are delivered once, in order, and not after a program has stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from thalweg.device.cpu.courier import Early, follow
+from thalweg.device.cpu.early_outputs import Delivery, EarlyOutput
 from thalweg.device.cpu.pool import Event, Pool
 
 
@@ -18,11 +18,11 @@ def pool() -> Iterator[Pool]:
     made.close()
 
 
-def test_results_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None:
-    early = [Early(number, Event(pool)) for number in (2, 0, 1)]
+def test_outputs_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None:
+    early = [EarlyOutput(number, Event(pool)) for number in (2, 0, 1)]
     results = [np.array(number) for number in range(3)]
     found: list[tuple[int, int]] = []
-    delivery = follow(early, results, lambda number, value: found.append((number, value)))
+    delivery = Delivery(early, results, lambda number, value: found.append((number, value)))
     for _, event in early:
         event.signal()
     delivery.end(is_complete=True)
@@ -31,7 +31,7 @@ def test_results_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None
 
 
 def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
-    early = [Early(number, Event(pool)) for number in range(3)]
+    early = [EarlyOutput(number, Event(pool)) for number in range(3)]
     found: list[int] = []
     for _ in range(20):
         made, first = Event(pool), Event(pool)
@@ -41,7 +41,7 @@ def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
             found.append(number)
             first.signal()
 
-        delivery = follow([Early(3, made), *early], values, deliver)
+        delivery = Delivery([EarlyOutput(3, made), *early], values, deliver)
         made.signal()
         first.wait(lambda: None)
         delivery.end(is_complete=False)
@@ -50,13 +50,13 @@ def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
 
 
 def test_an_error_of_a_delivery_is_the_caller_s(pool: Pool) -> None:
-    early = [Early(0, Event(pool)), Early(1, Event(pool))]
+    early = [EarlyOutput(0, Event(pool)), EarlyOutput(1, Event(pool))]
 
     def refuse(number: int, value: object) -> None:
         raise ValueError("refused")
 
     for _ in range(3):
-        delivery = follow(early, [np.zeros(1)] * 2, refuse)
+        delivery = Delivery(early, [np.zeros(1)] * 2, refuse)
         for _, event in early:
             event.signal()
         with pytest.raises(ValueError, match="refused"):

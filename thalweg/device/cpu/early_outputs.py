@@ -1,0 +1,66 @@
+"""Early outputs: results that a program hands over while it still runs.
+
+The program signals an event when it has computed an early output. A worker thread waits for these
+events in the order in which they are signalled and delivers the outputs, so that a gradient is sent
+to another device while the kernels of the next one run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from thalweg.device.cpu.pool import Event
+from thalweg.device.workers import WORKERS
+
+#: (number of the output, its value)
+Deliver = Callable[[int, Any], None]
+
+
+class EarlyOutput(NamedTuple):
+    """The number of an output, and the event that is signalled when it is computed."""
+
+    number: int
+    event: Event
+
+
+class Delivery:
+    """Delivers the early outputs of one call on a worker thread, from its construction to `end`."""
+
+    def __init__(
+        self, early: Sequence[EarlyOutput], results: Sequence[Any], deliver: Deliver
+    ) -> None:
+        self._early, self._results, self._deliver = early, results, deliver
+        self._stopped = False
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        WORKERS.start(self._run)
+
+    def _run(self) -> None:
+        try:
+            for number, event in self._early:
+                event.wait(lambda: None)  # `end` signals the events of a program that stopped
+                if self._stopped:
+                    return
+                result = self._results[number]
+                self._deliver(number, result if result.ndim else result[()])
+        except BaseException as error:  # raised again by `end`, on the caller's thread
+            self._error = error
+        finally:
+            self._done.set()
+
+    def end(self, is_complete: bool) -> None:
+        """Wait until all is delivered; if the program stopped, deliver nothing more.
+
+        Raises what `deliver` raised.
+        """
+        if not is_complete:
+            self._stopped = True
+            for _, event in self._early:
+                event.signal()
+        self._done.wait()
+        for _, event in self._early:
+            event.reset()
+        if self._error is not None:
+            raise self._error
