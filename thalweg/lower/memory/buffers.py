@@ -16,7 +16,7 @@ class BufferKind(Enum):
 
     INPUT = "input"  # an array from outside: a feed, the result of a host op
     VARIABLE = "variable"  # a variable's own memory
-    CARRIED = "carried"  # a loop variable: read and written as a variable, but only in this step
+    CARRIED = "carried"  # a loop variable: updated in place, but discarded after the step
     CONSTANT = "constant"  # an array of the step's plan
     STREAM = "stream"  # key and counter of a random op in this run
     OUTPUT = "output"  # a fresh array that leaves the region
@@ -34,7 +34,7 @@ class Buffer:
 
     @property
     def is_variable(self) -> bool:
-        """Whether it holds a variable or a loop variable, which steps change in place."""
+        """Whether it holds a variable or a loop variable, which are updated in place."""
         return self.kind in (BufferKind.VARIABLE, BufferKind.CARRIED)
 
     @property
