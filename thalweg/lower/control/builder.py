@@ -94,9 +94,7 @@ class _Lowering:
         views = [bound.view for bound in outputs if isinstance(bound, ListBuffer)]
         if any(view is not None and view.where is Storage.OWN for view in views):
             raise NotCompiled(unit.node, "it gives a list that was made inside")
-        lists = {
-            position: bound for position, bound in enumerate(given) if isinstance(bound, ListBuffer)
-        }
+        lists = {n: bound for n, bound in enumerate(given) if isinstance(bound, ListBuffer)}
         counts, drawings = tuple(self._counts), tuple(self._drawings)
         return ControlProgram(tuple(self._items), tuple(outputs), counts, lists, drawings)
 
@@ -109,13 +107,11 @@ class _Lowering:
 
     def _copied_lists(self, body: Body, given: Sequence[Given]) -> list[Given]:
         """The inputs of a loop; lists that it changes are copied to new arrays of the call."""
-        changed = [
-            self._copy_of_list(bound)
-            if isinstance(bound, ListBuffer) and is_changed(body, position)
-            else bound
-            for position, bound in enumerate(given[: len(body.outputs)])
-        ]
-        return [*changed, *given[len(changed) :]]
+        inputs = list(given)
+        for position, bound in enumerate(given[: len(body.outputs)]):
+            if isinstance(bound, ListBuffer) and is_changed(body, position):
+                inputs[position] = self._copy_of_list(bound)
+        return inputs
 
     def _copy_of_list(self, rows: ListBuffer) -> ListBuffer:
         """A list like this one in a new array of the call."""
@@ -173,13 +169,12 @@ class _Lowering:
         capacity = self._capacity.of(len(self._counts), bool(outer_traces))
         loop_traces = LoopTraces(capacity, storage, dict.fromkeys(traced))
         if counts or (traced and not outer_traces):
-            counter_storage = Storage.RESULT if traced else where
-            loop_traces.count = BufferView(counter_storage, np.dtype(np.int32), ())
+            loop_traces.count = _counter(Storage.RESULT if traced else where)
             enter.assign(loop_traces.count, np.int32(0), unit.node)
         loop_traces.next = loop_traces.count
         if outer_traces:
-            loop_traces.next = BufferView(Storage.RESULT, np.dtype(np.int32), ())
-            loop_traces.start = BufferView(Storage.OWN, np.dtype(np.int32), ())
+            loop_traces.next = _counter(Storage.RESULT)
+            loop_traces.start = _counter(Storage.OWN)
             enter.assign(loop_traces.start, enter.value(loop_traces.next), unit.node)
             self._resets += [loop_traces.next, loop_traces.start]
         if traced:
@@ -320,9 +315,8 @@ class _Lowering:
             if tensor.graph is body.graph:
                 wanted[trace.outputs[0]] = tensor
         arguments = _arguments(scratch, (), inputs)
-        keepers = {
-            list_origin(wanted[t]).op: outer for t, outer in outer_traces.items() if t in wanted
-        }
+        kept = [(t, outer) for t, outer in outer_traces.items() if t in wanted]
+        keepers = {list_origin(wanted[t]).op: outer for t, outer in kept}
         results = Inlining(scratch, body, arguments, where, keepers).run([*wanted.values()])
         fetches: dict[Tensor, BufferView] = {}
         traces: dict[Tensor, Tensor] = {}  # lists that inner loops make
@@ -409,10 +403,13 @@ class _Lowering:
         if drawings:
             scratch = Scratch()
             for drawing in drawings:
-                scratch.target(
-                    SkipRandom(blocks=drawing.blocks), (scratch.reference(drawing.view),)
-                )
+                skip = SkipRandom(blocks=drawing.blocks)
+                scratch.target(skip, (scratch.reference(drawing.view),))
             self._emit(scratch, {})
+
+
+def _counter(where: Storage) -> BufferView:
+    return BufferView(where, np.dtype(np.int32), ())
 
 
 class _BlockCounter:

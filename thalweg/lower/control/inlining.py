@@ -71,7 +71,7 @@ class Inlining:
         tensors are bound to."""
         needs = Needs(self._bound)
         nodes = needs.run(wanted, self._body.targets)
-        self._added_by = {made: node for node in nodes for made in _accumulated_lists(node)}
+        self._added_by = {creator: node for node in nodes for creator in _accumulated_lists(node)}
         for node in nodes:
             if node in self._nodes:
                 continue
@@ -95,7 +95,7 @@ class Inlining:
             self._inline_list_use(node, inputs)
         else:
             grouped = node.op.parsed.group(inputs, node.input_counts())
-            inlined = self._scratch.node(node.op, grouped, node, (), self._controls_of(node))
+            inlined = self._scratch.node(node.op, grouped, node, (), self._controls(node))
             self._bind(node, inlined)
             self._fold(inlined, node)
 
@@ -108,7 +108,7 @@ class Inlining:
             op = Const(value=value, dtype=inlined.outputs[0].dtype)
             self._bound[node.outputs[0]] = self._scratch.tensor(op, (), node)
 
-    def _controls_of(self, node: Node) -> list[Node]:
+    def _controls(self, node: Node) -> list[Node]:
         return [self._nodes[n] for n in node.controls if n in self._nodes]
 
     def _bind(self, node: Node, inlined: Node) -> None:
@@ -170,10 +170,10 @@ class Inlining:
             case TensorArrayWrite():
                 return self._write(rows, rest[0], rest[1], node)
             case TensorArrayRead() if rows.entries is not None:
-                start = self._read(rows, rest[0], node, self._controls_of(node))
+                start = self._read(rows, rest[0], node, self._controls(node))
                 return self._scratch.entry(rows, start.outputs[0], node)
             case TensorArrayRead():
-                return self._read(rows, rest[0], node, self._controls_of(node))
+                return self._read(rows, rest[0], node, self._controls(node))
             case TensorArraySize() if rows.is_whole:
                 size = np.array(rows.count, np.int32)
                 return self._scratch.node(Const(value=size, dtype=int32), (), node)
@@ -196,9 +196,7 @@ class Inlining:
         change = ScatterAdd() if isinstance(op, TensorArrayAdd) else ScatterUpdate()
         memory = scratch.reference(written_view(rows, value, node))
         row = scratch.row(rows, index)
-        inlined = scratch.target(
-            change, (memory, row, value), node, (rows,), self._controls_of(node)
-        )
+        inlined = scratch.target(change, (memory, row, value), node, (rows,), self._controls(node))
         if not isinstance(op, TensorArrayAdd):
             self._count_access(rows.writes, index, node)
         return inlined
@@ -215,12 +213,12 @@ class Inlining:
             raise NotCompiled(node, "it writes a list as a whole")
         scratch, row_numbers = self._scratch, self._scratch.all_rows(rows)
         operands = scratch.reference(rows.view), row_numbers, value
-        inlined = scratch.target(ScatterAdd(), operands, node, (rows,), self._controls_of(node))
+        inlined = scratch.target(ScatterAdd(), operands, node, (rows,), self._controls(node))
         self._count_access(rows.writes, row_numbers, node)
         return inlined
 
     def _stack(self, rows: ListBuffer, count: Any, node: Node) -> Node:
-        memory, after = self._memory(rows, node), self._controls_of(node)
+        memory, after = self._memory(rows, node), self._controls(node)
         if constant_value(count) != rows.count:
             raise NotCompiled(node, "only a part of the list is taken")
         if rows.offset is None:
@@ -305,15 +303,12 @@ class Inlining:
         lists = [bound for bound in inputs if isinstance(bound, ListBuffer)]
         if any(rows.is_new and rows.view is None for rows in lists):
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
-        flat = [
-            scratch.stand_in(bound) if isinstance(bound, ListBuffer) else bound for bound in inputs
-        ]
+        flat = [scratch.stand_in(x) if isinstance(x, ListBuffer) else x for x in inputs]
         grouped = pruned.op.parsed.group(flat, pruned.input_counts())
-        inlined = scratch.target(pruned.op, grouped, node, lists, self._controls_of(node))
+        inlined = scratch.target(pruned.op, grouped, node, lists, self._controls(node))
         self._nodes[node] = inlined
-        for position, (tensor, result) in enumerate(
-            zip(pruned.outputs, inlined.outputs, strict=True)
-        ):
+        results = zip(pruned.outputs, inlined.outputs, strict=True)
+        for position, (tensor, result) in enumerate(results):
             if tensor.dtype.base_dtype is variant:
                 self._bound[tensor] = cast("ListBuffer", inputs[list_source(pruned, position)])
             else:
@@ -324,7 +319,7 @@ class Inlining:
     def _add_trace(self, node: Node) -> None:
         """Inline a trace: any output of the inlined control node serves as its input."""
         holder = self._nodes[node.inputs[0].op].outputs[0]
-        self._bind(node, self._scratch.node(node.op, (holder,), node, (), self._controls_of(node)))
+        self._bind(node, self._scratch.node(node.op, (holder,), node, (), self._controls(node)))
 
 
 def _accumulated_lists(node: Node) -> list[Node]:
@@ -369,10 +364,9 @@ def _uses(tensor: Tensor) -> Iterator[Node]:
         if is_control(node):
             bodies = node.op.bodies
             first = len(node.inputs) - len(bodies[0].arguments)
-            for argument in [
-                body.arguments[position - first] for body in bodies for position in positions
-            ]:
-                yield from _uses(argument)
+            for body in bodies:
+                for position in positions:
+                    yield from _uses(body.arguments[position - first])
         else:
             yield node
         for output in node.outputs:
