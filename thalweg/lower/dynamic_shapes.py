@@ -91,9 +91,8 @@ def _observe(kernels: Sequence[Kernel], fingerprints: Sequence[bytes]) -> list[O
             groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for number in numbers:
                 pairs = enumerate(observed[number].integers)
-                groups[
-                    tuple([n for position, n in pairs if position not in offset_positions])
-                ].append(number)
+                key = tuple([n for position, n in pairs if position not in offset_positions])
+                groups[key].append(number)
             for group in groups.values():
                 _share(group, observed)
     return observed
@@ -118,6 +117,4 @@ def _adapted(launch: Launch, observed: ObservedInts) -> SpecializedKernel:
         return SpecializedKernel(launch.kernel)
     first = len(launch.kernel.arguments) + 2  # after the fault word, the arguments and the scratch
     kernel = with_dynamic(launch.kernel, observed.varying, first)
-    return SpecializedKernel(
-        kernel, tuple(observed.integers[position] for position in sorted(observed.varying))
-    )
+    return SpecializedKernel(kernel, tuple(observed.integers[n] for n in sorted(observed.varying)))

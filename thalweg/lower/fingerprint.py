@@ -151,11 +151,9 @@ class NodeClasses:
             return None
         inputs = node.inputs
         counts = node.input_counts() if node.op.parsed.has_lists else None
-        first_positions: dict[Tensor, int] = {}
-        operand_numbers = [
-            first_positions.setdefault(tensor, position) for position, tensor in enumerate(inputs)
-        ]
-        return self._number((text, counts, tuple(operand_numbers), *map(self._tensor, inputs)))
+        first: dict[Tensor, int] = {}
+        repeats = [first.setdefault(tensor, position) for position, tensor in enumerate(inputs)]
+        return self._number((text, counts, tuple(repeats), *map(self._tensor, inputs)))
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

@@ -107,9 +107,9 @@ class _Count:
             case Accumulated():
                 return self._of_sum, True
             case Load():
-                found = free_variables(part)
-                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + iterations(found)
-                return found, True
+                free = free_variables(part)
+                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + iterations(free)
+                return free, True
             case Reduce():
                 self._add(variables.union(part.variables), reads_data)
                 return variables.difference(part.variables), reads_data

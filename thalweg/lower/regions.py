@@ -133,7 +133,7 @@ class _Cutter:
         return self._alternate()
 
     def _alternate(self) -> list[Node | _Group]:
-        rank = {node: place for place, node in enumerate(self._nodes)}
+        rank = {node: position for position, node in enumerate(self._nodes)}
         missing = {node: len(rank.keys() & self._order[node]) for node in self._nodes}
         successors = _successors(self._nodes, self._order)
         ready: dict[bool, list[Node]] = {False: [], True: []}
@@ -223,11 +223,7 @@ class _RegionMoves:
         self._units = units
         self._fetched = fetched
         self._rank = {node: rank for rank, node in enumerate(nodes)}
-        self._unit_of = {
-            node: number
-            for number, unit in enumerate(units)
-            for node in ([unit] if isinstance(unit, Node) else unit)
-        }
+        self._unit_of = _unit_numbers(units)
         self._successors = _successors(self._unit_of, order)
         self._blockers = blockers(nodes, order)  # empty where units run in order
 
@@ -262,8 +258,7 @@ class _RegionMoves:
     def _is_after_blockers(self, node: Node, numbers: Collection[int]) -> bool:
         """Whether a node depends on all blocking nodes that these regions depend on."""
         own_blockers = self._blockers.get(node, 0)
-        regions = [self._units[number] for number in numbers]
-        members = [member for unit in regions if isinstance(unit, list) for member in unit]
+        members = [member for number in numbers for member in _members(self._units[number])]
         return not any(self._blockers.get(member, 0) & ~own_blockers for member in members)
 
     def _is_movable(self, node: Node, targets: Collection[int]) -> bool:
@@ -306,6 +301,14 @@ def _grows(node: Node) -> bool:
     return output_size > input_size
 
 
+def _members(unit: Node | _Group) -> _Group:
+    return [unit] if isinstance(unit, Node) else unit
+
+
+def _unit_numbers(units: Sequence[Node | _Group]) -> dict[Node, int]:
+    return {node: number for number, unit in enumerate(units) for node in _members(unit)}
+
+
 def _outputs_by_unit(
     units: list[Node | list[Node]],
     fetches: Iterable[Tensor],
@@ -313,16 +316,13 @@ def _outputs_by_unit(
 ) -> dict[int, dict[Tensor, None]]:
     """By the number of a unit: its outputs that other units read or that are fetched, in the order
     of those uses."""
-    unit_of: dict[Node, int] = {}
-    for number, unit in enumerate(units):
-        if not isinstance(unit, Node):
-            unit_of.update(dict.fromkeys(unit, number))
+    unit_of = _unit_numbers(units)
     outputs: dict[int, dict[Tensor, None]] = defaultdict(dict)
     for tensor in fetches:
         if tensor.op in unit_of:
             outputs[unit_of[tensor.op]][tensor] = None
     for unit in units:
-        members = [unit] if isinstance(unit, Node) else unit
+        members = _members(unit)
         inside = set(members)  # a read of a variable may be in several regions
         for tensor in [tensor for node in members for tensor in _inputs_of(node, controls)]:
             if tensor.op in unit_of and tensor.op not in inside:

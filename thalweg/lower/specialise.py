@@ -186,15 +186,12 @@ class _Inference:
         grouped = op.parsed.group(inputs, node.input_counts())
         known_value: Any = getattr(op, "known_value", None)
         result: Any = None if known_value is None else known_value(*grouped)
-        if result is not None:
-            outputs = flat_arrays(result)
-        elif node.inputs and self._values.keys() >= set(node.inputs):
-            outputs = _evaluated(node, [self._values[tensor] for tensor in node.inputs])
-        else:
+        if result is None and node.inputs and self._values.keys() >= set(node.inputs):
+            result = _evaluated(node, [self._values[tensor] for tensor in node.inputs])
+        if result is None:
             return None
-        if outputs is None or sum(output.size for output in outputs) > _MAX_FOLDED:
-            return None
-        return outputs
+        outputs = flat_arrays(result)
+        return outputs if sum(output.size for output in outputs) <= _MAX_FOLDED else None
 
 
 def _evaluated(node: Node, values: list[Array]) -> list[Array] | None:

@@ -88,11 +88,8 @@ def _keeps_row(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Targe
         return False
     values = [write.value for write in nest.writes if along in write.variables]
     outside = walk(values, lambda part: () if isinstance(part, Reduce) else part.parts)
-    return all(
-        load.offset == written_at
-        for load in outside
-        if isinstance(load, Load) and load.buffer is buffer
-    )
+    loads = [part for part in outside if isinstance(part, Load) and part.buffer is buffer]
+    return all(load.offset == written_at for load in loads)
 
 
 @dataclass(frozen=True)

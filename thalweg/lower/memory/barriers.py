@@ -140,18 +140,17 @@ def amid_updates(launches: Sequence[Launch]) -> list[bool]:
 
 def _threads_of(accesses: Sequence[tuple[Extent, int]], touched: Sequence[Extent]) -> set[int]:
     """The threads of the accesses that overlap with these extents."""
-    ranges = [touched_extent for touched_extent in touched if isinstance(touched_extent, tuple)]
-    buffers = {touched_extent for touched_extent in touched if isinstance(touched_extent, Buffer)}
+    ranges = [extent for extent in touched if isinstance(extent, tuple)]
+    buffers = {extent for extent in touched if isinstance(extent, Buffer)}
     threads: set[int] = set()
     for extent, thread in accesses:
-        if thread not in threads and (extent in buffers or _overlaps(extent, ranges)):
+        if thread in threads:
+            continue
+        if isinstance(extent, Buffer):
+            overlaps = extent in buffers
+        else:
+            start, end = extent
+            overlaps = any(start < last and first < end for first, last in ranges)
+        if overlaps:
             threads.add(thread)
     return threads
-
-
-def _overlaps(extent: Extent, ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether a range of the arena overlaps with others."""
-    if isinstance(extent, Buffer):
-        return False
-    start, end = extent
-    return any(start < last and first < end for first, last in ranges)

@@ -53,3 +53,8 @@ View = tuple[Buffer, int]
 
 #: Sub-buffers: for each buffer that lies inside another one, where.
 Pieces = dict[Buffer, View]
+
+
+def nested_buffers(pieces: Pieces) -> set[Buffer]:
+    """All sub-buffers, and the buffers that contain them."""
+    return {*pieces, *(root for root, _ in pieces.values())}

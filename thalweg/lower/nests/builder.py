@@ -186,9 +186,8 @@ class NestBuilder:
             output_at.variables = at.variables[:rank]
             form = self._resolver.fused_form(node, output_at)
             self.buffers[tensor] = self._result(tensor)
-            writes.append(
-                Store(self.buffers[tensor], _loops(output_at), output_offset(output_at), form)
-            )
+            offset = output_offset(output_at)
+            writes.append(Store(self.buffers[tensor], _loops(output_at), offset, form))
         template = NestTemplate(_loops(at), tuple(writes), is_sealed=True)
         self.nests.append(LoopNest(template, (node,), self._take_checks()))
 
@@ -465,28 +464,24 @@ def _split(
     extents = splits_of(total, variables)
     if not extents:
         return None
-    split = {
-        v: (Variable.fresh(v.extent // extent), Variable.fresh(extent))
-        for v, extent in extents.items()
-    }
-    indices = {
-        v: index_of(outer).scaled(extents[v]) + index_of(inner)
-        for v, (outer, inner) in split.items()
-    }
-    split_total = Reduce(
-        "sum", _with_split_loops(total.variables, split), Renaming(indices).of(total.body)
-    )
-    loops = _with_split_loops(variables, split)
+    split: dict[Variable, tuple[Variable, Variable]] = {}
+    indices: dict[Variable, Affine] = {}
+    for variable, extent in extents.items():
+        outer, inner = Variable.fresh(variable.extent // extent), Variable.fresh(extent)
+        split[variable] = outer, inner
+        indices[variable] = index_of(outer).scaled(extent) + index_of(inner)
+    split_total = Reduce("sum", _expanded(total.variables, split), Renaming(indices).of(total.body))
+    loops = _expanded(variables, split)
     if product_of(split_total, loops, target) is None:
         return None
     renamed = Renaming(indices, lambda part: split_total if part is total else None)
     return loops, [
-        replace(renamed.store(write), variables=_with_split_loops(write.variables, split))
+        replace(renamed.store(write), variables=_expanded(write.variables, split))
         for write in writes
     ]
 
 
-def _with_split_loops(
+def _expanded(
     variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, Variable]]
 ) -> tuple[Variable, ...]:
     pairs = [parts.get(variable, (variable,)) for variable in variables]

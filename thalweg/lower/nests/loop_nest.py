@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 from types import MappingProxyType
 from typing import Any
 
@@ -252,6 +252,11 @@ class LoopNest:
         for buffer, offsets in loads.items():
             all_loads.setdefault(buffer, []).extend(offsets)
         return all_loads
+
+    @property
+    def load_offsets(self) -> list[Affine]:
+        """The offsets of all loads."""
+        return [*chain.from_iterable(self.loads.values())]
 
     @property
     def spans(self) -> dict[Buffer, Span]:

@@ -195,12 +195,11 @@ def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]
         return {}
     strides: dict[Variable, int] = {}
     for term in floor_mods(body):
-        outer = [v for v in term.number.terms if v in at.variables]
+        outer = [v for v in at.variables if v in term.number.terms]
         if len(term.number.terms) != 1 or len(outer) != 1:
             return {}
         by = term.divisor * max(term.modulus, 1)
-        variable = at.variables[at.variables.index(outer[0])]  # pyright: ignore[reportArgumentType]
-        strides[variable] = math.lcm(strides.get(variable, 1), by)
+        strides[outer[0]] = math.lcm(strides.get(outer[0], 1), by)
     return strides if math.prod(strides.values()) <= target.max_strided_phases else {}
 
 
@@ -210,18 +209,11 @@ def phases(
     """The index of an element of each phase, and the loops over its elements."""
     for residues in itertools.product(*(range(s) for s in strides.values())):
         chosen = dict(zip(strides, residues, strict=True))
-        indices: list[Affine] = []
-        loops: list[Variable] = []
-        for variable in at.variables:
-            index, loop = _phase(variable, strides.get(variable, 1), chosen.get(variable, 0))
-            indices.append(index)
-            loops.append(loop)
-        if all(loop.extent for loop in loops):
-            exprs = [expressed(index) for index in indices]
-            yield (
-                IndexTuple.of(exprs, at.shape, at.output),
-                tuple(loop for loop in loops if loop.extent != 1),
-            )
+        pairs = [_phase(v, strides.get(v, 1), chosen.get(v, 0)) for v in at.variables]
+        if all(loop.extent for _, loop in pairs):
+            indices = [expressed(index) for index, _ in pairs]
+            loops = tuple(loop for _, loop in pairs if loop.extent != 1)
+            yield IndexTuple.of(indices, at.shape, at.output), loops
 
 
 def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Variable]:

@@ -80,10 +80,8 @@ class HoistReductions:
         free = free_variables(part)
         level = tuple(v for v in self._variables if v in free)
         key = structure([part], level)
-        is_known = (
-            self._target.shares_reductions and key in self._stored and not _reads_variables(part)
-        )
-        if self._fits(level, part) and not is_apart and not is_known:
+        is_shared = self._target.shares_reductions and not _reads_variables(part)
+        if self._fits(level, part) and not is_apart and not (is_shared and key in self._stored):
             if len(level) == len(self._variables):
                 return self._split(node, part, level)
             return None

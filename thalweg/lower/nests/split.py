@@ -1,9 +1,9 @@
 """Splits nests that are too large for one kernel.
 
 A kernel holds at most `max_expressions` and goes through at most `max_streams` buffers at a time
-(`thalweg.ir.target` has both, and why). A sum of thousands of terms is
-stored after some of them and continued from there; a concatenation of thousands of tensors is
-written a range of them at a time.
+(`thalweg.ir.target` has both, and why). A sum of thousands of terms is stored after some of them
+and continued from there; a concatenation of thousands of tensors is written a range of them at a
+time.
 """
 
 from __future__ import annotations

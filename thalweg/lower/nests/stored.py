@@ -45,9 +45,7 @@ class OutputSummary:
     def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
         """The tensors that an element of a node reads, and how often; None is a random stream."""
         inputs = node.inputs
-        return [
-            (None if position < 0 else inputs[position], count) for position, count in self.loads
-        ]
+        return [(None if n < 0 else inputs[n], count) for n, count in self.loads]
 
 
 class StoredTensors:
@@ -217,10 +215,8 @@ def _view_start(raw: Any, at: IndexTuple) -> int | None:
     """The element of an operand that the output is a contiguous view from, if it is one."""
     if not isinstance(raw, OperandLoad) or not all(index.is_index for index in (*at, *raw.indices)):
         return None
-    written, read = (
-        output_offset(at),
-        flat([affine(index) for index in raw.indices], raw.operand.shape),
-    )
+    written = output_offset(at)
+    read = flat([affine(index) for index in raw.indices], raw.operand.shape)
     return read.constant - written.constant if read.terms == written.terms else None
 
 

@@ -23,10 +23,10 @@ from thalweg.ir.index import Affine, FloorMod, Term, bounds_of, upper_border
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, users_of
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 #: The range of values that each index takes.
 Limits = dict[Variable, tuple[int, int]]
@@ -60,9 +60,7 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
                 _move_pieces(starts, whole, pieces)
             pieces.update((buffer, (whole, start)) for buffer, start in starts.items())
             # A part may be a concatenation itself: then its own parts are what nests write.
-            aliases[whole] = frozenset[Buffer]().union(
-                *(aliases.get(part, {part}) for part in starts)
-            )
+            aliases[whole] = frozenset[Buffer]().union(*(aliases.get(p, {p}) for p in starts))
             removed.add(position)
     remaining = [nest for position, nest in enumerate(nests) if position not in removed]
     return [_with_aliases(nest, aliases) for nest in remaining] if removed else remaining
@@ -89,9 +87,9 @@ def _with_aliases(nest: LoopNest, aliases: Mapping[Buffer, frozenset[Buffer]]) -
 
 def _by_template(
     nest: LoopNest,
-    by_template: dict[NestTemplate, dict[Buffer, Found]],
-    find: Callable[[LoopNest], dict[Buffer, Found]],
-) -> dict[Buffer, Found]:
+    by_template: dict[NestTemplate, dict[Buffer, Result]],
+    find: Callable[[LoopNest], dict[Buffer, Result]],
+) -> dict[Buffer, Result]:
     """The result of `find` for a nest, cached by its template where all its views start at 0."""
     if nest.checks or nest.aliases or any(shift for _, shift in nest.views):
         return find(nest)
@@ -103,21 +101,17 @@ def _by_template(
 
 
 def _copied(
-    nest: LoopNest, find: Callable[[Store, Load, Limits], Found | None]
-) -> dict[Buffer, Found]:
+    nest: LoopNest, find: Callable[[Store, Load, Limits], Result | None]
+) -> dict[Buffer, Result]:
     """The results of `find` for the parts that a nest copies into a whole; empty if the nest does
     anything else, or if `find` returns None for a part."""
     template = nest.template
-    if (
-        len(template.writes) != 1
-        or len(template.loads) < 2
-        or not isinstance(template.writes[0].value, Select)
-    ):
+    if len(template.writes) != 1 or not isinstance(template.writes[0].value, Select):
         return {}
-    if template.product or nest.checks or nest.serial or nest.aliases:
+    if len(template.loads) < 2 or nest.serial or template.product or nest.checks or nest.aliases:
         return {}
     (write,) = nest.writes
-    results: dict[Buffer, Found] = {}
+    results: dict[Buffer, Result] = {}
     for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in nest.variables}):
         result = find(write, leaf, limits) if isinstance(leaf, Load) else None
         if result is None or not isinstance(leaf, Load) or leaf.buffer in results:
@@ -165,7 +159,7 @@ class Layout:
 
 def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
     """The nests without interleaving copies."""
-    fixed = {*pieces, *(whole for whole, _ in pieces.values())}
+    fixed = nested_buffers(pieces)
     writers, readers = users_of(nests)
     result: list[LoopNest | None] = list(nests)
     layouts_by_template: dict[NestTemplate, dict[Buffer, Layout]] = {}
@@ -175,30 +169,26 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
         if not parts or not fixed.isdisjoint(parts):
             continue
         (whole,) = copy.targets
-        is_internal = all(buffer.kind is BufferKind.TEMPORARY for buffer in (whole, *parts))
-        is_written_once = all(len(writers[part]) == 1 for part in parts) and writers[whole] == [
-            position
-        ]
-        reader_positions = {reader_at for part in parts for reader_at in readers[part]} - {position}
-        if (
-            not is_internal
-            or not is_written_once
-            or (reader_positions and not target.reads_strided)
-        ):
+        others = {reader for part in parts for reader in readers[part]} - {position}
+        if any(buffer.kind is not BufferKind.TEMPORARY for buffer in (whole, *parts)):
+            continue
+        if any(len(writers[part]) != 1 for part in parts) or writers[whole] != [position]:
+            continue
+        if others and not target.reads_strided:
             continue
         producers = dict.fromkeys(writers[part][0] for part in parts)
         changed = {
-            reader_at: _writing_to_whole(result[reader_at], parts, whole, templates, target)
-            for reader_at in producers
+            number: _writing_to_whole(result[number], parts, whole, templates, target)
+            for number in producers
         }
-        for reader_at in reader_positions:
-            is_copy = bool(_by_template(nests[reader_at], layouts_by_template, _layouts))
-            reader = None if is_copy else changed.get(reader_at, result[reader_at])
-            changed[reader_at] = _reading_from_whole(reader, parts, whole)
+        for number in others:
+            is_copy = bool(_by_template(nests[number], layouts_by_template, _layouts))
+            reader = None if is_copy else changed.get(number, result[number])
+            changed[number] = _reading_from_whole(reader, parts, whole)
         if None not in changed.values():
             result[position] = None
-            for reader_at, nest in changed.items():
-                result[reader_at] = nest
+            for number, nest in changed.items():
+                result[number] = nest
     return [nest for nest in result if nest is not None]
 
 
@@ -216,7 +206,7 @@ def _layout(write: Store, leaf: Load, limits: Limits) -> Layout | None:
         if merged and merged[-1].outer == step.count * step.outer:  # contiguous rows
             step = step._replace(count=merged.pop().count * step.count)
         merged.append(step)
-    return Layout(tuple(merged), first_place(write.offset, limits))
+    return Layout(tuple(merged), first_offset(write.offset, limits))
 
 
 def _writing_to_whole(
@@ -238,12 +228,8 @@ def _writing_to_whole(
     if key not in templates:
         template = _template_writing_to_whole(producer.template, layouts, whole, target)
         templates[key] = None if template is None else (template, whole)
-    rewritten = templates[key]
-    return (
-        None
-        if rewritten is None
-        else producer.with_template(rewritten[0], {rewritten[1]: (whole, 0)})
-    )
+    found = templates[key]
+    return None if found is None else producer.with_template(found[0], {found[1]: (whole, 0)})
 
 
 def _template_writing_to_whole(
@@ -335,7 +321,7 @@ def _start(write: Store, leaf: Load, limits: Limits) -> int | None:
     steps = steps_of(write, leaf, limits)
     if steps is None or any(step.inner != step.outer for step in steps):
         return None
-    return first_place(write.offset, limits)
+    return first_offset(write.offset, limits)
 
 
 def steps_of(write: Store, leaf: Load, limits: Limits) -> list[Step] | None:
@@ -354,7 +340,7 @@ def steps_of(write: Store, leaf: Load, limits: Limits) -> list[Step] | None:
     return steps
 
 
-def first_place(offset: Affine, limits: Limits) -> int:
+def first_offset(offset: Affine, limits: Limits) -> int:
     """An offset at the least values of all indices."""
     return offset.constant + sum(limits[atom][0] * f for atom, f in offset.terms.items())  # pyright: ignore[reportArgumentType] - the caller saw that all atoms are variables
 

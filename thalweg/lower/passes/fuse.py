@@ -199,12 +199,12 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     if indices is None:
         return None
     renamed = Renaming(indices)
-    writes_by_buffer: dict[Buffer, list[Store]] = defaultdict(list)
+    stores: dict[Buffer, list[Store]] = defaultdict(list)
     for write in first.writes:
-        writes_by_buffer[write.buffer].append(write)
-    if not _is_aligned(first, second, writes_by_buffer, renamed) or _checks_results(first, second):
+        stores[write.buffer].append(write)
+    if not _is_aligned(first, second, stores, renamed) or _checks_results(first, second):
         return None
-    return _merge(first, second, writes_by_buffer, indices)
+    return _merge(first, second, stores, indices)
 
 
 def _matched_loops(second: LoopNest, first: LoopNest) -> dict[Variable, Affine] | None:
@@ -216,8 +216,8 @@ def _matched_loops(second: LoopNest, first: LoopNest) -> dict[Variable, Affine] 
         return None
     if any(w.variables != second.variables or w.inside is not None for w in second.writes):
         return None
-    found = _collapsed(second.variables, first.variables)
-    return found if found is not None and _keeps_affine(second, Renaming(found)) else None
+    indices = _collapsed(second.variables, first.variables)
+    return indices if indices is not None and _keeps_affine(second, Renaming(indices)) else None
 
 
 def _collapsed(
@@ -256,30 +256,25 @@ def _digits(variables: Sequence[Variable], collapsed: Variable) -> dict[Variable
 
 def _keeps_affine(nest: LoopNest, renamed: Renaming) -> bool:
     """Whether a nest's renamed offsets are sums of variables, and its values use no index."""
-    offsets = [offset for buffer_offsets in nest.loads.values() for offset in buffer_offsets]
-    offsets += [write.offset for write in nest.writes]
-    if any(
-        isinstance(atom, FloorMod) for offset in offsets for atom in renamed.place(offset).terms
-    ):
+    offsets = [*nest.load_offsets, *(write.offset for write in nest.writes)]
+    terms = [term for offset in offsets for term in renamed.place(offset).terms]
+    if any(isinstance(term, FloorMod) for term in terms):
         return False
     return not any(isinstance(part, Index) for part in walk(nest.values))
 
 
 def _is_aligned(
-    first: LoopNest,
-    second: LoopNest,
-    writes_by_buffer: dict[Buffer, list[Store]],
-    renamed: Renaming,
+    first: LoopNest, second: LoopNest, stores: dict[Buffer, list[Store]], renamed: Renaming
 ) -> bool:
     """Whether all dependences between the two nests are within an iteration."""
     for buffer, offsets in second.loads.items():
-        if buffer in writes_by_buffer and any(
-            renamed.place(offset) != writes_by_buffer[buffer][-1].offset for offset in offsets
+        if buffer in stores and any(
+            renamed.place(offset) != stores[buffer][-1].offset for offset in offsets
         ):
             return False
     for write in second.writes:
         offset = renamed.place(write.offset)
-        if any(earlier.offset != offset for earlier in writes_by_buffer.get(write.buffer, ())):
+        if any(earlier.offset != offset for earlier in stores.get(write.buffer, ())):
             return False
         if any(read != offset for read in first.loads.get(write.buffer, ())):
             return False
@@ -298,13 +293,13 @@ def _checks_results(first: LoopNest, second: LoopNest) -> bool:
 def _merge(
     first: LoopNest,
     second: LoopNest,
-    writes_by_buffer: dict[Buffer, list[Store]],
+    stores: dict[Buffer, list[Store]],
     indices: dict[Variable, Affine],
 ) -> LoopNest:
     def stored_value(part: Expr) -> Expr | None:
-        if not isinstance(part, Load) or part.buffer not in writes_by_buffer:
+        if not isinstance(part, Load) or part.buffer not in stores:
             return None
-        return writes_by_buffer[part.buffer][-1].value
+        return stores[part.buffer][-1].value
 
     renamed = Renaming(indices, stored_value)
     is_same = first.domain == second.domain
@@ -366,21 +361,19 @@ def fuse_rows(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
         return list(nests)
     result: list[LoopNest | None] = list(nests)
     for position in range(len(result)):
-        while (match := _producer(result, position, target)) is not None:
-            earlier, target_position = match
-            first, second = result[earlier], result[position]
-            assert first is not None
-            assert second is not None
+        while (fusion := _row_fusion(result, position, target)) is not None:
+            earlier, fused_position, fused = fusion
             result[position] = result[earlier] = None
-            result[target_position] = _fused_rows(first, second)
+            result[fused_position] = fused
     return _without_dead([nest for nest in result if nest is not None])
 
 
-def _producer(
+def _row_fusion(
     nests: Sequence[LoopNest | None], position: int, target: Target
-) -> tuple[int, int] | None:
-    """The position of a nest that can be fused into the one at `position`, and the position of the
-    fused nest: `position`, or that of the producer if nests in between depend on it."""
+) -> tuple[int, int, LoopNest] | None:
+    """The position of a nest that can be fused into the one at `position`, the position of the
+    fused nest (`position`, or that of the producer if nests in between depend on it), and the fused
+    nest."""
     second = nests[position]
     if second is None or not _stores_rows(second) or len(second.variables) < 2:
         return None
@@ -392,11 +385,11 @@ def _producer(
             continue
         if first.written & second.reads and _can_fuse_rows(first, second, target):
             if first.written.isdisjoint(read | written) and first.reads.isdisjoint(written):
-                return earlier, position
+                return earlier, position, _fused_rows(first, second)
             other_reads = second.reads - first.written
             is_free = other_reads.isdisjoint(written) and second.written.isdisjoint(read | written)
             if is_free and not second.checks:
-                return earlier, earlier
+                return earlier, earlier, _fused_rows(first, second)
             return None
         read |= first.reads
         written |= first.written

@@ -54,12 +54,10 @@ class _Scheduler:
     def _may_move(self, position: int, nest: LoopNest) -> bool:
         if nest.checks or (position < self._last_check and _updates_variables(nest)):
             return False  # no variable is written before all checks have passed
-        written_bytes = sum(b.bytes for b in nest.written if b.kind is BufferKind.TEMPORARY)
-        read_bytes = sum(b.bytes for b in nest.reads if b.kind is BufferKind.TEMPORARY)
+        written = sum(b.bytes for b in nest.written if b.kind is BufferKind.TEMPORARY)
+        read = sum(b.bytes for b in nest.reads if b.kind is BufferKind.TEMPORARY)
         min_bytes, shrinkage = self._target.min_hoisted_bytes, self._target.hoisted_shrinkage
-        return _is_scalar(nest) or (
-            read_bytes >= min_bytes and written_bytes * shrinkage <= read_bytes
-        )
+        return _is_scalar(nest) or (read >= min_bytes and written * shrinkage <= read)
 
     def _earliest(self, nest: LoopNest) -> _SortKey:
         """The last sort key of the nests that it depends on."""

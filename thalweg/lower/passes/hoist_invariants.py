@@ -34,11 +34,11 @@ _MIN_TIMES = 64  # that each value would be computed
 
 def hoist_invariants(nests: Sequence[LoopNest]) -> list[LoopNest]:
     """The nests, each after the nests hoisted out of it."""
-    stored_buffers: dict[Any, Buffer] = {}
-    return [result for nest in nests for result in _hoisted(nest, stored_buffers)]
+    buffers: dict[Any, Buffer] = {}
+    return [result for nest in nests for result in _hoisted(nest, buffers)]
 
 
-def _hoisted(nest: LoopNest, stored_buffers: dict[Any, Buffer]) -> list[LoopNest]:
+def _hoisted(nest: LoopNest, buffers: dict[Any, Buffer]) -> list[LoopNest]:
     if nest.product is not None or nest.serial or iterations(nest.variables) < _MIN_ITERATIONS:
         return [nest]
     along = contiguous_variable(nest)
@@ -46,7 +46,7 @@ def _hoisted(nest: LoopNest, stored_buffers: dict[Any, Buffer]) -> list[LoopNest
     if not invariants:
         return [nest]
     hoisted: list[LoopNest] = []
-    loads = {part: _stored(part, nest, stored_buffers, hoisted) for part in invariants}
+    loads = {part: _stored(part, nest, buffers, hoisted) for part in invariants}
     replaced = Replace(loads.get)
     writes = tuple([replace(write, value=replaced.of(write.value)) for write in nest.writes])
     remaining = LoopNest.of(
@@ -92,7 +92,7 @@ def _may_move(part: Expr) -> bool:
 
 
 def _stored(
-    part: Expr, nest: LoopNest, stored_buffers: dict[Any, Buffer], hoisted: list[LoopNest]
+    part: Expr, nest: LoopNest, buffers: dict[Any, Buffer], hoisted: list[LoopNest]
 ) -> Load:
     """The load of a hoisted value; adds the nest that stores it. A value that reads a variable is
     not shared with later nests: the variable may be updated in between."""
@@ -100,9 +100,9 @@ def _stored(
     level = tuple([v for v in nest.variables if v in free])
     reads_variable = any(load.buffer.is_variable for load in loads_in([part]))
     key = structure([part], level), id(nest) if reads_variable else None
-    if key not in stored_buffers:
+    if key not in buffers:
         loops = tuple([Variable.fresh(v.extent) for v in level])
         write, _ = stored(Renaming(renaming(level, loops)).of(part), loops, nest.nodes[0])
-        stored_buffers[key] = write.buffer
+        buffers[key] = write.buffer
         hoisted.append(LoopNest.of(loops, (write,), nest.nodes))
-    return Load(stored_buffers[key], row_major(level))
+    return Load(buffers[key], row_major(level))

@@ -22,7 +22,7 @@ from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold, walk
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
 from thalweg.lower.nests.loop_nest import (
     LoopNest,
     NestTemplate,
@@ -36,13 +36,11 @@ from thalweg.lower.nests.loop_nest import (
 def merge_reductions(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
     """The nests with sums of equivalent contractions merged; adds their factors to `pieces`."""
     writers, readers = users_of(nests)
-    min_terms = target.min_merged_contractions
+    least = target.min_merged_contractions
     result: list[LoopNest | None] = list(nests)
-    adds_many = cache(partial(_adds_many, min_terms=min_terms))
+    adds_many = cache(partial(_adds_many, least=least))
     for position, nest in enumerate(nests):
-        groups = (
-            _groups(nests, nest, writers, readers, min_terms) if adds_many(nest.template) else ()
-        )
+        groups = _groups(nests, nest, writers, readers, least) if adds_many(nest.template) else ()
         for chain, group in groups:
             merged = _merged([nests[term] for term in group], nest, chain, pieces)
             if merged is None:
@@ -54,14 +52,11 @@ def merge_reductions(nests: Sequence[LoopNest], pieces: Pieces, target: Target) 
     return [nest for nest in result if nest is not None]
 
 
-def _adds_many(template: NestTemplate, min_terms: int) -> bool:
+def _adds_many(template: NestTemplate, least: int) -> bool:
     """Whether a template is one elementwise write with a sum of enough loads in it."""
     if template.product is not None or len(template.writes) != 1 or template.has_reductions:
         return False
-    return any(
-        len(_loads_in_sum(chain)) >= min_terms
-        for chain in _outermost_sums(template.writes[0].value)
-    )
+    return any(len(_summed_loads(chain)) >= least for chain in _sums(template.writes[0].value))
 
 
 def _groups(
@@ -69,25 +64,22 @@ def _groups(
     total: LoopNest,
     writers: Positions,
     readers: Positions,
-    min_terms: int,
+    least: int,
 ) -> list[tuple[Expr, list[int]]]:
     """The sums in a nest, each with a group of equivalent contractions that only it reads."""
     groups: list[tuple[Expr, list[int]]] = []
-    for chain in _outermost_sums(total.writes[0].value):
+    for chain in _sums(total.writes[0].value):
         equivalent: dict[Any, list[int]] = defaultdict(list)
-        for buffer, offset in _loads_in_sum(chain):
-            if buffer.kind is not BufferKind.TEMPORARY or len(writers[buffer]) != 1:
+        for buffer, offset in _summed_loads(chain):
+            if buffer.kind is not BufferKind.TEMPORARY or len(readers[buffer]) != 1:
                 continue
-            (term,) = writers[buffer]
-            nest = nests[term]
-            if (
-                len(readers[buffer]) == 1
-                and _is_plain_contraction(nest)
-                and _is_aligned(nest, total, offset)
-            ):
-                equivalent[_contraction_key(nest)].append(term)
-        groups += [(chain, group) for group in equivalent.values() if len(set(group)) >= min_terms]
-    return [(chain, group) for chain, group in groups if len(set(group)) == len(group)]
+            positions = writers[buffer]
+            nest = nests[positions[0]] if len(positions) == 1 else None
+            if nest is not None and _is_contraction(nest) and _is_aligned(nest, total, offset):
+                equivalent[_key_of(nest)] += positions
+        distinct = [group for group in equivalent.values() if len(set(group)) == len(group)]
+        groups += [(chain, group) for group in distinct if len(group) >= least]
+    return groups
 
 
 def _is_aligned(nest: LoopNest, total: LoopNest, offset: Affine) -> bool:
@@ -100,7 +92,7 @@ def _is_sum(part: Expr) -> bool:
     return isinstance(part, Call) and part.function == "add"
 
 
-def _outermost_sums(value: Expr) -> list[Expr]:
+def _sums(value: Expr) -> list[Expr]:
     """The sums in an expression that are not terms of larger sums."""
     parts = walk(
         [value], lambda part: () if isinstance(part, Load) or _is_sum(part) else part.parts
@@ -108,7 +100,7 @@ def _outermost_sums(value: Expr) -> list[Expr]:
     return [part for part in parts if _is_sum(part)]
 
 
-def _loads_in_sum(chain: Expr) -> list[tuple[Buffer, Affine]]:
+def _summed_loads(chain: Expr) -> list[tuple[Buffer, Affine]]:
     """The loads among the terms of a sum."""
     loads: list[tuple[Buffer, Affine]] = []
     pending = [chain]
@@ -121,7 +113,7 @@ def _loads_in_sum(chain: Expr) -> list[tuple[Buffer, Affine]]:
     return loads
 
 
-def _is_plain_contraction(nest: LoopNest) -> bool:
+def _is_contraction(nest: LoopNest) -> bool:
     """Whether a nest is a contraction of two temporaries without an epilogue."""
     product = nest.product
     if product is None or len(nest.writes) != 1:
@@ -132,7 +124,7 @@ def _is_plain_contraction(nest: LoopNest) -> bool:
     return len(loads) == 2 and temporary and isinstance(nest.writes[0].value, Accumulated)
 
 
-def _contraction_key(nest: LoopNest) -> Any:
+def _key_of(nest: LoopNest) -> Any:
     """The key of a contraction: equal for those that differ in their buffers alone."""
     product = nest.product
     assert product is not None
@@ -161,17 +153,11 @@ def _merged(
     buffers = {nest.writes[0].buffer for nest in products}
     remaining = Fold(lambda part, left: _without_terms(part, left, buffers)).of(chain)
     onto = renaming(total.variables, first.variables)
-    value: Expr = Accumulated(product.dtype)
-    if remaining is not None:
-        value = value + Renaming(onto).of(remaining)
+    sums = Accumulated(product.dtype)
+    value = sums if remaining is None else sums + Renaming(onto).of(remaining)
     rename = Renaming(onto, lambda part: value if part is chain else None)
     write = total.writes[0]
-    merged_write = replace(
-        write,
-        variables=first.variables,
-        offset=rename.place(write.offset),
-        value=rename.of(write.value),
-    )
+    merged_write = replace(rename.store(write), variables=first.variables)
     nodes = tuple(dict.fromkeys(n for nest in (*products, total) for n in nest.nodes))
     checks = tuple(n for nest in (*products, total) for n in nest.checks)
     aliases = frozenset(f.load.buffer for c in contractions for f in (c.a, c.b))
@@ -189,7 +175,7 @@ def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -
             return None
         whole, start = views[0]
         (stride,) = strides
-    elif len(set(buffers)) < len(buffers) or not _buffers_in_use(pieces).isdisjoint(buffers):
+    elif len(set(buffers)) < len(buffers) or not nested_buffers(pieces).isdisjoint(buffers):
         return None
     else:
         size = buffers[0].size
@@ -199,11 +185,6 @@ def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -
     placed = offset + index_of(steps).scaled(stride)
     value = Load(whole, placed + number(start))
     return Access(value, factors[0].bounds)
-
-
-def _buffers_in_use(pieces: Pieces) -> set[Buffer]:
-    """All sub-buffers, and the buffers that contain them."""
-    return {*pieces, *(whole for whole, _ in pieces.values())}
 
 
 def _without_terms(part: Expr, remaining: Fold[Expr | None], buffers: set[Buffer]) -> Expr | None:

@@ -39,9 +39,7 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     rows = range(target.min_pretransposed_rows, target.max_pretransposed_rows + 1)
     for position, nest in enumerate(nests):
         # Most templates have no such factor: their instances need not be looked at.
-        if _transposed_factor(nest.template.product, rows) and (
-            factor := _transposed_factor(nest.product, rows)
-        ):
+        if _transposed(nest.template.product, rows) and (factor := _transposed(nest.product, rows)):
             users[factor].append(position)
     result = list(nests)
     templates: dict[NestTemplate, tuple[NestTemplate, Buffer]] = {}
@@ -58,7 +56,7 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     return [output for number, nest in enumerate(result) for output in (*copies[number], nest)]
 
 
-def _transposed_factor(product: Contraction | None, rows: range) -> _Matrix | None:
+def _transposed(product: Contraction | None, rows: range) -> _Matrix | None:
     """The second factor of a product of few rows, if its reduced variable is contiguous."""
     if product is None or product.batch or product.b.bounds:
         return None

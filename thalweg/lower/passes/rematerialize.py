@@ -23,7 +23,7 @@ from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
-from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, users_of
 from thalweg.lower.nests.reductions import outermost
 from thalweg.platform.dtype_traits import is_narrow_float
@@ -76,15 +76,11 @@ class _Rematerialization:
     """The nests so far, and the positions of the writers and readers of each buffer."""
 
     def __init__(
-        self,
-        nests: Sequence[LoopNest],
-        written_bytes: Sequence[int],
-        pieces: Pieces,
-        target: Target,
+        self, nests: Sequence[LoopNest], written: Sequence[int], pieces: Pieces, target: Target
     ) -> None:
         self._nests, self._target = list(nests), target
-        self._bytes_before = [0, *accumulate(written_bytes)]  # written before each nest
-        self._fixed = {*pieces, *(root for root, _ in pieces.values())}
+        self._bytes_before = [0, *accumulate(written)]  # written before each nest
+        self._fixed = nested_buffers(pieces)
         self._writers, self._readers = users_of(nests)
 
     def run(self) -> list[LoopNest]:
@@ -136,14 +132,14 @@ class _Rematerialization:
         self._apply(position, value.buffer, changed)
         return True
 
+    def _bytes_between(self, first: int, last: int) -> int:
+        return self._bytes_before[last] - self._bytes_before[first + 1]
+
     def _gap(self, position: int, buffer: Buffer) -> tuple[int, list[int]]:
         """The last use before the longest gap between uses, and the readers after it if it is
         long."""
         uses = [position, *self._readers[buffer]]
-        gaps = [
-            self._bytes_before[after] - self._bytes_before[before + 1]
-            for before, after in pairwise(uses)
-        ]
+        gaps = [self._bytes_between(*pair) for pair in pairwise(uses)]
         longest = max(gaps, default=0)
         if longest < self._target.far_bytes:
             return uses[-1], []
@@ -210,17 +206,12 @@ class _Rematerialization:
             return None
         copy = replace(value.buffer)
         for position in range(late[0] - 1, last_early, -1):
-            if (
-                self._bytes_before[late[0]] - self._bytes_before[position + 1]
-                >= self._target.far_bytes
-            ):
+            if self._bytes_between(position, late[0]) >= self._target.far_bytes:
                 return None
             host_nest = changed.get(position, self._nests[position])
             host = self._fitting(_storing(host_nest, value, copy))
             if host is not None:
-                readers = {
-                    reader: _reading_copy(self._nests[reader], value, copy) for reader in late
-                }
+                readers = {n: _reading_copy(self._nests[n], value, copy) for n in late}
                 self._fixed.add(copy)
                 return {**changed, position: host, **readers}
         return None
@@ -390,7 +381,5 @@ def _aligned_offsets(nest: LoopNest, value: _Value) -> list[Affine]:
 
 def _reading_copy(nest: LoopNest, value: _Value, copy: Buffer) -> LoopNest:
     """A reader that loads a value from its second copy."""
-    views = [
-        (copy, shift) if buffer is value.buffer else (buffer, shift) for buffer, shift in nest.views
-    ]
+    views = [(copy if buffer is value.buffer else buffer, shift) for buffer, shift in nest.views]
     return replace(nest, bindings=tuple(views))

@@ -75,8 +75,7 @@ def _tiled(nest: LoopNest, target: Target) -> LoopNest:
         for position in itertools.product(*(range(side) for side in tile.values()))
         for write in _writes_at(whole, loops, tile, dict(zip(tile, position, strict=True)))
     ]
-    variables = tuple(v for v in loops.values() if v.extent != 1)
-    return LoopNest.of(variables, tuple(writes), nest.nodes, aliases=nest.aliases)
+    return LoopNest.of(writes[0].variables, tuple(writes), nest.nodes, aliases=nest.aliases)
 
 
 def _is_plain(nest: LoopNest) -> bool:
@@ -112,7 +111,7 @@ def _choose_tile(nest: LoopNest, target: Target) -> Tile:
 
 def _sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
     """The sides that a tile may have along a variable, the best one first."""
-    offsets = [offset for buffer_offsets in nest.loads.values() for offset in buffer_offsets]
+    offsets = nest.load_offsets
     period = math.lcm(*(_period(variable, offset) for offset in offsets))
     if period > 1:
         return (period,) if period <= variable.extent else ()
@@ -124,7 +123,7 @@ def _sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
 def _row_sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
     """The same along the contiguous variable, where a row of the result interleaves several rows of
     the input: whole vectors."""
-    offsets = [offset for buffer_offsets in nest.loads.values() for offset in buffer_offsets]
+    offsets = nest.load_offsets
     terms = [t for p in offsets for t in p.terms if isinstance(t, FloorMod)]
     steps = [t.divisor * max(t.modulus, 1) for t in terms if variable in t.number.terms]
     if not steps or any(offset.factor(variable) for offset in offsets):
@@ -138,9 +137,7 @@ def _period(variable: Variable, offset: Affine) -> int:
     terms = [t for t in offset.terms if isinstance(t, FloorMod) and variable in t.number.terms]
     periods = [t.divisor * max(t.modulus, 1) for t in terms]
     factors = [t.number.factor(variable) for t in terms]
-    return math.lcm(
-        *(period // math.gcd(period, f) for period, f in zip(periods, factors, strict=True))
-    )
+    return math.lcm(*(n // math.gcd(n, f) for n, f in zip(periods, factors, strict=True)))
 
 
 def _overlaps(variable: Variable, offset: Affine) -> bool:
@@ -166,7 +163,8 @@ def _writes_at(
         for v, loop in loops.items()
     }
     substitute = _Substitute(indices)
-    inside = reduce(_conjunction, [_is_below(indices[v], v.extent) for v in tile], TRUE)
+    bounds = [_is_below(indices[v], v.extent) for v in tile]
+    inside = reduce(lambda left, right: logical("and", (left, right)), bounds, TRUE)
     variables = tuple(v for v in loops.values() if v.extent != 1)
     return [
         replace(
@@ -178,10 +176,6 @@ def _writes_at(
         )
         for write in writes
     ]
-
-
-def _conjunction(left: Expr, right: Expr) -> Expr:
-    return logical("and", (left, right))
 
 
 def _is_below(index: Affine, size: int) -> Expr:
