@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -58,3 +59,8 @@ Pieces = dict[Buffer, View]
 def nested_buffers(pieces: Pieces) -> set[Buffer]:
     """All sub-buffers, and the buffers that contain them."""
     return {*pieces, *(root for root, _ in pieces.values())}
+
+
+def temporary_bytes(buffers: Iterable[Buffer]) -> int:
+    """The bytes of the temporaries among buffers."""
+    return sum(buffer.bytes for buffer in buffers if buffer.kind is BufferKind.TEMPORARY)

@@ -74,15 +74,12 @@ class _Arguments(KernelRewriter):
             span = touched.get(root, (low, high))
             touched[root] = min(span[0], low), max(span[1], high)
         self.buffers = tuple(touched)
-        self._starts = {buffer: max(low, 0) for buffer, (low, _) in touched.items()}
-        self._of = {
-            buffer: Argument(position, buffer.dtype, self._reach(buffer, high), buffer in outputs)
-            for position, (buffer, (_, high)) in enumerate(touched.items())
-        }
-
-    def _reach(self, buffer: Buffer, last: float) -> int:
-        """The size of an argument: from its start to the last element that is accessed."""
-        return int(min(last + 1, buffer.size)) - self._starts[buffer]
+        self._starts: dict[Buffer, int] = {}
+        self._of: dict[Buffer, Argument] = {}
+        for position, (buffer, (low, high)) in enumerate(touched.items()):
+            start = self._starts[buffer] = max(low, 0)
+            size = int(min(high + 1, buffer.size)) - start
+            self._of[buffer] = Argument(position, buffer.dtype, size, buffer in outputs)
 
     @property
     def all(self) -> tuple[Argument, ...]:

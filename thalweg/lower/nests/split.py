@@ -133,13 +133,11 @@ def split_large_selects(nests: Sequence[LoopNest], target: Target) -> list[LoopN
             result.append(nest)
             continue
         pieces = [] if nest.checks else _split_write(nest.writes[0], target.max_expressions)
-        result += [_with_write(nest, piece) for piece in pieces] or [nest]
+        result += [
+            LoopNest.of(write.variables, (write,), nest.nodes, aliases=nest.aliases)
+            for write in pieces
+        ] or [nest]
     return result
-
-
-def _with_write(nest: LoopNest, piece: Store) -> LoopNest:
-    """A nest with one of the split writes."""
-    return LoopNest.of(piece.variables, (piece,), nest.nodes, aliases=nest.aliases)
 
 
 def _split_write(write: Store, max_size: int) -> list[Store]:

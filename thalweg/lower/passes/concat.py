@@ -271,10 +271,7 @@ def _reading_from_whole(
         assert new_offset is not None
         return Load(whole, new_offset)
 
-    writes = tuple(map(Renaming({}, replacement).store, reader.writes))
-    return LoopNest.of(
-        reader.variables, writes, reader.nodes, serial=reader.serial, aliases=reader.aliases
-    )
+    return reader.with_writes(tuple(map(Renaming({}, replacement).store, reader.writes)))
 
 
 # Selects by an index

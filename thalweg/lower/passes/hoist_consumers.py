@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, temporary_bytes
 from thalweg.lower.nests.loop_nest import LoopNest
 
 _SortKey = tuple[int, int]  # the nest that a nest follows, and its rank among those hoisted there
@@ -54,8 +54,7 @@ class _Scheduler:
     def _may_move(self, position: int, nest: LoopNest) -> bool:
         if nest.checks or (position < self._last_check and _updates_variables(nest)):
             return False  # no variable is written before all checks have passed
-        written = sum(b.bytes for b in nest.written if b.kind is BufferKind.TEMPORARY)
-        read = sum(b.bytes for b in nest.reads if b.kind is BufferKind.TEMPORARY)
+        written, read = temporary_bytes(nest.written), temporary_bytes(nest.reads)
         min_bytes, shrinkage = self._target.min_hoisted_bytes, self._target.hoisted_shrinkage
         return _is_scalar(nest) or (read >= min_bytes and written * shrinkage <= read)
 

@@ -49,10 +49,7 @@ def _hoisted(nest: LoopNest, buffers: dict[Any, Buffer]) -> list[LoopNest]:
     loads = {part: _stored(part, nest, buffers, hoisted) for part in invariants}
     replaced = Replace(loads.get)
     writes = tuple([replace(write, value=replaced.of(write.value)) for write in nest.writes])
-    remaining = LoopNest.of(
-        nest.variables, writes, nest.nodes, checks=nest.checks, aliases=nest.aliases
-    )
-    return [*hoisted, remaining]
+    return [*hoisted, nest.with_writes(writes)]
 
 
 def _invariants(nest: LoopNest, along: Variable) -> list[Expr]:

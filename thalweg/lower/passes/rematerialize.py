@@ -23,7 +23,7 @@ from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
-from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers, temporary_bytes
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, users_of
 from thalweg.lower.nests.reductions import outermost
 from thalweg.platform.dtype_traits import is_narrow_float
@@ -34,7 +34,7 @@ _MIN_SHRINKAGE = 8  # of an operand, relative to the value, for its lifetime to 
 
 def rematerialize(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
     """The nests, with temporaries rematerialized for late readers."""
-    written_bytes = [_temporary_bytes(nest) for nest in nests]
+    written_bytes = [temporary_bytes(nest.written) for nest in nests]
     if sum(written_bytes) < target.far_bytes:
         return list(nests)
     return _Rematerialization(nests, written_bytes, pieces, target).run()
@@ -46,10 +46,6 @@ def inline_into_rows(nests: Sequence[LoopNest], pieces: Pieces, target: Target) 
     if not target.fuses_rows:
         return list(nests)
     return _RowInlining(nests, [0] * len(nests), pieces, target).run()
-
-
-def _temporary_bytes(nest: LoopNest) -> int:
-    return sum(b.bytes for b in nest.written if b.kind is BufferKind.TEMPORARY)
 
 
 @dataclass(frozen=True)

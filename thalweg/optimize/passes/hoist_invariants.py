@@ -97,8 +97,8 @@ class _Hoisting:
         counts = (self._count, len(self._node.inputs) - self._count + len(hoisted))
         attributes: dict[str, Any] = {
             **self._op.attributes,
-            "condition": _with_arguments(self._op.condition, hoisted, {}),
-            "body": _with_arguments(body, hoisted, dict.fromkeys(hoisted)),
+            "condition": _with_arguments(self._op.condition, hoisted, computes=False),
+            "body": _with_arguments(body, hoisted, computes=True),
         }
         self._graph.insert(new_nodes, self._node)
         self._graph.edit(
@@ -141,21 +141,21 @@ class _Hoisting:
         return [tensor for tensor in needed if tensor in heavy]
 
     def _outside(
-        self, nodes: Sequence[Node], invariant: set[Tensor], moved: Sequence[Tensor]
+        self, nodes: Sequence[Node], invariant: set[Tensor], hoisted: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
         """Copies of tensors of the body before the loop, and the nodes that compute them."""
         first = len(self._node.inputs) - len(self._op.body.arguments)
         pairs = zip(self._op.body.arguments, self._node.inputs[first:], strict=True)
         rewriter = Rewriter(self._graph.workspace, dict(pairs))
         needed: set[Node] = set()
-        pending = [tensor.op for tensor in moved]
+        pending = [tensor.op for tensor in hoisted]
         while pending:
             node = pending.pop()
             if node not in needed and not isinstance(node.op, Argument):
                 needed.add(node)
                 pending += [tensor.op for tensor in node.inputs]
         copies = [rewriter.copy(node) for node in nodes if node in needed]
-        return [rewriter.tensors[tensor] for tensor in moved], copies
+        return [rewriter.tensors[tensor] for tensor in hoisted], copies
 
 
 def _enlarges(node: Node) -> bool:
@@ -170,17 +170,17 @@ def _may_fail(op: Op) -> bool:
     return op.has("requires") or op.host_only or op.type_name == "CheckNumerics"
 
 
-def _with_arguments(body: Body, moved: Sequence[Tensor], replaced: dict[Tensor, None]) -> Body:
-    """A body with more arguments, which replace some of the tensors that it computed."""
+def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Body:
+    """A body with more arguments; if it computes the hoisted tensors, these replace them."""
     rewriter = body_rewriter(body)
     graph = rewriter.workspace
     added: list[Tensor] = []
-    for tensor in moved:
+    for tensor in hoisted:
         name = tensor.op.name.rpartition("/")[2]
         argument = graph.argument(tensor.dtype, tensor.shape, name)
         graph.attribute(argument.op, tensor.op)
         added.append(argument)
-        if tensor in replaced:
+        if computes:
             rewriter.tensors[tensor] = argument
     bound = dict(rewriter.tensors)
     for node in inner_nodes(body):
