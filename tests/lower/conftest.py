@@ -1,4 +1,4 @@
-"""Lowering is tested on steps as they are written: the optimiser would leave some of them empty."""
+"""Lowering is tested on unoptimised steps: the optimiser would leave some of them empty."""
 
 from __future__ import annotations
 

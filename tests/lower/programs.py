@@ -1,4 +1,4 @@
-"""Small graphs as the kernels they become, in words: what tests of the lowering compare."""
+"""The kernels of small graphs as text, which tests of the lowering compare."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def planned(*fetches: Any) -> Plan:
 
 
 def units(*fetches: Any) -> list[Any]:
-    """What a step runs in turn: host nodes by their type, regions by the types of their nodes."""
+    """The units of a step in order: host nodes by type, regions by the types of their nodes."""
     return [
         sorted(node.type for node in i.nodes) if isinstance(i.call, Executable) else i.node.type
         for i in planned(*fetches).instructions
@@ -55,7 +55,7 @@ def lowered(*fetches: Any) -> Lowered:
 
 
 def use_target(monkeypatch: pytest.MonkeyPatch, **numbers: Any) -> None:
-    """From now on steps are lowered for a processor with other numbers."""
+    """Lower steps for a processor with other parameters from now on."""
     devices = [CpuDevice(target=replace(host(), **numbers))]
     for module in (sys.modules[__name__], engine):
         monkeypatch.setattr(module, "local_devices", lambda *_, **__: devices)

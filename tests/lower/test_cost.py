@@ -12,7 +12,7 @@ from thalweg.ir.index import number
 from thalweg.ir.loop import IndexTuple, Operand, reduce, scatter
 from thalweg.ir.target import Target
 from thalweg.lower.cost import (
-    analysed,
+    analyse,
     element_cost,
     worth_inlining,
     worth_rematerializing,
@@ -82,15 +82,15 @@ def test_every_part_counts_once() -> None:
     x = operand(4)
     (i,) = IndexTuple.over((4,))
     value = x[i].exp()
-    form = analysed(value + value)
-    assert form.cost == analysed(value).cost + 1
+    form = analyse(value + value)
+    assert form.cost == analyse(value).cost + 1
     assert form.loads == {x: 1.0}
 
 
 def test_a_reduction_counts_what_it_repeats() -> None:
     x = operand(4, 10)
     (i,) = IndexTuple.over((4,))
-    form = analysed(reduce("sum", [10], lambda k: x[i, k] * x[i, k] * x[0, k]))
+    form = analyse(reduce("sum", [10], lambda k: x[i, k] * x[i, k] * x[0, k]))
     assert form.reduces and form.loads == {x: 20.0}
     assert form.cost >= 10
 
@@ -98,32 +98,32 @@ def test_a_reduction_counts_what_it_repeats() -> None:
 def test_arithmetic_on_indices_is_free() -> None:
     x = operand(12)
     at = IndexTuple.over((3, 4))
-    form = analysed(x[at[0] * 4 + at[1],])
+    form = analyse(x[at[0] * 4 + at[1],])
     assert form.cost == 0 and form.moves_only
 
 
 def test_an_index_from_memory_is_read() -> None:
     x, places = operand(12), operand(5)
     (i,) = IndexTuple.over((5,))
-    form = analysed(x[places[i],])
+    form = analyse(x[places[i],])
     assert set(form.loads) == {x, places}
     assert not form.moves_only
 
 
 def test_dear_functions_cost_more() -> None:
     def cost(function: str, *more: Any) -> float:
-        return analysed(call(function, operand(1)[0], *more)).cost
+        return analyse(call(function, operand(1)[0], *more)).cost
 
     assert cost("add", 1.0) < cost("div", 1.0) < cost("exp") < cost("pow", 1.5)
 
 
 def test_a_scatter_is_known_as_one() -> None:
     x = operand(4)
-    form = analysed(scatter("sum", [4], lambda k: ((k // 2,), x[k]), 0))
+    form = analyse(scatter("sum", [4], lambda k: ((k // 2,), x[k]), 0))
     assert form.scatters and not form.moves_only
 
 
 def test_a_number_is_nothing() -> None:
-    form = analysed(constant(1.5))
+    form = analyse(constant(1.5))
     assert (form.cost, dict(form.loads), form.expr_size) == (0, {}, 0)
-    assert analysed(call("cast", 1, np.float32)).expr_size == 1
+    assert analyse(call("cast", 1, np.float32)).expr_size == 1

@@ -1,4 +1,4 @@
-"""Sizes that vary from call to call: the third one compiles nothing, and every one is right."""
+"""Sizes that vary from call to call: the third one compiles nothing, and all results are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs that are wide or deep: kernels stay small, and nothing is called too deep."""
+"""Wide and deep graphs: kernels stay small, and recursion stays shallow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs and the kernels they become: what is fused into what, and what is stored."""
+"""The kernels of small graphs: which ops are fused, and which tensors are stored."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def layer_norm() -> Any:
 
 
 def kept_and_squashed(shape: list[int]) -> Any:
-    """A product that is wanted itself, and its activation under another shape."""
+    """A product that is fetched, and its reshaped activation."""
     y = dense(given(64, 100), 50)
     return [y, tf.tanh(tf.reshape(y, shape))]
 
@@ -230,7 +230,7 @@ def test_a_reduction_that_many_read_is_computed_once() -> None:
 
 
 def reductions(kernel: Any) -> int:
-    """How many reductions the stores of loops hold."""
+    """The number of reductions in the stores of loops."""
     assert isinstance(kernel, Loops)
     values = [store.value for store in kernel.stores]
     return sum(isinstance(part, Reduce) for part in walk(values))

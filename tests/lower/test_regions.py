@@ -1,4 +1,4 @@
-"""What is compiled together, what runs between on the host, and in which order."""
+"""Which nodes are compiled together, which run on the host, and in which order."""
 
 from __future__ import annotations
 

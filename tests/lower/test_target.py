@@ -1,4 +1,4 @@
-"""Lowering for processors with other numbers: other kernels, the same values."""
+"""Lowering for targets with other parameters: other kernels, the same values."""
 
 from __future__ import annotations
 

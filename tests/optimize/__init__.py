@@ -1,1 +1,1 @@
-"""The optimiser: every rule held to its pattern, passes text in and text out, random graphs."""
+"""The optimiser: every rule on random graphs, passes by their text, random graphs."""

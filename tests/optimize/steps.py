@@ -1,4 +1,4 @@
-"""Steps for tests of passes: from a graph and its ends to text."""
+"""Steps for tests of passes, as text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from thalweg.optimize.step_graph import StepGraph
 def step(
     fetches: Sequence[Any], targets: Sequence[Any] = (), feeds: Sequence[Any] = ()
 ) -> StepGraph:
-    """The pruned step that gives some tensors."""
+    """The pruned step of some fetches."""
     nodes = needed(fetches, targets, dict.fromkeys(feeds))
     return StepGraph(nodes, fetches, targets, frozenset(feeds))
 
 
 def after(run: Any, graph: StepGraph) -> str:
-    """The text of a step after a pass, which is held to the spec."""
+    """The text of a step after a pass; the pass is verified."""
     spec = verify.Spec(graph)
     run(graph)
     graph.prune()
@@ -29,7 +29,7 @@ def after(run: Any, graph: StepGraph) -> str:
 
 
 def changes(run: Any, graph: StepGraph) -> bool:
-    """Whether a pass does anything to a step."""
+    """Whether a pass changes a step."""
     run(graph)
     return graph.is_changed
 

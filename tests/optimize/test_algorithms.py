@@ -1,4 +1,4 @@
-"""Passes that are algorithms, through whole steps: what they do, and that values stay."""
+"""Passes that are algorithms, on whole steps: their rewrites, and that values do not change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def placeholder(*shape: int | None, name: str = "x") -> tf.Tensor:
 
 
 def both(fetches: Sequence[tf.Tensor], feeds: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
-    """What a session gives, and what the reference kernels give of the graph as it is written."""
+    """The results of a session, and of the reference kernels on the unoptimised graph."""
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         found = session.run(list(fetches), feeds)

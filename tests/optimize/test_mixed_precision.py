@@ -1,4 +1,4 @@
-"""Mixed precision: which nodes become narrow, that weights stay wide, that training goes on."""
+"""Mixed precision: which nodes become narrow; weights stay wide, and training converges."""
 
 from __future__ import annotations
 

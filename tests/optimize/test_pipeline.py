@@ -1,4 +1,4 @@
-"""The whole pipeline: sessions give the same as the reference kernels, within rounding."""
+"""The whole pipeline: sessions agree with the reference kernels up to rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs through the whole pipeline: values stay, the spec holds, no pass loops.
+"""Random graphs through the whole pipeline: values agree, the spec holds, no pass loops.
 
 Both sides run on the NumPy kernels, so that only the optimiser is judged; the random graphs of
 `tests/random_graphs` hold compiled, optimised steps to them as well.
@@ -69,7 +69,7 @@ REDUNDANT_AGAIN = {f"{name} again": rule for name, rule in REDUNDANT.items()}
 
 
 class FoldableGenerator(SeededGenerator):
-    """Graphs in which much is constant, neutral or there twice: what the optimiser is made for."""
+    """Graphs with many constants, neutral operands and duplicates."""
 
     def array(self, dtype: object, shape: tuple[int, ...]) -> Array:
         value = super().array(dtype, shape)  # pyright: ignore[reportArgumentType]
@@ -98,7 +98,7 @@ def fetched(tensors: Sequence[tf.Tensor], seed: int) -> list[tf.Tensor]:
 
 
 def check(seed: int) -> int:
-    """Optimise one random graph; how often rules fired."""
+    """Optimise one random graph. Returns how often rules fired."""
     generator = generated(seed)
     fetches, feeds = fetched(generator.tensors, seed), generator.feeds
     if not fetches:

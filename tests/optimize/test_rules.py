@@ -1,4 +1,4 @@
-"""Every rule, held to its pattern on graphs that are drawn from the rule itself."""
+"""Every rule, checked on random graphs that are drawn from its pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structure passes, text in and text out."""
+"""Passes that change the structure of a step, as text."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _FREE = Const | Word | Index | OperandLoad
 
 @dataclass(frozen=True)
 class Form:
-    """The cost of one output element of an op, what it reads, and which form it has."""
+    """The cost of one output element of an op, its reads, and the structure of its loop form."""
 
     cost: float  # arithmetic alone
     loads: Mapping[Operand, float]  # reads per element
@@ -44,19 +44,18 @@ class Form:
 
     @property
     def moves_only(self) -> bool:
-        """Whether it is an element of another tensor, unchanged."""
+        """Whether it copies an element of another tensor."""
         return self.cost == 0 and len(self.loads) == 1 and not self.reduces and not self.scatters
 
 
-def analysed(raw: Any) -> Form:
-    """The cost of a loop form, each expression counted once per value of the variables around
-    it."""
+def analyse(raw: Any) -> Form:
+    """The cost of a loop form. An expression counts once per iteration of the loops around it."""
     scatters = isinstance(raw, Scatter)
     roots = [raw.value, raw.initial, *raw.index] if isinstance(raw, Scatter) else [raw]
-    found = _Count()
+    count = _Count()
     for root in roots:
-        found.add(root, 1.0)
-    return Form(found.cost, found.loads, found.expr_size, found.reduces, scatters, _widens(raw))
+        count.add(root)
+    return Form(count.cost, count.loads, count.expr_size, count.reduces, scatters, _widens(raw))
 
 
 def _widens(raw: Any) -> bool:
@@ -76,8 +75,8 @@ class _Count:
         self._seen: set[Expr] = set()
         self._data = Fold(_is_data)
 
-    def add(self, root: Expr, times: float) -> None:
-        pending = [(root, times)]
+    def add(self, root: Expr) -> None:
+        pending = [(root, 1.0)]
         while pending:
             part, count = pending.pop()
             if part in self._seen or isinstance(part, Const):
@@ -111,18 +110,18 @@ def _cost(part: Expr) -> float:
 
 
 def _is_data(part: Expr, known: Fold[bool]) -> bool:
-    """Whether it is more than index arithmetic, which runs once per row or not at all: it reads
-    memory, or converts indices to data."""
+    """Whether an expression reads memory or converts indices to data. Pure index arithmetic is
+    free: it runs once per row or not at all."""
     return isinstance(part, OperandLoad | Reduce | Cast) or any(known.parts(part))
 
 
 def worth_inlining(size: int, cost: float, reads: float, target: Target) -> bool:
-    """The first rule above."""
+    """The rule for inlining, above."""
     return reads * cost <= size * (cost + target.store_cost) + reads * target.load_cost
 
 
 def worth_rematerializing(cost: float, readers: int, target: Target) -> bool:
-    """The second rule above."""
+    """The rule for rematerializing, above."""
     return readers * cost <= target.far_cost
 
 
@@ -149,10 +148,10 @@ class Costs:
     def note(
         self, tensor: Tensor, form: Form, reads: Iterable[tuple[Tensor | None, float]]
     ) -> None:
-        """Add the cost of a tensor, from those of what it reads; None is a random stream."""
+        """Add the cost of a tensor from the costs of its reads; None is a random stream."""
         cost, expr_size = form.cost, form.expr_size
         for source, count in reads:
-            each, more = (self._load, 1) if source is None else self.of(source)
-            cost += count * each
-            expr_size += more
+            read_cost, read_size = (self._load, 1) if source is None else self.of(source)
+            cost += count * read_cost
+            expr_size += read_size
         self._costs[tensor] = cost, expr_size

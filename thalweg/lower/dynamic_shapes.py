@@ -37,7 +37,7 @@ class ObservedInts:
 
 
 class Form(NamedTuple):
-    """A lowering as it was observed: the fingerprints of its kernels, and their integers."""
+    """An observed lowering: the fingerprints of its kernels, and their integers."""
 
     family: tuple[bytes, ...]
     kernels: tuple[ObservedInts, ...]
@@ -46,7 +46,8 @@ class Form(NamedTuple):
 class Varying:
     """The integers of a region's kernels in all lowerings so far, and which of them vary.
 
-    A batch of one has other loops than a larger one: each list of fingerprints is a family.
+    Lowerings with equal lists of fingerprints are one family. A batch of one has other loops than
+    a larger batch, and is a family of its own.
     """
 
     def __init__(self) -> None:
@@ -59,15 +60,15 @@ class Varying:
     def see(self, launches: Sequence[Launch]) -> Form:
         """Observe a new lowering."""
         family = tuple(fingerprint(launch.kernel) for launch in launches)
-        found = _observed([launch.kernel for launch in launches], family)
+        observed = _observe([launch.kernel for launch in launches], family)
         before = self._families.get(family)
         if before is not None:
-            found = [_merged(*pair) for pair in zip(before, found, strict=True)]
-        self._families[family] = found
-        return Form(family, tuple(found))
+            observed = [_merged(*pair) for pair in zip(before, observed, strict=True)]
+        self._families[family] = observed
+        return Form(family, tuple(observed))
 
     def restore(self, form: Form) -> None:
-        """Observe a lowering as another process did, after the same ones."""
+        """Take over what another process observed."""
         self._families[form.family] = form.kernels
 
 
@@ -76,43 +77,44 @@ def adapted(launches: Sequence[Launch], form: Form) -> list[SpecializedKernel]:
     return [_adapted(*pair) for pair in zip(launches, form.kernels, strict=True)]
 
 
-def _observed(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[ObservedInts]:
-    """The integers of a lowering's kernels; kernels that differ only in the constants of offsets
-    (the items of a sequence, parts of a longer buffer) become one, with those constants as
+def _observe(kernels: Sequence[Kernel], fingerprints: Sequence[bytes]) -> list[ObservedInts]:
+    """The integers of a lowering's kernels. Kernels that differ only in the constants of offsets
+    (items of a sequence, slices of one buffer) become one kernel with those constants as
     arguments."""
-    of_shape: dict[bytes, list[int]] = defaultdict(list)
-    for number, shape in enumerate(shapes):
-        of_shape[shape].append(number)
-    found = [ObservedInts(integers(kernel)) for kernel in kernels]
-    for numbers in of_shape.values():
-        if len({found[number].integers for number in numbers}) > 1:
-            places = places_of_offsets(kernels[numbers[0]])
+    by_fingerprint: dict[bytes, list[int]] = defaultdict(list)
+    for number, digest in enumerate(fingerprints):
+        by_fingerprint[digest].append(number)
+    observed = [ObservedInts(integers(kernel)) for kernel in kernels]
+    for numbers in by_fingerprint.values():
+        if len({observed[number].integers for number in numbers}) > 1:
+            offset_positions = places_of_offsets(kernels[numbers[0]])
             groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
             for number in numbers:
-                pairs = enumerate(found[number].integers)
-                groups[tuple([n for place, n in pairs if place not in places])].append(number)
+                pairs = enumerate(observed[number].integers)
+                key = tuple([n for position, n in pairs if position not in offset_positions])
+                groups[key].append(number)
             for group in groups.values():
-                _share(group, found)
-    return found
+                _share(group, observed)
+    return observed
 
 
-def _share(group: Sequence[int], found: list[ObservedInts]) -> None:
-    """Let the integers vary that differ in a group of kernels."""
-    columns = zip(*[found[number].integers for number in group], strict=True)
-    varying = frozenset(place for place, column in enumerate(columns) if len(set(column)) > 1)
+def _share(group: Sequence[int], observed: list[ObservedInts]) -> None:
+    """Mark as varying the integers that differ within a group of kernels."""
+    columns = zip(*[observed[number].integers for number in group], strict=True)
+    varying = frozenset(position for position, column in enumerate(columns) if len(set(column)) > 1)
     for number in group:
-        found[number] = ObservedInts(found[number].integers, varying)
+        observed[number] = ObservedInts(observed[number].integers, varying)
 
 
 def _merged(old: ObservedInts, new: ObservedInts) -> ObservedInts:
     pairs = enumerate(zip(old.integers, new.integers, strict=True))
-    differing = {place for place, (before, now) in pairs if before != now}
+    differing = {position for position, (before, after) in pairs if before != after}
     return ObservedInts(new.integers, old.varying | new.varying | differing)
 
 
-def _adapted(launch: Launch, seen: ObservedInts) -> SpecializedKernel:
-    if not seen.varying:
+def _adapted(launch: Launch, observed: ObservedInts) -> SpecializedKernel:
+    if not observed.varying:
         return SpecializedKernel(launch.kernel)
     first = len(launch.kernel.arguments) + 2  # after the fault word, the arguments and the scratch
-    kernel = with_dynamic(launch.kernel, seen.varying, first)
-    return SpecializedKernel(kernel, tuple(seen.integers[place] for place in sorted(seen.varying)))
+    kernel = with_dynamic(launch.kernel, observed.varying, first)
+    return SpecializedKernel(kernel, tuple(observed.integers[n] for n in sorted(observed.varying)))

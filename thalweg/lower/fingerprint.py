@@ -1,12 +1,12 @@
-"""Whether nodes, or regions, compute the same: keys of graphs.
+"""Keys of graphs: equal where nodes or regions compute the same.
 
-`op_text` is the canonical text of an op and its attributes, `flow_text` that of nodes that take
-values from each other: eager code finds its plans by both. `NodeClasses` numbers the nodes of a
+`op_text` is the canonical text of an op and its attributes, `flow_text` that of nodes and their
+edges: eager code finds its plans by both. `NodeClasses` numbers the nodes of a
 specialised region: those of one class have equal output shapes, summaries and loop forms, whatever
-tensors they read, so each is computed once per class; the keys of subgraphs
+tensors they read, so these are computed once per class. The keys of subgraphs
 (`thalweg.lower.passes.outline`) are sequences of such numbers. `fingerprint` is a digest of a
-region's ops and wiring for other processes, without shapes: the key of cached programs. Kernels,
-which have no ops any more, have keys of their own in `thalweg.ir.fingerprint`.
+region's ops and wiring for other processes, without shapes: the key of cached programs. The keys
+of kernels are in `thalweg.ir.fingerprint`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_LITERAL = 8  # elements of an array that are written out in a text; larger ones are hashed
 _MAX_COMPARED = 16  # elements of a known value that is part of a class; others go by their tensor
 
-#: Where the ops are defined that mean the same in every process with the same code.
+#: The packages whose ops mean the same in every process with the same code.
 _PACKAGES = tuple(f"{__name__.partition('.')[0]}.{p}." for p in ("autodiff", "control", "ops"))
 
 
@@ -55,14 +55,15 @@ def op_text(op: Op) -> str:
 
 @memoized(5_000)
 def _fields_of(block: type[Op]) -> tuple[str, tuple[str, ...]]:
-    """The name of an op and its attributes; those of users may mean something else later."""
+    """The names of an op and its attributes. Raises `Unnamed` for ops that users define: their code
+    may change."""
     if not block.__module__.startswith(_PACKAGES):
         raise Unnamed
     return block.type_name, tuple(block.fields)
 
 
 def text_of(value: Any) -> str:
-    """The text of an attribute, which no other value has."""
+    """The text of an attribute; different values have different texts."""
     write = _WRITERS.get(cast("type[Any]", type(value)))
     if write is None:
         write = next((t for kind, t in _WRITERS.items() if isinstance(value, kind)), None)
@@ -89,7 +90,7 @@ def _mapping(values: Mapping[Any, Any]) -> str:
 
 
 def _body(body: Body) -> str:
-    """What comes into a sub-graph, what its nodes do, what goes out."""
+    """The text of a sub-graph: its arguments, nodes, outputs and targets."""
     arguments = [(tensor.dtype.name, tensor.shape.sizes) for tensor in body.arguments]
     numbers = {tensor: number for number, tensor in enumerate(body.arguments)}
     nodes = needed(body.outputs, body.targets, numbers)
@@ -125,7 +126,7 @@ _WRITERS: dict[type[Any], Callable[[Any], str]] = {
 
 
 class NodeClasses:
-    """Numbers of nodes, equal where op, attributes, and shapes and values of inputs are."""
+    """Numbers classes of nodes: those with equal ops, attributes, input shapes and known inputs."""
 
     def __init__(
         self, shapes: Mapping[Tensor, tuple[int, ...]], values: Mapping[Tensor, Any]
@@ -136,13 +137,12 @@ class NodeClasses:
         self._tensors: dict[Tensor, int] = {}
 
     def of(self, node: Node) -> int | None:
-        """The number of a node's class; None for a random op, or one that only this process
-        knows."""
+        """The number of a node's class; None for a random op or an `Unnamed` one."""
         try:
             return self._nodes[node]
         except KeyError:
-            found = self._nodes[node] = None if node.op.has("stream") else self._of(node)
-            return found
+            number = self._nodes[node] = None if node.op.has("stream") else self._of(node)
+            return number
 
     def _of(self, node: Node) -> int | None:
         try:
@@ -151,20 +151,20 @@ class NodeClasses:
             return None
         inputs = node.inputs
         counts = node.input_counts() if node.op.parsed.has_lists else None
-        places: dict[Tensor, int] = {}
-        same = [places.setdefault(tensor, place) for place, tensor in enumerate(inputs)]
-        return self._number((text, counts, tuple(same), *map(self._tensor, inputs)))
+        first: dict[Tensor, int] = {}
+        repeats = [first.setdefault(tensor, position) for position, tensor in enumerate(inputs)]
+        return self._number((text, counts, tuple(repeats), *map(self._tensor, inputs)))
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _tensor(self, tensor: Tensor) -> int:
-        found = self._tensors.get(tensor)
-        if found is None:
+        number = self._tensors.get(tensor)
+        if number is None:
             dtype, value = tensor.dtype.base_dtype, self._values.get(tensor)
             key = (dtype, self._shapes[tensor], _value_key(tensor, value))
-            found = self._tensors[tensor] = self._number(key)
-        return found
+            number = self._tensors[tensor] = self._number(key)
+        return number
 
 
 def _value_key(tensor: Tensor, value: Any) -> Hashable:
@@ -180,8 +180,8 @@ def _value_key(tensor: Tensor, value: Any) -> Hashable:
 
 
 def fingerprint(region: Region) -> bytes | None:
-    """A digest of all that lowering a region depends on, besides the shapes of its inputs; None for
-    a region with an op that only this process knows. The names of nodes do not matter."""
+    """A digest of what the lowering of a region depends on, except the shapes of its inputs; None
+    for a region with an `Unnamed` op. It does not depend on the names of nodes."""
     numbers: dict[Tensor, int] = {}
 
     def number(tensor: Tensor) -> int:
@@ -202,21 +202,21 @@ def fingerprint(region: Region) -> bytes | None:
 
 
 def flow_text(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> tuple[list[str], array[int]]:
-    """The distinct texts of ops, and for each node the number of its text, of those of the nodes
-    that it waits for, and of its inputs and outputs, with a count before each list."""
+    """The distinct texts of ops; and for each node the numbers of its text, its control inputs, its
+    inputs and its outputs, with a count before each list."""
     texts: dict[str, int] = {}
     words: list[int] = []
-    places = {node: place for place, node in enumerate(nodes)}
+    positions = {node: position for position, node in enumerate(nodes)}
     for node in nodes:
-        op, taken, given = node.op, node.inputs, node.outputs
-        words += texts.setdefault(op_text(op), len(texts)), len(node.controls), len(taken)
-        words += [places.get(control, -1) for control in node.controls]
+        op, inputs, outputs = node.op, node.inputs, node.outputs
+        words += texts.setdefault(op_text(op), len(texts)), len(node.controls), len(inputs)
+        words += [positions.get(control, -1) for control in node.controls]
         try:
-            words += [numbers[tensor] for tensor in taken]
+            words += [numbers[tensor] for tensor in inputs]
         except KeyError:
             raise Unnamed from None
         if op.parsed.has_lists:
             words += node.input_counts()
-        words.append(len(given))
-        words += [numbers.setdefault(tensor, len(numbers)) for tensor in given]
+        words.append(len(outputs))
+        words += [numbers.setdefault(tensor, len(numbers)) for tensor in outputs]
     return list(texts), array("q", words)

@@ -26,7 +26,7 @@ _FREE = Const | Word | Index | Load | Accumulated | Cast
 
 
 class FlopsBytes(NamedTuple):
-    """What one call computes and moves."""
+    """The operations and memory traffic of one call of a kernel."""
 
     operations: float  # a multiplication with its addition counts as two
     touched: tuple[int, ...]  # the bytes of each argument that are accessed
@@ -40,10 +40,10 @@ _known = Bounded[Any, FlopsBytes]("flops and bytes of kernels", 2_000)
 def flops_bytes(kernel: Kernel) -> FlopsBytes:
     """The operations and bytes of one call of a kernel."""
     key = fingerprint(kernel), integers(kernel)
-    found = _known.get(key)
-    if found is None:
-        found = _known[key] = FlopsBytes(_operations(kernel), *_traffic(kernel))
-    return found
+    counts = _known.get(key)
+    if counts is None:
+        counts = _known[key] = FlopsBytes(_operations(kernel), *_traffic(kernel))
+    return counts
 
 
 def _operations(kernel: Kernel) -> float:
@@ -81,7 +81,8 @@ def _bytes(argument: Argument, times: int) -> int:
 
 
 class _Count:
-    """Counts each expression once: the variables it depends on, and whether it reads data."""
+    """Counts operations and loads. Folds an expression to (the variables it depends on, whether it
+    reads data)."""
 
     def __init__(self, of_sum: frozenset[Variable]) -> None:
         self._of_sum = of_sum  # the variables that a contraction's sum depends on
@@ -99,26 +100,26 @@ class _Count:
     def _expression(
         self, part: Expr, known: Fold[tuple[frozenset[Variable], bool]]
     ) -> tuple[frozenset[Variable], bool]:
-        seen = known.parts(part)
-        variables = _NOTHING.union(*[variables for variables, _ in seen])
-        data = any(is_data for _, is_data in seen)
+        operands = known.parts(part)
+        variables = _NOTHING.union(*[variables for variables, _ in operands])
+        reads_data = any(is_data for _, is_data in operands)
         match part:
             case Accumulated():
                 return self._of_sum, True
             case Load():
-                found = free_variables(part)
-                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + iterations(found)
-                return found, True
+                free = free_variables(part)
+                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + iterations(free)
+                return free, True
             case Reduce():
-                self._add(variables.union(part.variables), data)
-                return variables.difference(part.variables), data
+                self._add(variables.union(part.variables), reads_data)
+                return variables.difference(part.variables), reads_data
             case Index():
                 return frozenset([part.variable]), False
             case _ if not isinstance(part, _FREE):
-                self._add(variables, data)
+                self._add(variables, reads_data)
             case _:
                 pass
-        return variables, data
+        return variables, reads_data
 
-    def _add(self, variables: frozenset[Variable], data: bool) -> None:
-        self._total += iterations(variables) if data else 0
+    def _add(self, variables: frozenset[Variable], reads_data: bool) -> None:
+        self._total += iterations(variables) if reads_data else 0

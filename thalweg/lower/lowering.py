@@ -11,7 +11,7 @@ from thalweg.lower.memory.arena import in_place
 from thalweg.lower.memory.buffers import Pieces
 from thalweg.lower.nests.bufferize import bufferize
 from thalweg.lower.nests.builder import NestBuilder
-from thalweg.lower.nests.split import in_pieces, in_steps
+from thalweg.lower.nests.split import split_large_selects, split_large_values
 from thalweg.lower.nests.verify import verified, verify_launches, verify_pieces
 from thalweg.lower.passes.concat import alias_concat, concat_in_place
 from thalweg.lower.passes.fuse import fuse, fuse_rows
@@ -35,7 +35,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("alias_concat", alias_concat(nests, pieces))
     nests = verified("merge_reductions", merge_reductions(nests, pieces, target))
     verify_pieces("merge_reductions", pieces)
-    nests = verified("in_steps", in_steps(nests, target))
+    nests = verified("split_large_values", split_large_values(nests, target))
     nests = verified("hoist_invariants", hoist_invariants(nests))
     nests = verified("fuse", fuse(nests, target))
     nests = verified("inline_into_rows", inline_into_rows(nests, pieces, target))
@@ -45,7 +45,7 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("rematerialize", rematerialize(nests, pieces, target))
     nests = verified("pretranspose", pretranspose(nests, target))
     nests = verified("concat_in_place", concat_in_place(nests, pieces, target))
-    nests = verified("in_pieces", in_pieces(nests, target))
+    nests = verified("split_large_selects", split_large_selects(nests, target))
     nests = verified("tile_windows", tile_windows(nests, target))
     launches, checked = bufferize(nests, in_place(nests, pieces, target))
     verify_launches(launches)

@@ -1,9 +1,9 @@
-"""Rules held to what they say: graphs that match, drawn at random, before and after.
+"""Checks rules on random graphs that match their patterns.
 
-`check_rule(rule)` builds graphs from the pattern alone, with random shapes, dtypes and values (of
-an exact rule also NaN, infinities and zeros of both signs), computes them with the NumPy kernels
-before and after the rule, and compares: to the bit for an exact rule, up to rounding for others. It
-applies the rule until it does not match any more, which must come soon.
+`check_rule(rule)` builds graphs from the pattern alone, with random shapes, dtypes and values (for
+an exact rule also NaN, infinities and zeros of both signs), evaluates them with the NumPy kernels
+before and after the rule, and compares: bit for bit for an exact rule, up to rounding for others.
+The rule must stop matching after a few applications.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _MAX_APPLICATIONS = 8  # of a rule to what it made
 
 @public("optimize.BrokenRule")
 class BrokenRule(AssertionError):
-    """A rule that does not do what it says."""
+    """A rule whose replacement differs from its pattern, or that never applies or never ends."""
 
 
 @public("optimize.RuleCheck")
 @dataclass
 class RuleCheck:
-    """How often a rule was tried and matched, by dtype.
+    """How many graphs a rule was tried on, and how many it matched.
 
     Args:
         rule: the rule.
-        cases: how many graphs were drawn.
-        matches: in how many of them the rule applied.
+        cases: the number of graphs.
+        matches: the number of graphs that the rule applied to.
         dtypes: the dtypes of those.
 
     Example:
@@ -67,15 +67,15 @@ class RuleCheck:
 
 @public("optimize.check_rule")
 def check_rule(rule: Rule, cases: int = 10, seed: int = 0) -> RuleCheck:
-    """Hold a rule to its pattern on random graphs.
+    """Check a rule on random graphs.
 
     Args:
         rule: the rule.
-        cases: how many graphs are drawn for each dtype.
-        seed: where the draws start.
+        cases: the number of graphs for each dtype.
+        seed: the seed of the random graphs.
 
     Returns:
-        How many graphs were drawn, and in how many the rule applied.
+        The number of graphs, and the number that the rule applied to.
 
     Raises:
         BrokenRule: if values differ, the rule never applies, or it never ends.
@@ -90,15 +90,15 @@ def check_rule(rule: Rule, cases: int = 10, seed: int = 0) -> RuleCheck:
         >>> tf.optimize.unregister("wrong")
     """
     rng = np.random.default_rng(seed)
-    found = RuleCheck(rule)
+    check = RuleCheck(rule)
     for dtype in _DTYPES:
         matches = sum(_Case(rule, dtype, rng, number).run() for number in range(cases))
-        found.cases += cases
-        found.matches += matches
-        found.dtypes += (dtype.name,) if matches else ()
-    if not found.matches:
-        raise BrokenRule(f"rule '{rule.name}' applied to none of {found.cases} graphs")
-    return found
+        check.cases += cases
+        check.matches += matches
+        check.dtypes += (dtype.name,) if matches else ()
+    if not check.matches:
+        raise BrokenRule(f"rule '{rule.name}' applied to none of {check.cases} graphs")
+    return check
 
 
 class _Case:
@@ -106,7 +106,7 @@ class _Case:
 
     def __init__(self, rule: Rule, dtype: DType, rng: Any, number: int) -> None:
         self._rule, self._dtype, self._rng = rule, dtype, rng
-        self._given = dict(rule.sample(rng)) if rule.sample else {}
+        self._sample = dict(rule.sample(rng)) if rule.sample else {}
         self._shape = tuple(int(size) for size in rng.integers(1, 4, rng.integers(0, 4)))
         self._has_specials = rule.exactness is Exactness.EXACT and number % 2 == 1
         self._tensors: dict[str, Tensor] = {}
@@ -114,18 +114,18 @@ class _Case:
         self.feeds: dict[Tensor, Array] = {}
 
     def run(self) -> int:
-        """How often the rule applied."""
+        """Whether the rule applied, as 0 or 1."""
         with Graph().as_default():
             try:
                 root = self._build(self._rule.pattern)
             except (TypeError, ValueError):
-                return 0  # the ops are not made for this dtype
+                return 0  # the ops do not take this dtype
             graph = self._step(root)
         index, count = RuleIndex([self._rule]), 0
         try:
-            wanted = evaluate(graph, self.feeds)
+            expected = evaluate(graph, self.feeds)
         except OpError:
-            return 0  # nor are the kernels
+            return 0  # the kernels do not take this dtype
         spec = verify.Spec(graph)
         for _ in range(_MAX_APPLICATIONS):
             graph.fired.clear()
@@ -137,15 +137,15 @@ class _Case:
         else:
             raise BrokenRule(f"rule '{self._rule.name}' applies to what it makes, without end")
         if count:
-            self._compare(evaluate(graph, self.feeds), wanted)
+            self._compare(evaluate(graph, self.feeds), expected)
         return min(count, 1)
 
     def _step(self, root: Tensor) -> StepGraph:
         feeds = frozenset(self.feeds)
         nodes = [n for n in root.graph.nodes if not feeds.issuperset(n.outputs)]
-        made = StepGraph(nodes, [root], feeds=feeds)
-        made.prune()
-        return made
+        graph = StepGraph(nodes, [root], feeds=feeds)
+        graph.prune()
+        return graph
 
     # Building
 
@@ -156,10 +156,10 @@ class _Case:
             return self._tensor(pattern.symbol.name, is_constant=True)
         if isinstance(pattern, Literal):
             shape = self._shape if self._rng.integers(2) and not self._rule.sample else ()
-            shape = self._given.get("literal", shape)
+            shape = self._sample.get("literal", shape)
             return constant(np.full(shape, pattern.number).astype(self._dtype.as_numpy_dtype))
         applied = cast("Apply", pattern)
-        inputs = [self._build(each) for each in applied.inputs]
+        inputs = [self._build(operand) for operand in applied.inputs]
         attributes = {
             name: self._attribute(value, name) if isinstance(value, Symbol) else value
             for name, value in applied.attributes.items()
@@ -169,8 +169,8 @@ class _Case:
         return cast("Any", result)[0] if isinstance(result, tuple | list) else result
 
     def _attribute(self, symbol: Symbol, name: str) -> Any:
-        if symbol.name in self._given:
-            return self._given[symbol.name]
+        if symbol.name in self._sample:
+            return self._sample[symbol.name]
         if symbol.name not in self._attributes:
             self._attributes[symbol.name] = self._any_attribute(name)
         return self._attributes[symbol.name]
@@ -184,9 +184,9 @@ class _Case:
         if name not in self._tensors:
             value = self._value(name)
             is_index = (
-                name in self._given and value.dtype.kind == "i" and not self._dtype.is_integer
+                name in self._sample and value.dtype.kind == "i" and not self._dtype.is_integer
             )
-            if is_constant or is_index:  # what says where elements go is known
+            if is_constant or is_index:  # indices are constants
                 self._tensors[name] = constant(value)
             else:
                 tensor = placeholder(as_dtype(value.dtype), value.shape)
@@ -194,11 +194,11 @@ class _Case:
         return self._tensors[name]
 
     def _value(self, name: str) -> Array:
-        given = self._given.get(name)
-        if given is not None and np.asarray(given).dtype.kind in "iub":
-            value = np.asarray(given)
+        sample = self._sample.get(name)
+        if sample is not None and np.asarray(sample).dtype.kind in "iub":
+            value = np.asarray(sample)
             return value.astype(np.int32) if value.dtype.kind == "i" else value
-        drawn = np.asarray(self._rng.normal(size=self._shape) if given is None else given)
+        drawn = np.asarray(self._rng.normal(size=self._shape) if sample is None else sample)
         if self._dtype.is_bool:
             return np.asarray(drawn > 0)
         if self._dtype.is_integer:
@@ -206,7 +206,7 @@ class _Case:
         return self._with_specials(drawn.astype(self._dtype.as_numpy_dtype))
 
     def _with_specials(self, value: Array) -> Array:
-        if not self._has_specials or self._dtype.is_complex or self._given:
+        if not self._has_specials or self._dtype.is_complex or self._sample:
             return value
         specials = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0], value.dtype)
         chosen = self._rng.random(value.shape) < 0.4
@@ -214,33 +214,34 @@ class _Case:
 
     # Comparing
 
-    def _compare(self, found: Sequence[Array], wanted: Sequence[Array]) -> None:
-        for one, other in zip(found, wanted, strict=True):
-            if one.dtype != other.dtype or one.shape != other.shape:
-                self._fail(f"{other.dtype}{other.shape} became {one.dtype}{one.shape}")
-            if not _agree(one, other, self._rule):
-                self._fail(f"{other} became {one}")
+    def _compare(self, actual_values: Sequence[Array], expected_values: Sequence[Array]) -> None:
+        for actual, expected in zip(actual_values, expected_values, strict=True):
+            if actual.dtype != expected.dtype or actual.shape != expected.shape:
+                self._fail(f"{expected.dtype}{expected.shape} became {actual.dtype}{actual.shape}")
+            if not _agree(actual, expected, self._rule):
+                self._fail(f"{expected} became {actual}")
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, difference: str) -> None:
         fed = {tensor.name: value for tensor, value in self.feeds.items()}
-        raise BrokenRule(f"rule {self._rule}: {what}, of {fed}")
+        raise BrokenRule(f"rule {self._rule}: {difference}, of {fed}")
 
 
-def _agree(found: Array, wanted: Array, rule: Rule) -> bool:
-    if wanted.dtype.kind not in "fc":
-        return bool(np.array_equal(found, wanted))
+def _agree(actual: Array, expected: Array, rule: Rule) -> bool:
+    if expected.dtype.kind not in "fc":
+        return bool(np.array_equal(actual, expected))
     if rule.exactness is Exactness.EXACT:
-        same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-        signs = np.signbit(np.real(found)) == np.signbit(np.real(wanted))
-        return bool(np.all(same & (signs | np.isnan(wanted))))
+        is_same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        signs = np.signbit(np.real(actual)) == np.signbit(np.real(expected))
+        return bool(np.all(is_same & (signs | np.isnan(expected))))
     is_partial = rule.stabilises or rule.exactness is Exactness.FINITE
-    judged = np.isfinite(wanted) if is_partial else np.ones(wanted.shape, bool)
-    room = 200 * np.finfo(wanted.dtype).eps
-    return bool(np.allclose(found[judged], wanted[judged], room, room, equal_nan=True))
+    compared = np.isfinite(expected) if is_partial else np.ones(expected.shape, bool)
+    tolerance = 200 * np.finfo(expected.dtype).eps
+    pair = actual[compared], expected[compared]
+    return bool(np.allclose(*pair, tolerance, tolerance, equal_nan=True))
 
 
 def evaluate(graph: StepGraph, feeds: Mapping[Tensor, Array]) -> list[Array]:
-    """What a step without state gives, by the NumPy kernels of its nodes."""
+    """The fetches of a step without state, computed by the NumPy kernels."""
     values = dict(feeds)
     for node in graph.nodes:
         inputs = [values[tensor] for tensor in node.inputs]

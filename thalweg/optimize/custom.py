@@ -1,4 +1,5 @@
-"""Rules and passes of the user: they run with the pipeline, in every step planned after."""
+"""Rules and passes of users: they run with the pipeline, in every step planned after
+registration."""
 
 from __future__ import annotations
 
@@ -35,17 +36,17 @@ def register_rule(
     single_use: bool = False,
     sample: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Rule:
-    """Have the optimiser replace what a pattern matches, in all steps planned from now on.
+    """Register a rewrite rule for all steps planned from now on.
 
     Args:
-        name: what the rule is called in plans; one of the same name is replaced.
-        pattern: a function of symbols that gives an expression of ops: Python's operators, numbers,
-            `tf.optimize.op.<Name>` for any op and `tf.optimize.const` for constants.
-        replacement: a function of symbols of the same names, which are tensors now.
-        when: what must hold of a match besides.
-        exact: whether the values are the same to the bit, NaN and signs of zero too.
-        dtypes: the dtypes it is for.
-        single_use: only where nothing else uses what is inside the pattern.
+        name: the name of the rule in plans; one of the same name is replaced.
+        pattern: a function of symbols that returns an expression of ops: Python's operators,
+            numbers, `tf.optimize.op.<Name>` for any op and `tf.optimize.const` for constants.
+        replacement: a function of the tensors that the symbols of the same names are bound to.
+        when: an additional condition on a match.
+        exact: whether the values are equal bit for bit, including NaN and the signs of zeros.
+        dtypes: the dtypes that it applies to.
+        single_use: whether nothing else may use the inner nodes of a match.
         sample: draws values for symbols with a NumPy generator, for `tf.optimize.check_rule`.
 
     Returns:
@@ -60,20 +61,20 @@ def register_rule(
         >>> tf.optimize.unregister("exp of a sum")
     """
     exactness = Exactness.EXACT if exact else Exactness.ROUNDING
-    made = rule(name, exactness, pattern, replacement, when, dtypes, single_use, sample)
-    _rules[name] = made
-    return made
+    registered = rule(name, exactness, pattern, replacement, when, dtypes, single_use, sample)
+    _rules[name] = registered
+    return registered
 
 
 @public("optimize.register_pass")
 def register_pass(name: str, function: CustomPass) -> None:
-    """Have the optimiser run a pass of your own, in all steps planned from now on.
+    """Register a pass for all steps planned from now on.
 
     Args:
-        name: what the pass is called in plans; one of the same name is replaced.
+        name: the name of the pass in plans; one of the same name is replaced.
         function: takes a step (`tf.optimize.StepGraph`) and changes it: `step.build(node, make)`
-            has graph code make nodes before a node, `step.replace(old, new)` has all that takes a
-            tensor take another one.
+            inserts the nodes that graph code builds before a node, `step.replace(old, new)`
+            replaces a tensor in all its uses.
 
     Example:
         >>> seen = []
@@ -90,10 +91,10 @@ def register_pass(name: str, function: CustomPass) -> None:
 
 @public("optimize.unregister")
 def unregister(name: str) -> None:
-    """Forget a rule or pass of the user.
+    """Unregister a rule or pass.
 
     Args:
-        name: what it was registered as.
+        name: the name that it was registered with.
 
     Example:
         >>> tf.optimize.register_pass("nothing", lambda step: step)
@@ -104,13 +105,13 @@ def unregister(name: str) -> None:
 
 
 def run_custom_rules(graph: StepGraph) -> None:
-    """Apply the rules of the user."""
+    """Apply the registered rules."""
     if _rules:
         RuleIndex(_rules.values()).apply(graph)
 
 
 def run_custom_passes(graph: StepGraph) -> None:
-    """Run the passes of the user."""
+    """Run the registered passes."""
     for name, function in _passes.items():
         before = len(graph.changes)
         if function(graph) not in (graph, None):

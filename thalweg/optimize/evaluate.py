@@ -1,4 +1,4 @@
-"""What nodes give, by their NumPy kernels."""
+"""Evaluates nodes with their NumPy kernels."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def outputs_of(node: Node, values: Sequence[Array]) -> list[Array]:
 
 
 def flat_arrays(result: Any) -> list[Array]:
-    """What a kernel returned, list outputs and all, as arrays."""
+    """The outputs that a kernel returned as arrays, those of lists flattened."""
     if not isinstance(result, list | tuple):
         return [np.asarray(result)]
-    found: list[Array] = []
+    arrays: list[Array] = []
     for part in cast("Sequence[Any]", result):
-        found += flat_arrays(part) if isinstance(part, list) else [np.asarray(part)]
-    return found
+        arrays += flat_arrays(part) if isinstance(part, list) else [np.asarray(part)]
+    return arrays

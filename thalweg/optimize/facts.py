@@ -1,4 +1,4 @@
-"""What rules ask about tensors: values of constants, static shapes, permutations."""
+"""Facts about tensors that rules ask for: values of constants, dtypes, static shapes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import Const
+from thalweg.optimize.step_graph import StepGraph
 
 Array = NDArray[Any]
 
@@ -19,9 +20,14 @@ FILLED = frozenset({"Const", "Fill", "ZerosLike", "OnesLike"})
 
 
 def value_of(tensor: Tensor) -> Array | None:
-    """The value of a constant that waits for nothing."""
+    """The value of a constant without control inputs; None for other tensors."""
     node = tensor.op
     return node.op.numpy() if isinstance(node.op, Const) and not node.controls else None
+
+
+def open_value(tensor: Tensor, graph: StepGraph) -> Array | None:
+    """The value of a constant that is not fed in this step."""
+    return value_of(tensor) if graph.is_open(tensor) else None
 
 
 def integers(tensor: Tensor) -> list[int] | None:
@@ -29,26 +35,26 @@ def integers(tensor: Tensor) -> list[int] | None:
     value = value_of(tensor)
     if value is None or value.dtype.kind not in "iu":
         return None
-    return [int(each) for each in value.ravel()]
+    return [int(element) for element in value.ravel()]
 
 
 def is_filled(tensor: Tensor, number: float) -> bool:
-    """Whether every element is a number, with its sign where that is zero."""
+    """Whether every element equals a number; zeros must have its sign."""
     node = tensor.op
-    kind = node.op.type_name
-    if node.controls or kind not in FILLED:
+    op_type = node.op.type_name
+    if node.controls or op_type not in FILLED:
         return False
-    if kind == "Const":
-        return _is_everywhere(node.op.numpy(), number)
-    if kind == "ZerosLike":
+    if op_type == "Const":
+        return _is_uniform(node.op.numpy(), number)
+    if op_type == "ZerosLike":
         return number == 0 and not np.signbit(number)
-    return number == 1 if kind == "OnesLike" else is_filled(node.inputs[1], number)
+    return number == 1 if op_type == "OnesLike" else is_filled(node.inputs[1], number)
 
 
-def _is_everywhere(value: Array, number: float) -> bool:
+def _is_uniform(value: Array, number: float) -> bool:
     if not (value.dtype.kind in "fiucb" or value.dtype.name == "bfloat16") or value.size == 0:
         return False
-    if value.flat[0] != number:  # most end here
+    if value.flat[0] != number:  # fails early for most constants
         return False
     wide = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
     if not np.all(wide == number):
@@ -60,12 +66,12 @@ def _is_everywhere(value: Array, number: float) -> bool:
 
 
 def is_float(dtype: DType) -> bool:
-    """Whether numbers of a dtype are real and rounded."""
+    """Whether a dtype is a real float."""
     return dtype.base_dtype.is_floating
 
 
 def is_integer(dtype: DType) -> bool:
-    """Whether numbers of a dtype wrap around and are never NaN."""
+    """Whether a dtype is an integer: it wraps around and has no NaN."""
     return dtype.base_dtype.is_integer
 
 
@@ -86,7 +92,7 @@ def is_complex(dtype: DType) -> bool:
 
 
 def is_boolean(dtype: DType) -> bool:
-    """Whether a dtype is that of truth values."""
+    """Whether a dtype is bool."""
     return dtype.base_dtype.is_bool
 
 
@@ -96,9 +102,9 @@ def last_size(tensor: Tensor) -> int | None:
     return sizes[-1] if sizes else None
 
 
-def same_shape(one: TensorShape, other: TensorShape) -> bool:
-    """Whether two static shapes are known to be one."""
-    return one.is_fully_defined() and one == other
+def same_shape(shape: TensorShape, other: TensorShape) -> bool:
+    """Whether two static shapes are known and equal."""
+    return shape.is_fully_defined() and shape == other
 
 
 def broadcasts_into(small: TensorShape, large: TensorShape) -> bool:
@@ -109,4 +115,4 @@ def broadcasts_into(small: TensorShape, large: TensorShape) -> bool:
         return False
     sizes = large.as_list()[large.rank - small.rank :]
     pairs = zip(small.as_list(), sizes, strict=True)
-    return all(own == 1 or (own is not None and own == other) for own, other in pairs)
+    return all(size == 1 or (size is not None and size == large_size) for size, large_size in pairs)

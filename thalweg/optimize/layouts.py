@@ -1,7 +1,7 @@
-"""What it means for a node to compute with channels last what is written with channels first.
+"""Channels-last forms of nodes that are written with channels first.
 
-Comes in: a node. Goes out: its `Form`, if it has one: which of its inputs and outputs are images,
-which layout is faster and by how much, and how to build the node for images with channels last.
+The `Form` of a node says which of its inputs and outputs are images, how much faster it is with
+channels last, and how to build it for images with channels last.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from thalweg.optimize.facts import integers
 #: Channels last, by the name of the layout with channels first.
 CHANNELS_LAST = {"NCHW": "NHWC", "NCDHW": "NDHWC"}
 
-_UNKNOWN = 32  # is taken for a size that is not known
+_DEFAULT_SIZE = 32  # for sizes that are not known
 
 Build = Callable[[Sequence[Tensor]], Any]
 
 
 @dataclass(frozen=True)
 class Form:
-    """A node with channels last."""
+    """The channels-last form of a node."""
 
-    inputs: tuple[int, ...]  # those that are images
+    inputs: tuple[int, ...]  # the positions of images
     outputs: tuple[int, ...]
-    gain: float  # nanoseconds
-    build: Build  # of its inputs, the images with channels last
+    gain: float  # in nanoseconds
+    build: Build  # from the inputs, images with channels last
 
 
 def to_last(rank: int) -> list[int]:
@@ -65,15 +65,15 @@ def move_cost(tensor: Tensor, times: LayoutTimes) -> float:
 
 
 def form_of(node: Node, times: LayoutTimes) -> Form | None:
-    """The form of a node with channels last, if it has one, and what it gains on a device."""
+    """The channels-last form of a node, if it has one; `times` are those of its device."""
     op = node.op
     if op.laid_out:
-        return _laid_out(node, times)
+        return _form_of_layout_op(node, times)
     if isinstance(op, Transpose):
-        return _transposed(node, times)
+        return _form_of_transpose(node, times)
     if op.elementwise or isinstance(op, AddN | ZerosLike | OnesLike):
-        return _elementwise(node)
-    for kind, form in _OTHERS.items():
+        return _form_of_elementwise(node)
+    for kind, form in _FORMS.items():
         if isinstance(op, kind):
             return form(node)
     return None
@@ -87,57 +87,57 @@ def is_channels_first(node: Node) -> bool:
 # Ops that have a layout
 
 
-def _laid_out(node: Node, times: LayoutTimes) -> Form | None:
+def _form_of_layout_op(node: Node, times: LayoutTimes) -> Form | None:
     if not is_channels_first(node):
         return None
     op, laid_out = node.op, node.op.laid_out
-    named = [argument.name for argument in op.parsed.inputs]
-    given = [argument.name for argument in op.parsed.outputs]
-    follow = [n for n, name in enumerate(named) if name in laid_out]
-    images = tuple(n for n in follow if _rank(node.inputs[n]) >= 4)
-    made = tuple(n for n, name in enumerate(given) if name in laid_out)
-    if any(_rank(t) < 4 for t in _picked(node, images, made)) or not images:
+    input_names = [argument.name for argument in op.parsed.inputs]
+    output_names = [argument.name for argument in op.parsed.outputs]
+    with_layout = [n for n, name in enumerate(input_names) if name in laid_out]
+    image_inputs = tuple(n for n in with_layout if _rank(node.inputs[n]) >= 4)
+    image_outputs = tuple(n for n, name in enumerate(output_names) if name in laid_out)
+    if any(_rank(t) < 4 for t in _picked(node, image_inputs, image_outputs)) or not image_inputs:
         return None
-    rank = _rank(node.inputs[images[0]])
-    sizes = [n for n in follow if n not in images]
+    rank = _rank(node.inputs[image_inputs[0]])
+    sizes = [n for n in with_layout if n not in image_inputs]
     if any(_rank(node.inputs[n]) != 1 for n in sizes):
         return None
     last = type(op)(**_attributes(op.attributes, rank))
 
     def build(inputs: Sequence[Tensor]) -> Any:
         order = to_last(rank)
-        return last(*[_taken(t, order) if n in sizes else t for n, t in enumerate(inputs)])
+        return last(*[_permuted(t, order) if n in sizes else t for n, t in enumerate(inputs)])
 
-    return Form(images, made, _gain(node, times), build)
+    return Form(image_inputs, image_outputs, _gain(node, times), build)
 
 
-def _attributes(given: Any, rank: int) -> dict[str, Any]:
+def _attributes(attributes: Any, rank: int) -> dict[str, Any]:
     """Attributes for channels last: the layout's name, and lists with an entry for each axis."""
     order = to_last(rank)
-    found = dict(given) | {"data_format": CHANNELS_LAST[given["data_format"]]}
-    for name in {"strides", "ksize", "dilations"} & found.keys():
-        if len(found[name]) == rank:
-            found[name] = tuple(found[name][axis] for axis in order)
-    if len(pads := found.get("explicit_paddings", ())) == 2 * rank:
-        found["explicit_paddings"] = tuple(pads[2 * axis + end] for axis in order for end in (0, 1))
-    return found
+    result = dict(attributes) | {"data_format": CHANNELS_LAST[attributes["data_format"]]}
+    for name in {"strides", "ksize", "dilations"} & result.keys():
+        if len(result[name]) == rank:
+            result[name] = tuple(result[name][axis] for axis in order)
+    if len(pads := result.get("explicit_paddings", ())) == 2 * rank:
+        result["explicit_paddings"] = tuple(pads[2 * axis + n] for axis in order for n in (0, 1))
+    return result
 
 
 def _gain(node: Node, times: LayoutTimes) -> float:
-    """How much faster a node is with channels last."""
+    """The time that a node saves with channels last."""
     op = node.op
     if isinstance(op, Convolution):
         return _convolution_gain(node, op, times)
     if isinstance(op, Pooling):
         rate = times.pool_grad if isinstance(op, MaxPoolingGrad) else times.pool
         return rate * _elements(node.inputs[-1])
-    return 0.0  # biases and batch norm: between convolutions, as fast in either
+    return 0.0  # biases and batch norm are as fast in either layout
 
 
 def _convolution_gain(node: Node, op: Convolution, times: LayoutTimes) -> float:
     if isinstance(op, ToFilter) or node.inputs[1].shape.rank is None:
         return 0.0
-    window = [size or _UNKNOWN for size in node.inputs[1].shape.as_list()]
+    window = [size or _DEFAULT_SIZE for size in node.inputs[1].shape.as_list()]
     is_dense = prod(window[:-2]) == 1
     if isinstance(op, Forward):
         image, rate = node.outputs[0], times.dense if is_dense else times.window
@@ -145,14 +145,14 @@ def _convolution_gain(node: Node, op: Convolution, times: LayoutTimes) -> float:
         moves_by_one = max(op.spatial(op.strides)) == 1
         image = node.inputs[2]
         rate = times.adjoint if moves_by_one and not is_dense else 0.0
-    channels = image.shape.as_list()[1] or _UNKNOWN
+    channels = image.shape.as_list()[1] or _DEFAULT_SIZE
     return rate * 2 * _elements(image) / channels * prod(window)
 
 
-# Ops that follow the layout of what they take
+# Ops that follow the layout of their inputs
 
 
-def _elementwise(node: Node) -> Form | None:
+def _form_of_elementwise(node: Node) -> Form | None:
     rank = _rank(node.outputs[0])
     images = tuple(n for n, tensor in enumerate(node.inputs) if _rank(tensor) == rank)
     small = [n for n in range(len(node.inputs)) if n not in images]
@@ -160,19 +160,19 @@ def _elementwise(node: Node) -> Form | None:
         return None
 
     def build(inputs: Sequence[Tensor]) -> Any:
-        given = [_widened(t, rank) if n in small else t for n, t in enumerate(inputs)]
-        return node.op([*given]) if isinstance(node.op, AddN) else node.op(*given)
+        operands = [_widened(t, rank) if n in small else t for n, t in enumerate(inputs)]
+        return node.op([*operands]) if isinstance(node.op, AddN) else node.op(*operands)
 
     return Form(images, (0,), 0.0, build)
 
 
 def _is_small(tensor: Tensor, rank: int) -> bool:
-    """Whether a tensor of another rank can be broadcast along the axes it means."""
+    """Whether a tensor of smaller rank can be reshaped for broadcasting."""
     return 0 <= _rank(tensor) < rank and tensor.shape.is_fully_defined()
 
 
 def _widened(tensor: Tensor, rank: int) -> Any:
-    """A tensor of fewer axes, with all of them, channels last."""
+    """A tensor of smaller rank, reshaped to the full rank and transposed to channels last."""
     sizes = tensor.shape.as_list()
     if not sizes:
         return tensor
@@ -180,67 +180,67 @@ def _widened(tensor: Tensor, rank: int) -> Any:
     return Transpose()(Reshape()(tensor, full), np.array(to_last(rank), np.int32))
 
 
-def _following(node: Node, *, lists: Sequence[int] = (1,)) -> Form | None:
-    """An op of one image, and lists that have an entry for each axis."""
+def _form_of_per_axis_op(node: Node, *, lists: Sequence[int] = (1,)) -> Form | None:
+    """An op of one image, and of lists with an entry for each axis."""
     rank = _rank(node.outputs[0])
     if rank < 4 or _rank(node.inputs[0]) != rank:
         return None
 
     def build(inputs: Sequence[Tensor]) -> Any:
         order = to_last(rank)
-        return node.op(*[_taken(t, order) if n in lists else t for n, t in enumerate(inputs)])
+        return node.op(*[_permuted(t, order) if n in lists else t for n, t in enumerate(inputs)])
 
     return Form((0,), (0,), 0.0, build)
 
 
-def _joined(node: Node) -> Form | None:
+def _form_of_concat(node: Node) -> Form | None:
     *images, last = range(len(node.inputs))
-    return _along(node, tuple(images), last, lambda given, axis: node.op(given[:-1], axis))
+    return _form_along_axis(node, tuple(images), last, lambda xs, axis: node.op(xs[:-1], axis))
 
 
-def _split(node: Node) -> Form | None:
-    return _along(node, (1,), 0, lambda given, axis: node.op(axis, given[1]))
+def _form_of_split(node: Node) -> Form | None:
+    return _form_along_axis(node, (1,), 0, lambda xs, axis: node.op(axis, xs[1]))
 
 
-def _split_by_sizes(node: Node) -> Form | None:
-    return _along(node, (0,), 2, lambda given, axis: node.op(given[0], given[1], axis))
+def _form_of_split_v(node: Node) -> Form | None:
+    return _form_along_axis(node, (0,), 2, lambda xs, axis: node.op(xs[0], xs[1], axis))
 
 
-def _along(
-    node: Node, images: tuple[int, ...], place: int, build: Callable[[Any, Any], Any]
+def _form_along_axis(
+    node: Node, image_inputs: tuple[int, ...], axis_input: int, build: Callable[[Any, Any], Any]
 ) -> Form | None:
-    """An op that works along an axis."""
-    rank, axis = _rank(node.outputs[0]), integers(node.inputs[place])
-    if rank < 4 or axis is None or any(_rank(node.inputs[n]) != rank for n in images):
+    """An op along an axis."""
+    rank, axis = _rank(node.outputs[0]), integers(node.inputs[axis_input])
+    if rank < 4 or axis is None or any(_rank(node.inputs[n]) != rank for n in image_inputs):
         return None
-    moved = np.array(to_last(rank).index(axis[0] % rank), np.int32)
+    new_axis = np.array(to_last(rank).index(axis[0] % rank), np.int32)
     outputs = tuple(range(len(node.outputs)))
-    return Form(images, outputs, 0.0, lambda inputs: build(list(inputs), moved))
+    return Form(image_inputs, outputs, 0.0, lambda inputs: build(list(inputs), new_axis))
 
 
-def _reduced(node: Node) -> Form | None:
-    """A reduction: what is left of the axes must be in the same order."""
+def _form_of_reduction(node: Node) -> Form | None:
+    """A reduction: the remaining axes must keep their order."""
     op, rank, axes = node.op, _rank(node.inputs[0]), integers(node.inputs[1])
     if rank < 4 or axes is None or not isinstance(op, Reduction):
         return None
-    order, given = to_last(rank), {axis % rank for axis in axes}
-    left = [axis for axis in order if axis not in given]
-    if not op.keep_dims and left != sorted(left):
+    order, reduced = to_last(rank), {axis % rank for axis in axes}
+    remaining = [axis for axis in order if axis not in reduced]
+    if not op.keep_dims and remaining != sorted(remaining):
         return None
-    moved = np.array(sorted(order.index(axis) for axis in given), np.int32)
-    return Form((0,), (0,) if op.keep_dims else (), 0.0, lambda inputs: op(inputs[0], moved))
+    new_axes = np.array(sorted(order.index(axis) for axis in reduced), np.int32)
+    return Form((0,), (0,) if op.keep_dims else (), 0.0, lambda inputs: op(inputs[0], new_axes))
 
 
-def _shape(node: Node) -> Form | None:
-    """The sizes of an image: nothing is moved for them."""
+def _form_of_shape(node: Node) -> Form | None:
+    """The shape of an image: the sizes are permuted, not the image."""
     rank = _rank(node.inputs[0])
     if rank < 4:
         return None
-    return Form((0,), (), 0.0, lambda inputs: _taken(node.op(inputs[0]), to_first(rank)))
+    return Form((0,), (), 0.0, lambda inputs: _permuted(node.op(inputs[0]), to_first(rank)))
 
 
-def _transposed(node: Node, times: LayoutTimes) -> Form | None:
-    """A transpose between the two layouts: with channels last there is nothing to do."""
+def _form_of_transpose(node: Node, times: LayoutTimes) -> Form | None:
+    """A transpose between the two layouts: with channels last it is the identity."""
     rank, order = _rank(node.inputs[0]), integers(node.inputs[1])
     if rank < 4 or order not in (to_last(rank), to_first(rank)):
         return None
@@ -248,22 +248,22 @@ def _transposed(node: Node, times: LayoutTimes) -> Form | None:
     return Form(*ends, move_cost(node.inputs[0], times), lambda inputs: inputs[0])
 
 
-_OTHERS: dict[type[Any], Callable[[Node], Form | None]] = {
-    ConcatV2: _joined,
-    Split: _split,
-    SplitV: _split_by_sizes,
-    Pad: _following,
-    PadV2: _following,
-    BroadcastTo: _following,
-    Tile: _following,
-    Slice: partial(_following, lists=(1, 2)),
-    Shape: _shape,
-    Reduction: _reduced,
+_FORMS: dict[type[Any], Callable[[Node], Form | None]] = {
+    ConcatV2: _form_of_concat,
+    Split: _form_of_split,
+    SplitV: _form_of_split_v,
+    Pad: _form_of_per_axis_op,
+    PadV2: _form_of_per_axis_op,
+    BroadcastTo: _form_of_per_axis_op,
+    Tile: _form_of_per_axis_op,
+    Slice: partial(_form_of_per_axis_op, lists=(1, 2)),
+    Shape: _form_of_shape,
+    Reduction: _form_of_reduction,
 }
 
 
-def _taken(tensor: Tensor, order: Sequence[int]) -> Any:
-    """Entries in another order."""
+def _permuted(tensor: Tensor, order: Sequence[int]) -> Any:
+    """The entries of a list, permuted."""
     return GatherV2()(tensor, np.array(order, np.int32), np.array(0, np.int32))
 
 
@@ -273,7 +273,7 @@ def _rank(tensor: Tensor) -> int:
 
 
 def _elements(tensor: Tensor) -> int:
-    return prod(size or _UNKNOWN for size in tensor.shape.as_list())
+    return prod(size or _DEFAULT_SIZE for size in tensor.shape.as_list())
 
 
 def _picked(node: Node, inputs: Sequence[int], outputs: Sequence[int]) -> list[Tensor]:

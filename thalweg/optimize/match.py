@@ -1,8 +1,8 @@
-"""Finding where rules apply: an index of rules by the op of their root and those of its inputs.
+"""Matches rules: an index by the op types of a pattern's root and of its inputs.
 
-A pattern matches over nodes that are pure, wait for nothing, and give what is not fed; all on one
-device. What a node has to look at is found once for all nodes of its type whose inputs come from
-nodes of the same types: for most nodes that is nothing.
+A pattern matches pure nodes without control inputs whose outputs are not fed, all on one device.
+The candidate rules of a node depend on its op type and those of its inputs, and are cached by them:
+most nodes have none.
 """
 
 from __future__ import annotations
@@ -30,26 +30,25 @@ from thalweg.platform.caches import memoized
 
 Bindings = dict[str, Any]
 Path = tuple[int, ...]
-KnownNumbers = dict[
-    tuple[Tensor, str], bool
-]  # whether a tensor is a number everywhere, by its text
+#: Whether every element of a tensor equals a number, by the number's text.
+KnownNumbers = dict[tuple[Tensor, str], bool]
 
-_MAX_INPUTS = 6  # whose types are looked at: no pattern has more
+_MAX_INPUTS = 6  # whose types are part of the key: no pattern has more
 
 
 class _Variant(NamedTuple):
-    """A rule, with one order of the operands of commutative ops."""
+    """A rule with one order of the operands of its commutative ops."""
 
     rule: Rule
     pattern: Apply
-    #: the inputs, and inputs of inputs, that must be one tensor: `x * x`, `x * y + x * z`
+    #: pairs of inputs, or inputs of inputs, that must be the same: `x * x`, `x * y + x * z`
     same: tuple[tuple[Path, Path], ...]
-    #: the inputs that must be a number everywhere: `x * 1`. Its text has the sign of zero
+    #: the inputs that must equal a number: `x * 1`. The text distinguishes the signs of zero
     numbers: tuple[tuple[int, float, str], ...]
 
 
 class RuleIndex:
-    """Rules by the op of their root."""
+    """Rules by the op type of their root."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.by_root: dict[str, list[Rule]] = {}
@@ -59,7 +58,7 @@ class RuleIndex:
             self._depth = max(self._depth, nesting(rule.pattern) - 1)
 
     def apply(self, graph: StepGraph) -> None:
-        """Apply the rules to a step, again where they made ops that more of them ask for."""
+        """Apply the rules to a step; again if they built ops of types that enable more of them."""
         roots, known = self._roots(graph.types), KnownNumbers()
         while roots:
             count, before = len(graph.types), roots
@@ -68,9 +67,9 @@ class RuleIndex:
                 return
 
     def _roots(self, types: Set[str]) -> set[str]:
-        """The ops of a step that rules may begin at, whose other ops the step has as well."""
-        found = self.by_root.keys() & types
-        return {root for root in found if any(r.types <= types for r in self.by_root[root])}
+        """The root types in a step of the rules whose other op types are in the step as well."""
+        candidates = self.by_root.keys() & types
+        return {root for root in candidates if any(r.types <= types for r in self.by_root[root])}
 
     def _replacement(
         self, node: Node, graph: StepGraph, known: KnownNumbers
@@ -78,23 +77,23 @@ class RuleIndex:
         inputs = node.inputs
         types = tuple([tensor.op.op.type_name for tensor in inputs[:_MAX_INPUTS]])
         for rule, pattern, same, numbers in _candidates(self, node.op.type_name, types):
-            if same and any(_at(inputs, one) is not _at(inputs, other) for one, other in same):
+            if same and any(_at(inputs, a) is not _at(inputs, b) for a, b in same):
                 continue
             if numbers and not _are_numbers(inputs, numbers, known):
                 continue
-            found = _replacement(node, rule, pattern, graph)
-            if found is not None:
-                return found
+            outputs = _replacement(node, rule, pattern, graph)
+            if outputs is not None:
+                return outputs
         return None
 
 
 def _are_numbers(
     inputs: Sequence[Tensor], numbers: Sequence[tuple[int, float, str]], known: KnownNumbers
 ) -> bool:
-    for place, number, text in numbers:
-        key = inputs[place], text
+    for position, number, text in numbers:
+        key = inputs[position], text
         if key not in known:
-            known[key] = is_filled(inputs[place], number)
+            known[key] = is_filled(inputs[position], number)
         if not known[key]:
             return False
     return True
@@ -102,7 +101,7 @@ def _are_numbers(
 
 @memoized(4_096)
 def _candidates(index: RuleIndex, root: str, types: tuple[str, ...]) -> list[_Variant]:
-    """The rules that may match a node, by its type and those of its inputs."""
+    """The rules that may match a node of this type with inputs of these types."""
     return [
         _Variant(rule, pattern, tuple(_same(pattern)), tuple(_numbers(pattern)))
         for rule in index.by_root[root]
@@ -117,22 +116,22 @@ def _may_match(pattern: Apply, types: tuple[str, ...]) -> bool:
     return len(inputs) == len(types) and all(map(_may_be, inputs, types))
 
 
-def _may_be(pattern: Expression, kind: str) -> bool:
-    """Whether an input that a node of a type gives may be what a pattern wants there."""
+def _may_be(pattern: Expression, op_type: str) -> bool:
+    """Whether an output of a node of this type may match a pattern."""
     if isinstance(pattern, Apply):
-        return pattern.kind.type_name == kind
+        return pattern.kind.type_name == op_type
     if isinstance(pattern, Literal):
-        return kind in FILLED
-    return kind == "Const" or not isinstance(pattern, Constant)
+        return op_type in FILLED
+    return op_type == "Const" or not isinstance(pattern, Constant)
 
 
 def _same(pattern: Apply) -> Iterator[tuple[Path, Path]]:
-    """Where a symbol is, for each place after the first that it is at."""
+    """For each repeated symbol, the paths of its first occurrence and of the repetition."""
     first: dict[Symbol, Path] = {}
-    for place, each in enumerate(pattern.inputs):
-        inner = each.inputs if isinstance(each, Apply) else (each,)
+    for position, operand in enumerate(pattern.inputs):
+        inner = operand.inputs if isinstance(operand, Apply) else (operand,)
         for number, symbol in enumerate(inner):
-            path = (place, number) if isinstance(each, Apply) else (place,)
+            path = (position, number) if isinstance(operand, Apply) else (position,)
             if isinstance(symbol, Symbol) and first.setdefault(symbol, path) is not path:
                 yield first[symbol], path
 
@@ -146,9 +145,9 @@ def _at(inputs: Sequence[Tensor], path: Path) -> Tensor | None:
 
 
 def _numbers(pattern: Apply) -> Iterator[tuple[int, float, str]]:
-    for place, each in enumerate(pattern.inputs):
-        if isinstance(each, Literal):
-            yield place, each.number, str(each)
+    for position, operand in enumerate(pattern.inputs):
+        if isinstance(operand, Literal):
+            yield position, operand.number, str(operand)
 
 
 def _replacement(
@@ -163,16 +162,16 @@ def _replacement(
 
 
 def match_at(node: Node, rule: Rule, pattern: Apply, graph: StepGraph) -> Match | None:
-    """Where a pattern matches at a node, before the rule's own conditions."""
+    """The match of a pattern at a node, before the rule's own condition."""
     bound: Bindings = {}
     nodes: list[Node] = []
     if not _matches(pattern, node, bound, nodes, graph):
         return None
     if node.inputs and not rule.dtypes(node.inputs[0].dtype):
         return None
-    if not all(is_free(each) for each in nodes):
+    if not all(is_free(matched) for matched in nodes):
         return None
-    if rule.single_use and any(_is_shared(each, graph) for each in nodes[1:]):
+    if rule.single_use and any(_is_shared(matched, graph) for matched in nodes[1:]):
         return None
     if any(graph.is_guarded(bound[name]) for name in rule.dropped):
         return None
@@ -195,23 +194,23 @@ def _matches(
     if not _binds_attributes(pattern, node, bound):
         return False
     nodes.append(node)
-    for each, tensor in zip(pattern.inputs, node.inputs, strict=True):
-        if not _binds(each, tensor, bound, nodes, graph):
+    for operand, tensor in zip(pattern.inputs, node.inputs, strict=True):
+        if not _binds(operand, tensor, bound, nodes, graph):
             return False
     return True
 
 
 def _binds_attributes(pattern: Apply, node: Node, bound: Bindings) -> bool:
-    every = pattern.attributes.get(EVERY)
-    if every is not None:
-        return bound.setdefault(every.name, node.op.attributes) == node.op.attributes
+    all_symbol = pattern.attributes.get(EVERY)
+    if all_symbol is not None:
+        return bound.setdefault(all_symbol.name, node.op.attributes) == node.op.attributes
     for name, value in node.op.__dict__.items():
-        wanted = pattern.attributes.get(name, pattern.kind.fields[name])
-        if isinstance(wanted, Symbol):
-            if wanted.name in bound and bound[wanted.name] != value:
+        expected = pattern.attributes.get(name, pattern.kind.fields[name])
+        if isinstance(expected, Symbol):
+            if expected.name in bound and bound[expected.name] != value:
                 return False
-            bound[wanted.name] = value
-        elif wanted != value:
+            bound[expected.name] = value
+        elif expected != value:
             return False
     return True
 

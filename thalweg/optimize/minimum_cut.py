@@ -1,7 +1,7 @@
-"""Minimum cuts: which of two sides each of some choices takes, at the least cost.
+"""Minimum cuts: assigns vertices to two sides at the least cost, by Dinic's algorithm.
 
-Comes in: for each choice what a side costs, and for pairs what it costs to take different sides.
-Goes out: the choices on the first side. Dinic's algorithm.
+The input is the cost of each side for a vertex, and the cost of an edge whose ends are on different
+sides. The result is the vertices on the first side.
 """
 
 from __future__ import annotations
@@ -13,76 +13,76 @@ _FIRST, _SECOND = 0, 1
 
 
 class Cut:
-    """A network between two sides."""
+    """A flow network; the two sides are its source and its sink."""
 
     def __init__(self) -> None:
-        self._edges: list[list[int]] = [[], []]  # of each vertex, by number; the other end's is ^ 1
+        self._edges: list[list[int]] = [[], []]  # of each vertex; edge ^ 1 is the reverse of edge
         self._ends: list[int] = []
-        self._room: list[float] = []
+        self._capacity: list[float] = []
 
     def vertex(self, first: float = 0.0, second: float = 0.0) -> int:
-        """A choice, and what each side costs."""
+        """Add a vertex, with the cost of each side."""
         self._edges.append([])
-        made = len(self._edges) - 1
+        number = len(self._edges) - 1
         if second:
-            self.edge(_FIRST, made, second)
+            self.edge(_FIRST, number, second)
         if first:
-            self.edge(made, _SECOND, first)
-        return made
+            self.edge(number, _SECOND, first)
+        return number
 
-    def edge(self, one: int, other: int, cost: float) -> None:
-        """What it costs if one is on the first side and the other is not."""
-        for start, end, room in ((one, other, cost), (other, one, 0.0)):
+    def edge(self, source: int, sink: int, cost: float) -> None:
+        """Add the cost of `source` being on the first side and `sink` on the second."""
+        for start, end, capacity in ((source, sink, cost), (sink, source, 0.0)):
             self._edges[start].append(len(self._ends))
             self._ends.append(end)
-            self._room.append(room)
+            self._capacity.append(capacity)
 
     def first_side(self) -> set[int]:
-        """The choices on the first side of the cheapest cut; of several, those of the fewest."""
+        """The vertices on the first side of a minimum cut; of several cuts, the smallest set."""
         while (levels := self._levels())[_SECOND] >= 0:
-            tried = [0] * len(self._edges)
-            while self._push(levels, tried):
+            next_edge = [0] * len(self._edges)
+            while self._push(levels, next_edge):
                 pass
         return {vertex for vertex, level in enumerate(levels) if level >= 0 and vertex > _SECOND}
 
     def _levels(self) -> list[int]:
-        """How far each vertex is from the first side, over edges with room; -1 is out of reach."""
+        """The distance of each vertex from the first side, over edges with capacity; -1 if none."""
         levels = [-1] * len(self._edges)
         levels[_FIRST], pending = 0, deque([_FIRST])
         while pending:
             vertex = pending.popleft()
             for edge in self._edges[vertex]:
                 end = self._ends[edge]
-                if self._room[edge] > 0 and levels[end] < 0:
+                if self._capacity[edge] > 0 and levels[end] < 0:
                     levels[end] = levels[vertex] + 1
                     pending.append(end)
         return levels
 
-    def _push(self, levels: list[int], tried: list[int]) -> bool:
-        """Fill one path from side to side; whether there was one."""
+    def _push(self, levels: list[int], next_edge: list[int]) -> bool:
+        """Augment the flow along one path; False if there is none."""
         path: list[int] = []
         vertex = _FIRST
         while vertex != _SECOND:
-            edge = self._next(vertex, levels, tried)
+            edge = self._next(vertex, levels, next_edge)
             if edge is not None:
                 path.append(edge)
                 vertex = self._ends[edge]
-            elif path:  # a dead end: back, and on with the next edge
+            elif path:  # a dead end: back up, and try the next edge
                 vertex = self._ends[path.pop() ^ 1]
-                tried[vertex] += 1
+                next_edge[vertex] += 1
             else:
                 return False
-        least = min(self._room[edge] for edge in path)
+        flow = min(self._capacity[edge] for edge in path)
         for edge in path:
-            self._room[edge] -= least
-            self._room[edge ^ 1] += least
+            self._capacity[edge] -= flow
+            self._capacity[edge ^ 1] += flow
         return True
 
-    def _next(self, vertex: int, levels: list[int], tried: list[int]) -> int | None:
+    def _next(self, vertex: int, levels: list[int], next_edge: list[int]) -> int | None:
         edges = self._edges[vertex]
-        while tried[vertex] < len(edges):
-            edge = edges[tried[vertex]]
-            if self._room[edge] > 0 and levels[self._ends[edge]] == levels[vertex] + 1:
+        while next_edge[vertex] < len(edges):
+            edge = edges[next_edge[vertex]]
+            if self._capacity[edge] > 0 and levels[self._ends[edge]] == levels[vertex] + 1:
                 return edge
-            tried[vertex] += 1
+            next_edge[vertex] += 1
         return None

@@ -19,11 +19,11 @@ class Toggle(IntEnum):
 
 @dataclass(frozen=True)
 class OptimizerSwitches:
-    """What a session says about its passes. Switches that it does not name are as by default."""
+    """The switches of a session. Those that it does not name have the default state."""
 
     enabled: bool = True
     toggles: Mapping[str, Toggle] = field(default_factory=dict[str, Toggle])
-    #: passes that are off, by their own name
+    #: names of passes that are off
     without: frozenset[str] = frozenset()
 
     def state(self, switch: str) -> Toggle:
@@ -31,8 +31,8 @@ class OptimizerSwitches:
         return self.toggles.get(switch, Toggle.DEFAULT)
 
     def is_on(self, switch: str, needs: Toggle = Toggle.DEFAULT) -> bool:
-        """Whether what a switch governs runs: unless it is off, or only where it is on, or only
-        where it is aggressive."""
+        """Whether the passes of a switch run that need a state: DEFAULT is any state but OFF, and
+        AGGRESSIVE includes ON."""
         state = self.state(switch)
         if needs is Toggle.DEFAULT:
             return state is not Toggle.OFF
@@ -40,7 +40,7 @@ class OptimizerSwitches:
 
 
 def switches_of(text: str) -> OptimizerSwitches:
-    """What `THALWEG_OPTIMIZE` says: 0 is no pass at all, `-name,-name` all but these.
+    """The switches in `THALWEG_OPTIMIZE`: 0 is no pass at all, `-name,-name` all but these.
 
     >>> switches_of("-arithmetic,-moves").without == {"arithmetic", "moves"}
     True
@@ -53,7 +53,7 @@ def switches_of(text: str) -> OptimizerSwitches:
 
 DEFAULT = switches_of(os.environ.get("THALWEG_OPTIMIZE", ""))
 
-#: The switches of TensorFlow's RewriterConfig that govern a pass.
+#: The switches of TensorFlow's RewriterConfig that control passes.
 SWITCHES = (
     "arithmetic_optimization",
     "auto_mixed_precision",

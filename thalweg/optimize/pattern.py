@@ -1,11 +1,11 @@
 """Patterns: what a rule looks for, written as Python code over symbols.
 
-A pattern is a function of symbols that gives an expression of ops: `lambda x, y: x + op.Neg(y)`.
-Python's operators mean what they mean on tensors; `op.Name(…)` is any op block by its name, with
-attributes by keyword. An attribute that is not named must have its default value; one that is given
-a symbol may have any and is bound to it. A number stands for a constant of which every element is
-that number, `const(c)` for any constant. On tensors the same code builds the nodes: a replacement
-is written in the same words.
+A pattern is a function of symbols that returns an expression of ops: `lambda x, y: x + op.Neg(y)`.
+Python's operators mean the same as on tensors; `op.Name(…)` is any op by its name, with attributes
+by keyword. An attribute that is not named must have its default value; one whose value is a symbol
+may have any value, which is bound to the symbol. A number stands for a constant with that number in
+every element, `const(c)` for any constant. On tensors the same code builds nodes: replacements are
+written in the same way.
 
 >>> pattern = traced(lambda x, y: x + op.Neg(y))
 >>> print(pattern)
@@ -25,7 +25,7 @@ from thalweg.graph.op import REGISTRY, Op
 
 
 class Expression:
-    """What a pattern is made of; Python's operators build larger ones."""
+    """A node of a pattern; Python's operators build larger expressions."""
 
     def __add__(self, other: Operand) -> Expression:
         return op.Add(self, other)
@@ -57,7 +57,7 @@ class Expression:
 
 Operand = Expression | int | float
 
-#: A function of so many symbols or tensors, which are what the function makes of them.
+#: A pattern or a replacement: a function of some number of symbols or tensors.
 SymbolFunction = (
     Callable[[Any], Any]
     | Callable[[Any, Any], Any]
@@ -72,7 +72,7 @@ SymbolFunction = (
 
 @dataclass(frozen=True)
 class Symbol(Expression):
-    """Any tensor; as the value of an attribute, any value. The same symbol is the same tensor."""
+    """Any tensor or, as an attribute, any value. Equal symbols match equal tensors or values."""
 
     name: str
 
@@ -92,7 +92,7 @@ class Constant(Expression):
 
 @dataclass(frozen=True)
 class Literal(Expression):
-    """A constant of any shape, of which every element is a number."""
+    """A constant of any shape with the same number in every element."""
 
     number: float
 
@@ -102,21 +102,22 @@ class Literal(Expression):
 
 @dataclass(frozen=True)
 class Apply(Expression):
-    """An op of expressions."""
+    """An op applied to expressions."""
 
     kind: type[Op]
     inputs: tuple[Expression, ...]
-    #: a value, or a symbol for any
+    #: values, or symbols for any value
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:
-        given = self.attributes.items()
-        named = [f"**{value}" if name == EVERY else f"{name}={value}" for name, value in given]
-        return f"{self.kind.type_name}({', '.join([*map(str, self.inputs), *named])})"
+        items = self.attributes.items()
+        keywords = [f"**{value}" if name == EVERY else f"{name}={value}" for name, value in items]
+        return f"{self.kind.type_name}({', '.join([*map(str, self.inputs), *keywords])})"
 
 
 class _Ops:
-    """The op blocks by name, as functions: of expressions in a pattern, of tensors in a graph."""
+    """The ops by name, as functions of expressions (in patterns) or of tensors (in
+    replacements)."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         kind = REGISTRY.get(name)
@@ -124,17 +125,17 @@ class _Ops:
             raise AttributeError(f"there is no op named {name}")
 
         def apply(*inputs: Any, **attributes: Any) -> Any:
-            if not any(isinstance(each, Expression) for each in inputs):
+            if not any(isinstance(operand, Expression) for operand in inputs):
                 return kind(**attributes)(*_grouped(kind, inputs))
-            return Apply(kind, tuple([_expression(each) for each in inputs]), attributes)
+            return Apply(kind, tuple([_expression(operand) for operand in inputs]), attributes)
 
         return apply
 
 
 def _grouped(kind: type[Op], inputs: tuple[Any, ...]) -> list[Any]:
-    """Flat inputs as an op takes them: its one list gets those that are left over."""
-    spare = len(inputs) - sum(not each.is_list for each in kind.parsed.inputs)
-    counts = tuple(spare if each.is_list else 1 for each in kind.parsed.inputs)
+    """Flat inputs grouped as an op takes them: its one list gets the remaining ones."""
+    list_length = len(inputs) - sum(not argument.is_list for argument in kind.parsed.inputs)
+    counts = tuple(list_length if argument.is_list else 1 for argument in kind.parsed.inputs)
     return kind.parsed.group(list(inputs), counts) if kind.parsed.has_lists else list(inputs)
 
 
@@ -146,13 +147,13 @@ def const(symbol: Expression) -> Constant:
     return Constant(cast("Symbol", symbol))
 
 
-#: The name under which a pattern has the symbol of all attributes.
+#: The attribute name that stands for all attributes.
 EVERY = "*"
 
 
 def every(symbol: Any) -> dict[str, Any]:
-    """All attributes of an op, whatever they are, bound to a symbol: `op.Conv2D(x, w, **every(a))`.
-    A replacement passes them on: `op.Conv2D(x, w, **a)`."""
+    """All attributes of an op, of any values, bound to a symbol: `op.Conv2D(x, w, **every(a))`. A
+    replacement passes them on: `op.Conv2D(x, w, **a)`."""
     return {EVERY: symbol}
 
 
@@ -161,21 +162,21 @@ def _expression(value: Operand) -> Expression:
 
 
 def traced(function: SymbolFunction) -> Apply:
-    """The expression that a function of symbols gives."""
-    given: Callable[..., Any] = function
-    found = given(*map(Symbol, parameters(function)))
-    if not isinstance(found, Apply):
-        raise TypeError(f"A pattern must be an op of something, not {found}")
-    return found
+    """The expression that a function of symbols returns."""
+    traced_function: Callable[..., Any] = function
+    expression = traced_function(*map(Symbol, parameters(function)))
+    if not isinstance(expression, Apply):
+        raise TypeError(f"A pattern must be an op of something, not {expression}")
+    return expression
 
 
 def parameters(function: SymbolFunction) -> list[str]:
-    """The names of a function's parameters, less those that have a value already."""
+    """The names of a function's parameters without defaults."""
     if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
-        code, given = function.__code__, len(function.__defaults__ or ())  # at a tenth of the cost
-        return [*code.co_varnames[: code.co_argcount - given]]
-    found = inspect.signature(function).parameters.values()
-    return [each.name for each in found if each.default is each.empty and each.kind in _NAMED]
+        code, defaults = function.__code__, function.__defaults__ or ()  # faster than a signature
+        return [*code.co_varnames[: code.co_argcount - len(defaults)]]
+    signature = inspect.signature(function).parameters.values()
+    return [p.name for p in signature if p.default is p.empty and p.kind in _NAMED]
 
 
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -183,13 +184,13 @@ _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 
 def orders(pattern: Apply) -> list[Apply]:
     """A pattern with the operands of commutative ops in each order."""
-    found: list[tuple[Expression, ...]] = []
+    operand_orders: list[tuple[Expression, ...]] = []
     for inputs in product(*map(_orders, pattern.inputs)):
-        both = [inputs, inputs[::-1]] if _is_commutative(pattern) else [inputs]
-        for each in both:
-            if each not in found:
-                found.append(each)
-    return [Apply(pattern.kind, inputs, pattern.attributes) for inputs in found]
+        candidates = [inputs, inputs[::-1]] if _is_commutative(pattern) else [inputs]
+        for operands in candidates:
+            if operands not in operand_orders:
+                operand_orders.append(operands)
+    return [Apply(pattern.kind, inputs, pattern.attributes) for inputs in operand_orders]
 
 
 def _orders(pattern: Expression) -> list[Expression]:
@@ -204,10 +205,10 @@ def applications(pattern: Expression) -> Iterator[Apply]:
     """The ops of a pattern, the outermost first."""
     if isinstance(pattern, Apply):
         yield pattern
-        for each in pattern.inputs:
-            yield from applications(each)
+        for operand in pattern.inputs:
+            yield from applications(operand)
 
 
 def nesting(pattern: Expression) -> int:
-    """How many ops deep a pattern is."""
+    """The depth of a pattern in ops."""
     return 1 + max(map(nesting, pattern.inputs), default=0) if isinstance(pattern, Apply) else 0

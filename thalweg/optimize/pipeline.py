@@ -44,24 +44,24 @@ Run = Callable[[StepGraph], None]
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass of the pipeline: what it does, why it is there, and the switch that governs it."""
+    """A pass of the pipeline, its reason, and the switch that controls it."""
 
     name: str
     reason: str
     switch: str
     run: Run
-    #: the least that the switch must say
+    #: the state that the switch must have
     needs: Toggle = Toggle.DEFAULT
-    #: run inside conditionals and loops by the passes that run here
+    #: whether it runs all passes in the bodies of conditionals and loops
     is_nested: bool = False
 
 
-def _rules(name: str) -> Run:
-    return RuleIndex(BY_PASS[name]).apply
+def _rules_pass(name: str, reason: str, switch: str, needs: Toggle = Toggle.DEFAULT) -> Pass:
+    return Pass(name, reason, switch, RuleIndex(BY_PASS[name]).apply, needs)
 
 
 def _unnested(graph: StepGraph) -> None:
-    """Without passes to run inside, nothing changes."""
+    """Replaced by `nested`."""
 
 
 PASSES: tuple[Pass, ...] = (
@@ -119,55 +119,37 @@ PASSES: tuple[Pass, ...] = (
         "custom_optimizers",
         run_custom_passes,
     ),
-    Pass(
-        "stable_forms",
-        "before other rules take the formulas apart",
-        "arithmetic_optimization",
-        _rules("stable_forms"),
+    _rules_pass(
+        "stable_forms", "before other rules take the formulas apart", "arithmetic_optimization"
     ),
-    Pass(
+    _rules_pass(
         "neutral_elements",
         "x + 0 and x * 1 are x, and hide it from other rules",
         "constant_folding",
-        _rules("neutral_elements"),
     ),
-    Pass(
+    _rules_pass(
         "moves",
         "reshapes and transposes that do nothing cost a copy and hide what is behind them",
         "arithmetic_optimization",
-        _rules("moves"),
     ),
-    Pass(
+    _rules_pass(
         "involutions",
         "what is undone, or done already, is not done again",
         "arithmetic_optimization",
-        _rules("involutions"),
     ),
-    Pass(
-        "arithmetic",
-        "fewer and cheaper operations",
-        "arithmetic_optimization",
-        _rules("arithmetic"),
-    ),
-    Pass(
+    _rules_pass("arithmetic", "fewer and cheaper operations", "arithmetic_optimization"),
+    _rules_pass(
         "relaxed_arithmetic",
         "what holds of finite numbers alone, where the switch is AGGRESSIVE",
         "arithmetic_optimization",
-        _rules("relaxed_arithmetic"),
         Toggle.AGGRESSIVE,
     ),
-    Pass(
+    _rules_pass(
         "push_constants_down",
         "constant meets constant, for folding in the next round",
         "constant_folding",
-        _rules("push_constants_down"),
     ),
-    Pass(
-        "remapping",
-        "normalisation of constants becomes weights",
-        "remapping",
-        _rules("remapping"),
-    ),
+    _rules_pass("remapping", "normalisation of constants becomes weights", "remapping"),
     Pass(
         "assign_layouts",
         "a convolution is up to ten times faster with channels last; by cost, for whole regions",
@@ -180,11 +162,10 @@ PASSES: tuple[Pass, ...] = (
         "layout_optimizer",
         cancel_transposes,
     ),
-    Pass(
+    _rules_pass(
         "products",
         "transposes become flags of products, constant factors their weights",
         "arithmetic_optimization",
-        _rules("products"),
     ),
     Pass(
         "order_products",
@@ -236,7 +217,7 @@ PASSES: tuple[Pass, ...] = (
 
 @dataclass
 class PassReport:
-    """What a pass did to a step, in all rounds."""
+    """The changes of a pass to a step, over all rounds."""
 
     name: str
     reason: str
@@ -247,7 +228,7 @@ class PassReport:
     places: list[tuple[str, Node]] = field(default_factory=list[tuple[str, Node]], repr=False)
 
 
-#: Sees a step before the passes, and after each pass that changed it.
+#: Called with the step before all passes, and after each pass that changed it.
 Watch = Callable[[str, StepGraph], None]
 
 
@@ -271,17 +252,17 @@ def optimize(
     watch: Watch | None = None,
     processors: Mapping[str, Target] = MappingProxyType({}),
 ) -> OptimizedStep:
-    """A pruned step, computed with less. Its feeds stay what they are.
+    """Run the passes on a pruned step. The feeds stay the same.
 
     Args:
-        nodes: the nodes, in an order that runs.
-        fetches: the tensors that are wanted.
-        targets: the nodes that are only run.
-        feeds: the tensors whose values are given.
-        devices: where the nodes run, if that is not one device.
+        nodes: the nodes, in execution order.
+        fetches: the tensors to return.
+        targets: the nodes to run for their effects.
+        feeds: the tensors whose values are fed.
+        devices: the devices of the nodes, if there are several.
         switches: which passes run.
-        watch: is told of the step before the passes, and after each that changed it.
-        processors: those of the devices, by name; where that is one device, by "".
+        watch: called with the step before all passes, and after each that changed it.
+        processors: the targets of the devices, by name; of a single device, by "".
     """
     if not switches.enabled:
         return OptimizedStep(nodes, fetches, targets)
@@ -291,63 +272,64 @@ def optimize(
         reports = tuple(run_passes(graph, passes, watch))
     if not graph.is_changed:
         return OptimizedStep(nodes, fetches, targets, reports)
-    found, added = _own_fetches(graph, fetches)
-    return OptimizedStep([*graph.nodes, *added], found, graph.targets, reports)
+    fetched, identities = _distinct_fetches(graph, fetches)
+    return OptimizedStep([*graph.nodes, *identities], fetched, graph.targets, reports)
 
 
 @memoized(64)
 def _passes(toggles: frozenset[tuple[str, Toggle]], without: frozenset[str]) -> list[Pass]:
-    """The passes that switches let run."""
+    """The passes that are switched on."""
     switches = OptimizerSwitches(toggles=dict(toggles), without=without)
-    passes = [each for each in PASSES if switches.is_on(each.switch, each.needs)]
-    return nested([each for each in passes if each.name not in without])
+    enabled = [pass_ for pass_ in PASSES if switches.is_on(pass_.switch, pass_.needs)]
+    return nested([pass_ for pass_ in enabled if pass_.name not in without])
 
 
 def nested(passes: Sequence[Pass]) -> list[Pass]:
-    """Passes, of which one runs all of them in the bodies of control nodes."""
-    found: list[Pass] = []
+    """The passes; the nested one runs all of them in the bodies of control nodes."""
+    result: list[Pass] = []
 
-    def inside(graph: StepGraph) -> dict[str, int]:
-        reports = run_passes(graph, found)
-        return {name: count for each in reports for name, count in each.fired.items()}
+    def run_inside(graph: StepGraph) -> dict[str, int]:
+        reports = run_passes(graph, result)
+        return {name: count for report in reports for name, count in report.fired.items()}
 
-    for each in passes:
-        run = partial(optimize_bodies, inner=inside)
-        found.append(replace(each, run=run) if each.is_nested else each)
-    return found
+    for pass_ in passes:
+        run = partial(optimize_bodies, inner=run_inside)
+        result.append(replace(pass_, run=run) if pass_.is_nested else pass_)
+    return result
 
 
 def run_passes(
     graph: StepGraph, passes: Sequence[Pass], watch: Watch | None = None
 ) -> list[PassReport]:
-    """Run passes over a step, again as long as others changed what they saw; what each did."""
+    """Run passes over a step until none changes it, at most `MAX_ROUNDS` times. A pass runs again
+    only if the step has changed since."""
     if watch is not None:
         watch("", graph)
-    reports = [PassReport(each.name, each.reason) for each in passes]
-    seen: list[int | None] = [None] * len(passes)
+    reports = [PassReport(pass_.name, pass_.reason) for pass_ in passes]
+    marks: list[int | None] = [None] * len(passes)
     spec = verify.Spec(graph) if verify.ENABLED else None
     for _ in range(MAX_ROUNDS):
         before = len(graph.changes)
-        for number, each in enumerate(passes):
-            graph.mark, count = seen[number], len(graph.changes)
+        for number, pass_ in enumerate(passes):
+            graph.mark, count = marks[number], len(graph.changes)
             if graph.mark != count:
-                _run(each, graph, reports[number])
-                seen[number] = len(graph.changes)
-                if seen[number] == count:
+                _run(pass_, graph, reports[number])
+                marks[number] = len(graph.changes)
+                if marks[number] == count:
                     continue
                 if spec is not None:
-                    spec = spec.checked(graph, each.name)
+                    spec = spec.checked(graph, pass_.name)
                 if watch is not None:
-                    watch(each.name, graph)
+                    watch(pass_.name, graph)
         if len(graph.changes) == before:
             break
     return reports
 
 
-def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
+def _run(pass_: Pass, graph: StepGraph, report: PassReport) -> None:
     start = time.perf_counter()
     count, changes = len(graph), len(graph.changes)
-    each.run(graph)
+    pass_.run(graph)
     is_changed = len(graph.changes) > changes
     if is_changed and not graph.types.isdisjoint(CONTROL_TYPES):
         graph.prune()
@@ -363,21 +345,21 @@ def _run(each: Pass, graph: StepGraph, report: PassReport) -> None:
     graph.fired_for.clear()
 
 
-def _own_fetches(
+def _distinct_fetches(
     graph: StepGraph, before: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], list[Node]]:
-    """Fetches each of which is a value of its own, as the user's were, and nodes to add for that:
-    what is fetched must not be what was fed, what the graph keeps, or what another fetch gives."""
-    taken: set[Tensor] = {*graph.feeds}
-    own: dict[Tensor, Tensor] = {}  # a tensor that is fetched twice is one value
+    """Distinct fetches for those that were distinct before, and identity nodes to add for that: no
+    fetch may be a feed, a constant of the graph, or the tensor of another fetch."""
+    used: set[Tensor] = {*graph.feeds}
+    copies: dict[Tensor, Tensor] = {}  # by the tensors that were fetched
     added: list[Node] = []
     for old, new in zip(before, graph.fetches, strict=True):
-        if old in own:
+        if old in copies:
             continue
-        own[old] = new
-        if new is not old and (new in taken or new.op.type == "Const"):
+        copies[old] = new
+        if new is not old and (new in used or new.op.type == "Const"):
             named = partial(Identity(), new, name=f"{old.op.name}/")
-            own[old], made = graph.workspace.build(old.op, named)
-            added += made
-        taken.add(own[old])
-    return tuple([own[old] for old in before]), added
+            copies[old], built = graph.workspace.build(old.op, named)
+            added += built
+        used.add(copies[old])
+    return tuple([copies[old] for old in before]), added

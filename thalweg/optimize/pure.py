@@ -1,8 +1,8 @@
-"""Which nodes a pass may replace, merge or compute early: those that only give values.
+"""Purity: which nodes a pass may replace, merge or compute early.
 
-A pure node reads and writes nothing but the values it takes and gives. A node that takes the value
-of a variable reads it, at a time that the order of the step says: it is not pure. Lists and handles
-name state though their ops may look like functions.
+A pure node reads and writes nothing but its inputs and outputs. A node that takes a reference reads
+the variable at a time that the order of the step determines: it is not pure. Lists and handles
+refer to state, even where their ops look like functions.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _OBJECTS = frozenset({resource, variant})
 
 
 @memoized(2_048)
-def is_function(kind: type[Op]) -> bool:
-    """Whether an op's outputs follow from its inputs alone, and nothing else happens."""
-    return not kind.stateful and kind.footprint is NO_FOOTPRINT and kind.blocking is False
+def is_function(op: type[Op]) -> bool:
+    """Whether an op has no effects, and its outputs depend on its inputs alone."""
+    return not op.stateful and op.footprint is NO_FOOTPRINT and op.blocking is False
 
 
 def is_pure(node: Node) -> bool:
-    """Whether a node only gives values, whenever it runs."""
+    """Whether a node has no effects, and its outputs do not depend on when it runs."""
     return is_function(type(node.op)) and not _has_objects(node)
 
 
@@ -36,5 +36,5 @@ def _has_objects(node: Node) -> bool:
 
 
 def is_free(node: Node) -> bool:
-    """Whether a node is pure and waits for nothing but its inputs."""
+    """Whether a node is pure and has no control inputs."""
     return not node.controls and is_pure(node)

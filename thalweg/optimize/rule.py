@@ -1,9 +1,8 @@
 """Rules: rewrites as data.
 
-A rule has a name, says whether what it gives is the same to the bit or up to rounding, and has a
-pattern, a replacement and conditions. The replacement is graph code over the tensors that the
-pattern's symbols are bound to, by name. From a rule alone, `tests/optimize` draws graphs that match
-it and compares their values before and after.
+A rule has a name, an exactness, a pattern, a replacement and conditions. The replacement is graph
+code over the tensors that the pattern's symbols of the same names are bound to. The tests draw
+graphs that match a rule from the rule alone, and compare their values before and after.
 
 >>> from thalweg.optimize.pattern import op
 >>> found = rule("negation twice", Exactness.EXACT, lambda x: op.Neg(op.Neg(x)), lambda x: x)
@@ -32,18 +31,18 @@ from thalweg.optimize.pattern import (
 
 
 class Exactness(Enum):
-    """How a rule's results compare with those of what it replaces."""
+    """How the values of a rule's replacement compare with those of its pattern."""
 
-    EXACT = "exact"  # the same values; NaN stays NaN, infinities and signs of zero stay
-    ROUNDING = "rounding"  # the same up to rounding, or more exact
-    FINITE = "finite"  # the same up to rounding where no number is NaN or infinite
+    EXACT = "exact"  # equal bit for bit, including NaN, infinities and signs of zeros
+    ROUNDING = "rounding"  # equal up to rounding, or more accurate
+    FINITE = "finite"  # equal up to rounding where all numbers are finite
 
 
 class Match(NamedTuple):
-    """Where a rule's pattern was found."""
+    """A match of a rule's pattern."""
 
     root: Node
-    nodes: tuple[Node, ...]  # all that the pattern covers, the root first
+    nodes: tuple[Node, ...]  # all matched nodes, the root first
     bound: Mapping[str, Any]  # tensors and values of attributes by symbol
     uses: Callable[[Tensor], int]
 
@@ -60,7 +59,7 @@ def any_dtype(dtype: DType) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rewrite of what a pattern matches."""
+    """A rewrite rule: a pattern, its replacement and conditions."""
 
     name: str
     exactness: Exactness
@@ -70,31 +69,31 @@ class Rule:
     when: Callable[[Match], bool] = always
     #: which dtypes the first input of the root may have
     dtypes: Callable[[DType], bool] = any_dtype
-    #: only where nothing else uses what is inside the pattern
+    #: whether nothing else may use the inner nodes of a match
     single_use: bool = False
-    #: draws arrays for symbols and values for attributes that fit the conditions, for the tests
+    #: for tests: draws arrays for symbols and values for attributes that satisfy the conditions
     sample: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False)
-    #: its results are the same wherever those of the pattern are finite: it is more stable
+    #: numerically more stable: values are compared only where those of the pattern are finite
     stabilises: bool = False
 
     @cached_property
     def dropped(self) -> frozenset[str]:
-        """The symbols that the replacement does without."""
-        found = {name for name in _tensor_symbols(self.pattern) if name not in self.arguments}
-        return frozenset(found)
+        """The symbols that the replacement does not use."""
+        names = {name for name in _tensor_symbols(self.pattern) if name not in self.arguments}
+        return frozenset(names)
 
     @property
     def root(self) -> str:
-        """The op that a match starts at."""
+        """The op type of a match's root."""
         return self.pattern.kind.type_name
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """The ops that have to be in a graph for the rule to match."""
-        return frozenset(each.kind.type_name for each in applications(self.pattern))
+        """The op types that a graph must have for the rule to match."""
+        return frozenset(applied.kind.type_name for applied in applications(self.pattern))
 
     def replaced(self, match: Match) -> Any:
-        """What stands for the outputs of a match, built in the current graph."""
+        """Build the replacement of a match in the current graph."""
         build: Callable[..., Any] = self.replacement
         return build(*[match.bound[name] for name in self.arguments])
 
@@ -104,7 +103,7 @@ class Rule:
 
 def _tensor_symbols(pattern: Apply) -> Iterator[str]:
     for applied in applications(pattern):
-        yield from (each.name for each in applied.inputs if isinstance(each, Symbol))
+        yield from (operand.name for operand in applied.inputs if isinstance(operand, Symbol))
 
 
 def rule(
@@ -118,11 +117,11 @@ def rule(
     sample: Callable[[Any], Mapping[str, Any]] | None = None,
     stabilises: bool = False,
 ) -> Rule:
-    """A rule of a pattern and a replacement, which are functions of the same symbols. An op as the
-    replacement takes all of them; `root` is what the pattern matched."""
+    """A rule of a pattern and a replacement, functions with parameters of the same names. An op as
+    replacement takes all of them; a parameter `root` is the matched tensor."""
     expression, symbols = traced(pattern), parameters(pattern)
-    taken = parameters(replacement) or symbols
-    unknown = {*taken} - {*symbols, "root"}
+    arguments = parameters(replacement) or symbols
+    unknown = {*arguments} - {*symbols, "root"}
     if unknown:
         raise TypeError(f"rule '{name}': the pattern has no symbol '{unknown.pop()}'")
     return Rule(
@@ -130,7 +129,7 @@ def rule(
         exactness,
         expression,
         replacement,
-        tuple(taken),
+        tuple(arguments),
         when,
         dtypes,
         single_use,

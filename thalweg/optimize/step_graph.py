@@ -1,8 +1,9 @@
-"""A step while passes change it: its nodes in an order that runs, its ends, who takes what.
+"""A step while passes change it: its nodes in execution order, its fetches and targets, the takers
+of each tensor.
 
-Nodes of the user's graph are immutable: the step has copies of those that take anything, which are
-the optimiser's own and change in place. A rewrite therefore costs what it changes, however large
-the step is.
+Nodes of the user's graph are immutable. The step has copies of those with inputs, which belong to
+the optimiser and change in place: the cost of a rewrite depends on what it changes, not on the size
+of the step.
 """
 
 from __future__ import annotations
@@ -25,22 +26,21 @@ Rewrite = Callable[[Node], "Sequence[Tensor] | None"]
 
 _MAX_REWRITES = 16  # of one node in one pass: rules that undo each other end here
 _MAX_REPEATS = 8  # of a pass over what it changed itself
-_SERVER = Target(name="server", vector_bytes=64)
+_DEFAULT_CPU = Target(name="server", vector_bytes=64)
 _UNKNOWN_GPU = Target(name="gpu", layout_times=None)
-_MAX_INPUTS = 16  # of a node that is brought up to date at once: others are when they are looked at
+_MAX_INPUTS = 16  # of a node whose inputs are updated at once; others are updated when visited
 
 
 class StepGraph:
-    """A step between two passes, or in one.
+    """A step that passes change.
 
     Args:
-        nodes: the nodes, in an order that runs.
-        fetches: the tensors that are wanted.
-        targets: the nodes that are only run.
-        feeds: the tensors whose values are given.
-        devices: where nodes of the user's run, if that is not one device: no rewrite crosses the
-            borders.
-        processors: those of the devices, by name; one that is not known is taken for a server's.
+        nodes: the nodes, in execution order.
+        fetches: the tensors to return.
+        targets: the nodes to run for their effects.
+        feeds: the tensors whose values are fed.
+        devices: the devices of the user's nodes, if there are several: no rewrite crosses devices.
+        processors: the targets of the devices, by name; an unknown one is taken for a server's CPU.
     """
 
     def __init__(
@@ -55,86 +55,86 @@ class StepGraph:
         self.workspace = Workspace()
         self.feeds = feeds
         self.devices, self.processors = devices, processors
-        #: how often each rule fired, and for which nodes of the user's, in the pass that runs
+        #: how often each rule fired in the current pass, and for which of the user's nodes
         self.fired: Counter[str] = Counter()
         self.fired_for: list[tuple[str, Node]] = []
-        #: nodes that are new, take something else, or whose values are taken less often
+        #: nodes that are new, have other inputs, or have lost a taker
         self.changes: list[Node] = []
-        self.mark: int | None = None  # how many of them the pass that runs has seen, if it ran
-        self.types: set[str] = set()  # of nodes that are or were there
+        self.mark: int | None = None  # how many of them the current pass has seen, if it ran before
+        self.types: set[str] = set()  # of all nodes that are or were in the step
         self._uses: dict[Tensor, int] = {}
         self._takers: dict[Tensor, list[Node]] = {}
         self._wait_counts: dict[Node, int] = {}
         self._waiters: dict[Node, list[Node]] = {}
-        self._inserted: dict[Node, list[Node]] = {}  # what comes right before a node
-        self._moved: dict[Tensor, Tensor] = {}  # what stands for a tensor
-        self._outdated: set[Node] = set()  # nodes of many inputs, some of which moved
-        self._is_in_order = True
-        self._made: list[Node] = []  # by the rewrite of the node that is looked at
+        self._inserted: dict[Node, list[Node]] = {}  # by the node that they come right before
+        self._replacements: dict[Tensor, Tensor] = {}
+        self._outdated: set[Node] = set()  # nodes of many inputs, some of which were replaced
+        self._is_sorted = True
+        self._new_nodes: list[Node] = []  # built by the rewrite of the current node
         self._nodes, copied, tensors = self._copied(nodes)
         self._alive = set(self._nodes)
         self._targets = tuple([copied[node] for node in targets])
         self._target_set = frozenset(self._targets)
         self._fetches = [tensors.get(tensor, tensor) for tensor in fetches]
         self._fetched_at: dict[Tensor, list[int]] = {}
-        for place, tensor in enumerate(self._fetches):
+        for position, tensor in enumerate(self._fetches):
             self._uses[tensor] = self._uses.get(tensor, 0) + 1
-            self._fetched_at.setdefault(tensor, []).append(place)
+            self._fetched_at.setdefault(tensor, []).append(position)
 
     def _copied(
         self, nodes: Iterable[Node]
     ) -> tuple[list[Node], dict[Node, Node], dict[Tensor, Tensor]]:
-        """Copies of nodes; what stands for each node, and for each tensor that is not fed."""
+        """Copies of nodes; the copy of each node, and of each tensor that is not fed."""
         copied: dict[Node, Node] = {}
         tensors: dict[Tensor, Tensor] = {}
         for node in nodes:
-            if not node.inputs and not node.controls:  # a constant, a variable: nothing can change
+            if not node.inputs and not node.controls:  # a constant or a variable never changes
                 copied[node] = node
                 self.types.add(node.op.type_name)
                 continue
             inputs = tuple([tensors.get(tensor, tensor) for tensor in node.inputs])
             controls = node.controls and tuple([copied.get(n, n) for n in node.controls])
-            made = copied[node] = self.workspace.replica(node, inputs, controls)
-            tensors.update(zip(node.outputs, made.outputs, strict=True))
+            replica = copied[node] = self.workspace.replica(node, inputs, controls)
+            tensors.update(zip(node.outputs, replica.outputs, strict=True))
             for tensor in self.feeds and self.feeds.intersection(node.outputs):
                 del tensors[tensor]
-            self._add_edges(made)
+            self._add_edges(replica)
         return list(copied.values()), copied, tensors
 
-    # What passes ask
+    # Queries
 
     def __len__(self) -> int:
         return len(self._alive)
 
     @property
     def is_changed(self) -> bool:
-        """Whether any pass did anything."""
+        """Whether any pass changed the step."""
         return bool(self.changes)
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes, in an order that runs."""
+        """The nodes, in execution order."""
         for node in [*self._outdated]:
             self.refresh(node)
-        if not self._is_in_order:
-            found: list[Node] = []
+        if not self._is_sorted:
+            ordered: list[Node] = []
             for node in self._nodes:
                 if node in self._alive and node not in self._inserted:
-                    found.append(node)
+                    ordered.append(node)
                 else:
-                    self._emit(node, found)
-            self._nodes, self._is_in_order = found, True
+                    self._emit(node, ordered)
+            self._nodes, self._is_sorted = ordered, True
             self._inserted.clear()
         return self._nodes
 
     @property
     def fetches(self) -> tuple[Tensor, ...]:
-        """The tensors that are wanted."""
+        """The tensors to return."""
         return tuple(self._fetches)
 
     @property
     def targets(self) -> tuple[Node, ...]:
-        """The nodes that are only run."""
+        """The nodes to run for their effects."""
         return self._targets
 
     def uses(self, tensor: Tensor) -> int:
@@ -142,22 +142,22 @@ class StepGraph:
         return self._uses.get(tensor, 0)
 
     def takers(self, tensor: Tensor) -> list[Node]:
-        """The nodes that take a tensor, and perhaps some that did."""
-        return self._current(self._takers.get(tensor, ()))
+        """The nodes that take a tensor, and possibly some that took it before."""
+        return self._alive_only(self._takers.get(tensor, ()))
 
     def __contains__(self, node: Node) -> bool:
         return node in self._alive
 
     def is_waited(self, node: Node) -> bool:
-        """Whether a node must run as itself: a target, or one that others wait for."""
+        """Whether a node must stay: it is a target, or others wait for it."""
         return node in self._target_set or self._wait_counts.get(node, 0) > 0
 
     def is_open(self, tensor: Tensor) -> bool:
-        """Whether the node of a tensor may be looked at: a fed tensor is not what it gives."""
+        """Whether a tensor has the value that its node computes: it is not fed."""
         return tensor not in self.feeds
 
     def gives_own_value(self, node: Node) -> bool:
-        """Whether a node is an identity that makes a fetched value of what is fed or constant."""
+        """Whether a node is an identity that turns a feed or a constant into a fetched value."""
         return (
             node.op.type_name == "Identity"
             and node.outputs[0] in self._fetched_at
@@ -165,59 +165,58 @@ class StepGraph:
         )
 
     def is_guarded(self, tensor: Tensor) -> bool:
-        """Whether a tensor comes after an effect, an assertion say: who takes the tensor waits for
-        that, and must go on to."""
+        """Whether a tensor comes after an effect, an assertion say. Its takers wait for the effect,
+        and must continue to."""
         return tensor not in self.feeds and tensor.op.original in self._after_effects
 
     def device(self, node: Node) -> str:
-        """Where a node runs, where that makes a difference."""
+        """The device of a node; empty where the step has one device."""
         return "" if self.devices is None else self.devices.get(node.original, "")
 
     def target(self, node: Node) -> Target:
-        """The processor that a node runs on."""
+        """The target that a node runs on."""
         name = self.device(node)
-        return self.processors.get(name, _UNKNOWN_GPU if "GPU" in name else _SERVER)
+        return self.processors.get(name, _UNKNOWN_GPU if "GPU" in name else _DEFAULT_CPU)
 
     @cached_property
     def _after_effects(self) -> set[Node]:
-        """The nodes that come after an effect, by what they stand for. What passes make later
-        stands for one of them where it has to."""
+        """The user's nodes that come after an effect. Nodes that passes build later stand for one
+        of these where they come after an effect, too."""
         pending = [node for node in self._alive if _writes(node)]
-        found: set[Node] = set()
+        after: set[Node] = set()
         while pending:
             node = pending.pop()
-            if node.original not in found:
-                found.add(node.original)
-                pending += self._current(self._waiters.get(node, ()))
+            if node.original not in after:
+                after.add(node.original)
+                pending += self._alive_only(self._waiters.get(node, ()))
                 for tensor in node.outputs:
                     pending += [] if tensor in self.feeds else self.takers(tensor)
-        return found
+        return after
 
-    # What passes do
+    # Changes
 
     def rewrite(
         self, function: Rewrite, roots: Container[str] | None = None, depth: int = 0
     ) -> None:
-        """Replace nodes of some types by what a function gives for their outputs, as long as it
-        gives anything. It is asked about all of them, in their order; if the pass ran before, about
-        those that it has not seen as they are now: what changed, and what takes that, `depth` nodes
-        on."""
+        """Replace nodes of some types by the outputs that a function returns for them, until it
+        returns None for all. It visits all of them in order; if the pass ran before, only those
+        that changed since, and their takers up to a distance of `depth` nodes."""
         nodes = self._candidates(roots, depth)
         for _ in range(_MAX_REPEATS):
             seen = len(self.changes)
-            self._ask(function, nodes, roots)
+            self._apply(function, nodes, roots)
             if len(self.changes) == seen:
                 break
             nodes = self._changed(seen, roots, depth)
 
     def rewrite_once(self, function: Rewrite) -> None:
-        """Ask a function about all nodes, in their order; if the pass ran before, about those of
-        the types of what changed."""
+        """The same with one visit per node; if the pass ran before, only nodes of the types that
+        changed since."""
         nodes = self.nodes
         if self.mark is not None:
-            types = {node.op.type_name for node in self._current(self.changes[self.mark :])}
+            types = {node.op.type_name for node in self._alive_only(self.changes[self.mark :])}
             nodes = [node for node in nodes if node.op.type_name in types]
-        self._ask(function, nodes, None)
+        self._apply(function, nodes, None)
 
     def fire(self, rule: str, node: Node, count: int = 1) -> None:
         """Note that a rule fired."""
@@ -225,33 +224,34 @@ class StepGraph:
         self.fired_for.append((rule, node.original))
 
     def build(self, node: Node, make: Callable[[], Any]) -> Any:
-        """What graph code gives; its nodes stand for a node and join the step before it."""
-        result, made = self.workspace.build(node, make)
-        self.insert(made, node)
+        """The result of graph code. The nodes that it builds stand for a node and are inserted
+        before it."""
+        result, nodes = self.workspace.build(node, make)
+        self.insert(nodes, node)
         return result
 
     def insert(self, nodes: Sequence[Node], before: Node) -> None:
-        """Have nodes of the workspace join the step right before another one."""
+        """Insert nodes of the workspace right before another one."""
         self._inserted.setdefault(before, []).extend(nodes)
-        self._made += nodes
+        self._new_nodes += nodes
         self._alive.update(nodes)
-        self._is_in_order = False
+        self._is_sorted = False
         self.changes += nodes
         for node in nodes:
-            if any(tensor in self._moved for tensor in node.inputs):
+            if any(tensor in self._replacements for tensor in node.inputs):
                 node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
             self._add_edges(node)
 
     def hoist(self, node: Node, before: Node) -> None:
-        """Have a node that takes nothing and waits for nothing come before another one."""
+        """Move a node without inputs and control inputs before another one."""
         nodes = self.nodes
         if nodes.index(node) > nodes.index(before):
             nodes.remove(node)
             self._inserted.setdefault(before, []).append(node)
-            self._is_in_order = False
+            self._is_sorted = False
 
     def replace(self, old: Tensor, new: Tensor) -> None:
-        """Have all that takes a tensor take another one, and fetch that."""
+        """Replace a tensor by another one in all takers and fetches."""
         new = self._resolved(new)
         if old is new or old in self.feeds:
             return
@@ -272,22 +272,22 @@ class StepGraph:
         controls: Sequence[Node] | None = None,
         annotations: Mapping[str, Any] | None = None,
     ) -> None:
-        """Change parts of a node."""
+        """Change attributes of a node."""
         self.refresh(node)
-        before = (*[tensor.op for tensor in node.inputs], *node.controls)
+        sources = (*[tensor.op for tensor in node.inputs], *node.controls)
         self._remove_edges(node)
         node.op = node.op if op is None else op
         node.inputs = node.inputs if inputs is None else tuple(map(self._resolved, inputs))
         node.controls = node.controls if controls is None else tuple(controls)
         node.annotations = node.annotations if annotations is None else annotations
         self._add_edges(node)
-        self._is_in_order = False
+        self._is_sorted = False
         self.changes.append(node)
-        for each in before:
-            self.release(each)
+        for source in sources:
+            self.release(source)
 
     def release(self, node: Node) -> None:
-        """Remove a node that nothing needs, and what nothing needs then."""
+        """Remove a node that nothing needs, and then its sources that nothing needs any more."""
         pending = [node]
         while pending:
             node = pending.pop()
@@ -297,15 +297,15 @@ class StepGraph:
                 pending += node.controls
 
     def prune(self) -> None:
-        """Remove what nothing needs. Only conditionals and loops may take what they do not need;
-        all else goes when its last use does."""
+        """Remove nodes that nothing needs. There are such nodes only after conditionals and loops,
+        which may have inputs they do not need; others are removed with their last use."""
         nodes = self.nodes
         alive = Needs(dict.fromkeys(self.feeds)).reached(self._fetches, self.targets)
         for node in nodes:
             if node not in alive:
                 self._remove(node)
 
-    # Nodes under change
+    # Bookkeeping
 
     def _is_needed(self, node: Node) -> bool:
         if node in self._target_set or self._wait_counts.get(node, 0):
@@ -315,7 +315,7 @@ class StepGraph:
 
     def _remove(self, node: Node) -> None:
         self._alive.remove(node)
-        self._is_in_order = False
+        self._is_sorted = False
         if node in self._outdated:
             self.refresh(node)
         self._remove_edges(node)
@@ -336,111 +336,113 @@ class StepGraph:
             self._waiters.setdefault(control, []).append(node)
 
     def _remove_edges(self, node: Node) -> None:
-        """Take back the uses of a node. It stays in the lists of takers: those are of nodes that
-        take a tensor, or did."""
+        """Decrement the use counts. The node stays in the lists of takers, which may be
+        outdated."""
         for tensor in node.inputs:
             self._uses[tensor] -= 1
         for control in node.controls:
             self._wait_counts[control] -= 1
 
-    def _current(self, nodes: Iterable[Node]) -> list[Node]:
+    def _alive_only(self, nodes: Iterable[Node]) -> list[Node]:
         alive = self._alive
         return [node for node in dict.fromkeys(nodes) if node in alive]
 
     def _resolved(self, tensor: Tensor) -> Tensor:
-        while tensor in self._moved:
-            tensor = self._moved[tensor]
+        while tensor in self._replacements:
+            tensor = self._replacements[tensor]
         return tensor
 
     def _move(self, old: Tensor, new: Tensor) -> list[Node]:
-        """Have a tensor stand for another one; the nodes that take it now."""
-        self._moved[old] = new
+        """Record the replacement of a tensor. Returns its takers."""
+        self._replacements[old] = new
         self._uses[new] = self._uses.get(new, 0) + self._uses.pop(old, 0)
-        for place in self._fetched_at.get(old, ()):
-            self._fetches[place] = new
+        for position in self._fetched_at.get(old, ()):
+            self._fetches[position] = new
         if old in self._fetched_at:
             self._fetched_at.setdefault(new, []).extend(self._fetched_at.pop(old))
-        takers = self._current(self._takers.pop(old, ()))
+        takers = self._alive_only(self._takers.pop(old, ()))
         self._takers.setdefault(new, []).extend(takers)
         return takers
 
     def refresh(self, node: Node) -> None:
-        """Have a node of many inputs take what stands for them by now; others always do."""
+        """Update the inputs of a node; only nodes of many inputs can be outdated."""
         node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
         self._outdated.discard(node)
 
-    def _emit(self, node: Node, found: list[Node]) -> None:
-        """Append a node, if it is there still, after what was inserted before it."""
-        for each in self._inserted.get(node, ()):
-            self._emit(each, found)
+    def _emit(self, node: Node, ordered: list[Node]) -> None:
+        """Append a node, if it is alive, after those that were inserted before it."""
+        for inserted in self._inserted.get(node, ()):
+            self._emit(inserted, ordered)
         if node in self._alive:
-            found.append(node)
+            ordered.append(node)
 
     # The traversal
 
     def _candidates(self, roots: Container[str] | None, depth: int) -> Sequence[Node]:
         if self.mark is not None:
             fresh = len(self.changes) - self.mark
-            if fresh * (1 + 8 * depth) < len(self._alive):  # what is near costs more to find
+            if fresh * (1 + 8 * depth) < len(self._alive):  # finding takers costs more than a visit
                 return self._changed(self.mark, roots, depth)
         nodes = self.nodes
         return nodes if roots is None else [n for n in nodes if n.op.type_name in roots]
 
     def _changed(self, first: int, roots: Container[str] | None, depth: int) -> list[Node]:
-        """The nodes that changed, or take what did, `depth` nodes on."""
-        latest = self._current(self.changes[first:])
-        found = dict.fromkeys(latest)
+        """The nodes that changed, and their takers up to a distance of `depth`."""
+        latest = self._alive_only(self.changes[first:])
+        changed = dict.fromkeys(latest)
         for _ in range(depth):
             latest = [n for each in latest for t in each.outputs for n in self.takers(t)]
-            latest = [node for node in dict.fromkeys(latest) if node not in found]
-            found.update(dict.fromkeys(latest))
-        return [node for node in found if roots is None or node.op.type_name in roots]
+            latest = [node for node in dict.fromkeys(latest) if node not in changed]
+            changed.update(dict.fromkeys(latest))
+        return [node for node in changed if roots is None or node.op.type_name in roots]
 
-    def _ask(self, function: Rewrite, nodes: Iterable[Node], roots: Container[str] | None) -> None:
-        """Replace those of some nodes that a function gives something for."""
+    def _apply(
+        self, function: Rewrite, nodes: Iterable[Node], roots: Container[str] | None
+    ) -> None:
+        """Visit nodes, and replace those that a function returns outputs for."""
         alive, targets, outdated = self._alive, self._target_set, self._outdated
         waited = self._wait_counts
-        self._made.clear()
+        self._new_nodes.clear()
         for node in nodes:
             if node not in alive or node in targets:
                 continue
             if node in outdated:
                 self.refresh(node)
             if node in waited and not any(map(self.uses, node.outputs)):
-                continue  # it is only waited for
+                continue  # its outputs are not used
             outputs = function(node)
             if outputs is not None:
-                self._settle(node, outputs, function, roots)
-                self._made.clear()
+                self._rewrite_until_stable(node, outputs, function, roots)
+                self._new_nodes.clear()
 
-    def _settle(
+    def _rewrite_until_stable(
         self,
         node: Node,
         outputs: Sequence[Tensor],
         function: Rewrite,
         roots: Container[str] | None,
     ) -> None:
-        """Replace a node, and what that makes of it, as long as a function applies."""
+        """Replace a node, then the node that replaces it, as long as the function applies."""
         for _ in range(_MAX_REWRITES):
-            made = list(self._made)
-            self._replace_node(node, outputs, made)
+            new_nodes = list(self._new_nodes)
+            self._replace_node(node, outputs, new_nodes)
             node = outputs[0].op
-            is_new = node in made and node in self._alive and len(outputs) == 1
+            is_new = node in new_nodes and node in self._alive and len(outputs) == 1
             if not is_new or (roots is not None and node.op.type_name not in roots):
                 return
-            self._made.clear()
-            found = function(node)
-            if found is None:
+            self._new_nodes.clear()
+            next_outputs = function(node)
+            if next_outputs is None:
                 return
-            outputs = found
-        for each in self._made:  # what the last one made is of no use
-            self.release(each)
+            outputs = next_outputs
+        for new_node in self._new_nodes:  # the last rewrite is not applied
+            self.release(new_node)
 
-    def _replace_node(self, node: Node, outputs: Sequence[Tensor], made: Iterable[Node]) -> None:
+    def _replace_node(self, node: Node, outputs: Sequence[Tensor], built: Iterable[Node]) -> None:
         for old, new in zip(node.outputs, outputs, strict=True):
             self.replace(old, new)
-        for each in (node, *made):
-            self.release(each)
+        for removable in (node, *built):
+            self.release(removable)
 
     # Text
 
@@ -458,7 +460,7 @@ def _writes(node: Node) -> bool:
 
 
 def _line(node: Node) -> str:
-    taken = [tensor.name.removesuffix(":0") for tensor in node.inputs]
-    after = [f"^{control.name}" for control in node.controls]
+    inputs = [tensor.name.removesuffix(":0") for tensor in node.inputs]
+    controls = [f"^{control.name}" for control in node.controls]
     value = f" {node.op.__dict__['value'].tolist()}" if node.type == "Const" else ""
-    return f"{node.name} = {node.type}({', '.join([*taken, *after])}){value}"
+    return f"{node.name} = {node.type}({', '.join([*inputs, *controls])}){value}"

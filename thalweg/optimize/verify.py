@@ -1,7 +1,7 @@
-"""The spec of passes: what must hold between a step before a pass and after it.
+"""The specification of passes: invariants between a step before a pass and after it.
 
-`THALWEG_VERIFY=1` checks it after every pass (the tests do). A fault names the pass and what is
-wrong.
+`THALWEG_VERIFY=1` checks them after every pass, as the tests do. A fault names the pass and the
+broken invariant.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
 
 
 class InvalidRewrite(Exception):
-    """A pass that broke a step: a bug of the pass."""
+    """A pass broke an invariant: a bug of the pass."""
 
 
 class Spec:
-    """What must hold of a step after a pass, by what it is before."""
+    """The invariants of a step that the next pass must preserve."""
 
     def __init__(self, graph: StepGraph) -> None:
         self._fetches, self._targets, self._feeds = graph.fetches, graph.targets, graph.feeds
         self._order = _effect_order(graph)
 
     def checked(self, graph: StepGraph, name: str) -> Spec:
-        """What must hold after the next pass. Raises `InvalidRewrite` if a step after this one does
-        not do what it did before."""
+        """The spec of the step after a pass. Raises `InvalidRewrite` if the pass broke an
+        invariant."""
         after = Spec(graph)
         for fault in self._faults(graph, after):
             raise InvalidRewrite(f"after {name}: {fault}")
@@ -56,7 +56,7 @@ class Spec:
             yield "the feeds changed"
 
     def _effect_faults(self, after: Spec) -> Iterator[str]:
-        """Whether what has effects is there, and comes after what it came after."""
+        """Nodes with effects that were added, removed or reordered."""
         old, new = self._order, after._order
         for node in old.keys() - new.keys():
             yield f"{node.name}, which has effects, is gone"
@@ -68,7 +68,7 @@ class Spec:
 
 
 def _flow_faults(after: StepGraph) -> Iterator[str]:
-    """Whether each node comes after what it takes and waits for, and nothing is left over."""
+    """Nodes that do not come after their inputs and control inputs, and unneeded nodes."""
     fed = dict.fromkeys(after.feeds)
     seen: set[Node] = set()
     nodes = after.nodes
@@ -76,8 +76,8 @@ def _flow_faults(after: StepGraph) -> Iterator[str]:
     for node in nodes:
         if node in seen:
             yield f"{node.name} is there twice"
-        taken: tuple[Tensor, ...] = () if node.op.bodies else node.inputs
-        for tensor in taken:
+        inputs: tuple[Tensor, ...] = () if node.op.bodies else node.inputs
+        for tensor in inputs:
             if tensor not in fed and tensor.op not in seen:
                 yield f"{node.name} takes {tensor.name}, which comes after it or is not there"
         for control in node.controls:
@@ -90,16 +90,16 @@ def _flow_faults(after: StepGraph) -> Iterator[str]:
 
 
 def _effect_order(graph: StepGraph) -> dict[Node, set[Node]]:
-    """For each node of the user's with effects, those that it comes after."""
+    """For each of the user's nodes with effects, those that it comes after."""
     order = step_order(graph.nodes, graph.feeds)
     reached: dict[Node, set[Node]] = {}
-    found: dict[Node, set[Node]] = {}
+    effect_order: dict[Node, set[Node]] = {}
     for node in graph.nodes:
         before: set[Node] = set()
         for earlier in order[node]:
             before |= reached.get(earlier, set())
         if any(access.writes for access in accesses(node)):
-            found[node.original] = set(before)
+            effect_order[node.original] = set(before)
             before.add(node.original)
         reached[node] = before
-    return found
+    return effect_order

@@ -1,8 +1,8 @@
-"""Where the nodes of an optimised step are built: a graph beside the user's.
+"""The graph that the nodes of an optimised step are built in, beside the user's graph.
 
-Its nodes may take tensors of any graph as they are, so that a step can mix nodes that a pass made
-with those of the user's graph that no pass changed. Each of its nodes stands for a node of the
-user's graph, to which errors and state belong.
+Its nodes may take tensors of any graph, so that a step can mix nodes that passes built with
+unchanged nodes of the user's graph. Each of its nodes stands for a node of the user's graph, which
+errors and state are attributed to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thalweg.ops.core.basic import Const
 
 
 class Workspace(RewrittenGraph, SubGraph):
-    """A graph that sees all others and captures nothing."""
+    """A graph whose nodes may use tensors of all other graphs, without captures."""
 
     def __init__(self) -> None:
         SubGraph.__init__(self, Graph(), "an optimised step")  # pyright: ignore[reportArgumentType] - its names are its own
@@ -39,9 +39,9 @@ class Workspace(RewrittenGraph, SubGraph):
     def replica(
         self, node: Node, inputs: tuple[Tensor, ...] = (), controls: tuple[Node, ...] = ()
     ) -> Node:
-        """A node like another one over other inputs, under the same name. There are many: names are
-        not looked up, and no scope is open."""
-        made = Node(
+        """A copy of a node over other inputs, with the same name. Skips name lookup and scopes, as
+        there are many."""
+        copy = Node(
             self,
             node.op,
             node.name,
@@ -56,59 +56,58 @@ class Workspace(RewrittenGraph, SubGraph):
         outputs = node.outputs
         if len(outputs) == 1:  # most nodes
             (tensor,) = outputs
-            made.outputs = (Tensor(made, 0, tensor.dtype, tensor.shape),)
+            copy.outputs = (Tensor(copy, 0, tensor.dtype, tensor.shape),)
         else:
-            kinds = [(tensor.dtype, tensor.shape) for tensor in outputs]
-            made.outputs = tuple([Tensor(made, n, *kind) for n, kind in enumerate(kinds)])
-        self._order.append(made)
-        self._originals[made] = node.graph.original(node)
-        return made
+            copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in enumerate(outputs)])
+        self._order.append(copy)
+        self._originals[copy] = node.graph.original(node)
+        return copy
 
     def constant(self, node: Node, value: NDArray[Any], dtype: DType) -> Node:
         """A constant that stands for a node."""
         name = self._names.unique(f"{node.name}/folded", mark_as_used=True)
-        op, place = Const(value=value, dtype=dtype), len(self._order)
-        made = Node(self, op, name, (), (), node.device, {}, *node.made_at, place)
-        made.outputs = (Tensor(made, 0, dtype, TensorShape(value.shape)),)
-        self._order.append(made)
-        self.attribute(made, node)
-        return made
+        op, position = Const(value=value, dtype=dtype), len(self._order)
+        const_node = Node(self, op, name, (), (), node.device, {}, *node.made_at, position)
+        const_node.outputs = (Tensor(const_node, 0, dtype, TensorShape(value.shape)),)
+        self._order.append(const_node)
+        self.attribute(const_node, node)
+        return const_node
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:
-        """What graph code gives, and the nodes it added: they stand for `node`, are named after it
-        and ask for its device."""
+        """The result of graph code, and the nodes that it built: they stand for `node`, are named
+        after it and request its device."""
         self._names.add(node.name)
         first = len(self._order)
         self._line, self._scope = node.made_at, node.name
         with self:
             result = make()
-        made = self._order[first:]
-        for each in made:
-            each.device = node.device
-            self.attribute(each, node)
-        return result, made
+        nodes = self._order[first:]
+        for built in nodes:
+            built.device = node.device
+            self.attribute(built, node)
+        return result, nodes
 
 
 def body_rewriter(body: Body) -> BodyRewriter:
-    """A rewriter into a new graph for a body, which has the body's arguments."""
+    """A rewriter of a body into a new graph, which has copies of the body's arguments."""
     graph = Workspace()
     graph.outer = body.graph.outer
-    again = BodyRewriter(graph)
+    rewriter = BodyRewriter(graph)
     for tensor in body.arguments:
-        again.copy(tensor.op)
-    return again
+        rewriter.copy(tensor.op)
+    return rewriter
 
 
 class BodyRewriter(Rewriter):
-    """Copies of the nodes of a body. A conditional or loop may take what nothing needs of it, and
-    what the body's nodes are therefore without: it is copied all the same, and does not run."""
+    """Copies the nodes of a body. A conditional or loop may have inputs that nothing needs, which
+    are not among the body's nodes: they are copied as well, and do not run."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self.workspace = workspace
 
     def copy(self, node: Node, name: str | None = None, controls: Iterable[Node] = ()) -> Node:
-        """A node over the new tensors."""
+        """A copy of a node over the new tensors."""
         for tensor in node.inputs:
             if tensor not in self.tensors:
                 self.copy(tensor.op)

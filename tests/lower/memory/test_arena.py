@@ -1,4 +1,4 @@
-"""Where the memory of a step lies: nothing that is still needed is ever overwritten.
+"""The memory plan: no live value is ever overwritten.
 
 Checked on random graphs, launch by launch, against a plain record of what each byte holds.
 """
@@ -122,7 +122,7 @@ def test_launches_that_do_not_wait_touch_nothing_that_others_write(seed: int, co
 
 
 def places(launch: Any, arena: Arena, scratch: tuple[int, int]) -> list[tuple[Any, bool]]:
-    """What a launch touches: pieces of the arena, or buffers of their own."""
+    """The memory that a launch accesses: ranges of the arena, or other buffers."""
     found: list[tuple[Any, bool]] = [(scratch, True)] if scratch[1] > scratch[0] else []
     for buffer, argument in zip(launch.buffers, launch.kernel.arguments, strict=True):
         place: Any = buffer
@@ -181,7 +181,7 @@ def graph() -> Any:
 
 
 def stored(x: Any) -> Any:
-    """Something that is stored: a product."""
+    """A tensor that is stored: a product."""
     return tf.matmul(x, x)
 
 
@@ -222,7 +222,7 @@ def test_results_and_feeds_are_no_part_of_the_arena(graph: Any) -> None:
 
 
 def rows_written(rows: tuple[int, ...], length: int) -> tuple[list[LoopNest], Buffer, Buffer]:
-    """A nest that makes rows, and one that divides each by its sum and is the last to read them."""
+    """A nest that writes rows, and their last reader, which divides each row by its sum."""
     size = math.prod(rows) * length
     made, after = (Buffer.temporary(np.dtype(np.float32), size, None) for _ in range(2))
     outer, along, summed = (

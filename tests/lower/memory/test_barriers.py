@@ -1,4 +1,4 @@
-"""On how many threads steps run, and where they can be stopped."""
+"""The number of threads of a step, and where a step can be stopped."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ CASES: list[Callable[[Any], Any]] = [
 
 
 def run(build: Callable[[Any], Any], compiled: bool) -> list[Any]:
-    """What two steps fetch, and what the variables hold after each."""
+    """The fetches of two steps, and the values of the variables after each."""
     found: list[Any] = []
     with (
         mock.patch.object(engine, "COMPILES", compiled),
@@ -173,7 +173,7 @@ def test_steps_with_hazards_are_the_same_compiled(build: Callable[[Any], Any]) -
 
 
 def test_what_was_read_is_not_what_is_there_now() -> None:
-    """A fetched value stays as it was when the variable goes on."""
+    """A fetched value does not change with the variable."""
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.Variable(START)
         more = variable.assign_add(tf.ones_like(START))
@@ -186,7 +186,7 @@ def test_what_was_read_is_not_what_is_there_now() -> None:
 
 
 def test_known_results() -> None:
-    """The same, by hand."""
+    """The same, against expected values."""
     (old, new, both, *_) = run(read_around_an_assignment, True)
     np.testing.assert_array_equal(old, START * 2)
     np.testing.assert_array_equal(new, (START + 1) * 2)
@@ -223,7 +223,7 @@ def test_a_feed_is_never_written() -> None:
 
 
 def test_a_check_that_fails_after_an_update_does_not_update_twice() -> None:
-    """The step is run again to find the words for what failed: nothing may count double."""
+    """The step runs again for the error message: no update may be applied twice."""
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.Variable(START)
         rows = tf.placeholder(tf.int32, [1])

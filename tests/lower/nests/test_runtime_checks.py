@@ -25,7 +25,7 @@ from thalweg.runtime import engine
 
 
 class Case(NamedTuple):
-    """An op on inputs it takes, and what some of them (by position) are where it does not."""
+    """An op on valid inputs, and invalid values of some of them, by position."""
 
     build: Callable[..., Any]
     right: tuple[Any, ...]
@@ -217,7 +217,7 @@ def test_compiled_code_refuses_what_the_kernel_does(
 
 
 def endings_of(case: Case) -> tuple[Any, str]:
-    """The value of what is right, and the text of the error of what is wrong after it."""
+    """The value for the valid inputs, and the error text for the invalid ones."""
     wrong = tuple(case.wrong.get(place, value) for place, value in enumerate(case.right))
     if case.known:
         return Step(case, case.right).run(case.right), Step(case, wrong).refuse(wrong)

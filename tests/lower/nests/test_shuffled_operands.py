@@ -1,4 +1,4 @@
-"""A contraction stays one behind and before whatever only moves elements."""
+"""A sum of products is a contraction before and after ops that only move elements."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _fed(shape: tuple[int, ...]) -> Any:
 
 
 def _before(mover: str, contraction: str, side: int) -> Any:
-    """A contraction one of whose operands was moved."""
+    """A contraction with an operand whose elements were moved."""
     contract, *shapes = CONTRACTIONS[contraction]
     operands = [_fed(shape) for shape in shapes]
     operands[side] = MOVERS[mover][1](_fed(MOVERS[mover][0](shapes[side])), shapes[side])

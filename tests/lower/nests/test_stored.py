@@ -1,4 +1,4 @@
-"""Which tensors are stored: seen by the kernels of whole steps."""
+"""Which tensors are stored, by the kernels of whole steps."""
 
 from __future__ import annotations
 

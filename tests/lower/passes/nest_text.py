@@ -1,4 +1,4 @@
-"""Loop nests as text before and after a pass of the lowering: what tests of passes compare."""
+"""Loop nests as text before and after a pass, which tests of passes compare."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LETTERS = {BufferKind.OUTPUT: "out", BufferKind.CONSTANT: "c"}
 
 
 def changed_by(name: str, *fetches: Any) -> str:
-    """What a pass changes when a small graph is lowered: nests that go (-) and that come (+).
+    """The changes of a pass when a small graph is lowered: nests it removes (-) and adds (+).
 
-    Of those that stay, the first line is shown. Buffers are called after the tensors and variables
-    that they hold, temporaries `m0`, `m1`, …; `b_from_64` begins at element 64 of b.
+    Of other nests the first line is shown. Buffers are named after the tensors and variables that
+    they hold, temporaries `m0`, `m1`, …; `b_from_64` begins at element 64 of b.
     """
     names = _Names()
     before, after = (list(names.texts(nests)) for nests in _around(name, fetches))
@@ -40,7 +40,7 @@ def changed_by(name: str, *fetches: Any) -> str:
 
 
 def _around(name: str, fetches: Sequence[Any]) -> tuple[list[LoopNest], list[LoopNest]]:
-    """The nests that the pass is given the first time, and those that it makes."""
+    """The input and the output of the first call of the pass."""
     found: list[tuple[list[LoopNest], list[LoopNest]]] = []
     wanted = getattr(lowering, name)
 
@@ -56,7 +56,7 @@ def _around(name: str, fetches: Sequence[Any]) -> tuple[list[LoopNest], list[Loo
 
 
 class _Names:
-    """What buffers are called, the same before and after."""
+    """The names of buffers, equal before and after."""
 
     def __init__(self) -> None:
         self._known: dict[Buffer, str] = {}

@@ -1,4 +1,4 @@
-"""Stacks whose parts are made in place, and weights that many small products share turned round."""
+"""Stacks whose parts are computed in place, and transposed weights that small products share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compi
 
 
 def products(x: Any, count: int) -> list[Any]:
-    """Tensors that are worth storing, each made of the one before."""
+    """Tensors that are worth storing, each computed from the one before."""
     rng = np.random.default_rng(1)
     made: list[Any] = []
     for _ in range(count):
@@ -29,7 +29,7 @@ def products(x: Any, count: int) -> list[Any]:
 
 
 def both(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a step of an input gives, on the reference kernels and compiled."""
+    """The result of a step, on the reference kernels and compiled."""
     data = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     found: list[Any] = []
     for compiles in (False, True):
@@ -43,14 +43,14 @@ def both(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> li
 
 
 def check(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold what is compiled to the reference kernels."""
+    """Compare the compiled step with the reference kernels."""
     reference, compiled = both(make, shape, monkeypatch)
     for ours, theirs in zip(compiled, reference, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
 
 
 def stack_and_parts(x: Any) -> list[Any]:
-    """A stack that something else might take the place of while its parts are read again."""
+    """A stack whose memory must not be reused while its parts are read again."""
     parts = products(x, 4)
     whole = tf.reshape(tf.stack(parts), [24, 24])
     changed = whole * tf.transpose(tf.matmul(whole, whole))

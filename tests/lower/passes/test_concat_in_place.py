@@ -1,4 +1,4 @@
-"""Tensors that are made where they lie side by side."""
+"""Tensors that are computed in place inside their concatenation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.passes.concat import Layout, Step, first_place, steps_of
+from thalweg.lower.passes.concat import Layout, Step, first_offset, steps_of
 from thalweg.runtime import engine
 
 compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
@@ -95,7 +95,7 @@ def test_steps_of_a_copy(copy: Any, parts: int, number: int) -> None:
     write = Store(whole, (outer, inner), offset, Load(part, place))
     steps = steps_of(write, write.value, limits)
     assert steps is not None
-    layout = Layout(tuple(steps), first_place(offset, limits))
+    layout = Layout(tuple(steps), first_offset(offset, limits))
     lies = np.arange(size).reshape(shape).transpose(order).reshape(-1, fast)
     for row, column in np.ndindex(lies.shape):
         there = layout.place(Affine(int(lies[row, column]), {}))
@@ -206,7 +206,7 @@ def beside_one_another(x: Any) -> list[Any]:
 
 
 def with_a_copy_that_computes(x: Any) -> list[Any]:
-    """What is done to a part may go into the copy, which then stays."""
+    """An op on a part may be fused into the copy, which then stays."""
     whole = tf.concat([tf.nn.relu(tf.matmul(x, tf.ones([24, n]) / 9.0)) for n in (16, 32)], 1)
     return [tf.matmul(whole, tf.ones([48, 8]))]
 
@@ -240,7 +240,7 @@ def test_the_same_numbers(make: Any, rows: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def copies(make: Any, rows: int = 16) -> int:
-    """How many kernels copy tensors side by side."""
+    """The number of kernels that concatenate."""
     data = np.ones((rows, 24), np.float32)
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [rows, 24])

@@ -1,4 +1,4 @@
-"""Rows that are reduced and then used are read once, whatever is found of them in between."""
+"""Rows that are reduced and then used are read once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = np.random.default_rng(4)
 
 
 def held(fetches: Any, feeds: Any) -> Machine:
-    """Hold fetches on an emulated GPU to NumPy."""
+    """Compare fetches on an emulated GPU with NumPy."""
     with on_reference_kernels() as session:
         wanted = session.run(fetches, feeds)
     with emulated_kernels() as machine:

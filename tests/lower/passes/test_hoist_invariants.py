@@ -1,4 +1,4 @@
-"""What channels have in common is found once for each, and a batch is read once for its sums."""
+"""Values per channel are computed once, and a batch is read once for all its sums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE = (16, 16, 16, 16)
 
 
 def _both(is_gradient: bool, shift: float = 0.0) -> Machine:
-    """Hold a batch norm, or its gradient, on an emulated GPU to NumPy."""
+    """Compare a batch norm, or its gradient, on an emulated GPU with NumPy."""
     with tf.Graph().as_default():
         x, dy = (tf.placeholder(tf.float32, SHAPE) for _ in range(2))
         scale, offset = (tf.Variable(R.standard_normal([16]), dtype=tf.float32) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Equal parts of a step: they share their kernels, and each computes on its own memory."""
+"""Identical subgraphs of a step share kernels, on different buffers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def agrees(program: Program, shape: list[int], monkeypatch: pytest.MonkeyPatch) 
 
 
 def steps(pieces: list[Any]) -> Any:
-    """A state that takes in pieces one after the other, stored at each."""
+    """A state that is updated with one slice after the other, stored at each."""
     state = tf.zeros_like(pieces[0])
     states: list[Any] = []
     for piece in pieces:
@@ -91,7 +91,7 @@ def with_random_numbers_left_out(x: Any) -> Any:
 
 
 def with_updates_between(x: Any) -> Any:
-    """A variable that is read alike before and after it is written."""
+    """A variable that is read in the same way before and after a write."""
     total = tf.Variable(tf.ones([ROWS, COLUMNS]))
     read: list[Any] = []
     last = tf.no_op()

@@ -1,4 +1,4 @@
-"""What passes of the lowering do, as text: the nests that go and those that come."""
+"""Passes of the lowering, as text: the nests that they remove and add."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ MERGED = """\
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Passes that pay for megabytes and for many products look at little here."""
+    """Lower the thresholds of passes, so that small steps show them."""
     use_target(
         monkeypatch,
         far_bytes=1 << 10,

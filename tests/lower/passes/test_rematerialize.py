@@ -1,4 +1,4 @@
-"""What is kept from the forward to the backward pass, what is rematerialized, what is hoisted.
+"""Which values are kept for the backward pass, rematerialized or hoisted.
 
 The rules look at megabytes; here they look at kilobytes, so that small steps show them.
 """
@@ -37,7 +37,7 @@ def kilobytes(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on everything is kept, and in the order of the graph."""
+    """Disable rematerializing and hoisting from now on."""
 
     def start() -> None:
         use_target(monkeypatch, far_bytes=1 << 60, min_hoisted_bytes=1 << 60)
@@ -117,7 +117,7 @@ def lives(made: Lowered) -> dict[Buffer, tuple[int, int]]:
 
 
 def kept(made: Lowered) -> list[str]:
-    """The types of what is kept from the first half of a step to the second."""
+    """The op types of the values that are kept from the first half of a step to the second."""
     turn = next(i for i, launch in enumerate(made.launches) if _is_gradient(launch.nodes[0]))
     passing = [b.source.op for b, (first, last) in lives(made).items() if first < turn < last]
     return sorted(node.type for node in passing if not _is_gradient(node))

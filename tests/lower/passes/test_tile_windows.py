@@ -44,7 +44,7 @@ CASES = {
 
 
 def _both(name: str, dtype: Any, target: Any = None) -> tuple[list[Any], list[Any], Machine]:
-    """What a pooling and its gradient give on an emulated GPU, and on NumPy."""
+    """The results of a pooling and its gradient on an emulated GPU, and on NumPy."""
     shape, pool = CASES[name]
     with tf.Graph().as_default():
         x = tf.placeholder(dtype, shape)

@@ -3,8 +3,8 @@
 A loop variable is memory that the body updates in place, like a variable. The entry of a loop is
 one region (initial values, and the condition), an iteration is another (the body, new values, and
 the condition): a small loop is one kernel and one branch per iteration. Lists become arrays that
-are read and written by rows. What cannot be lowered so raises `NotCompiled`, and the executor runs
-it.
+are read and written by rows. A control node that cannot be lowered in this way raises
+`NotCompiled`, and the executor runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from thalweg.graph.dtypes import variant
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
 from thalweg.ir.target import Target
-from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
+from thalweg.lower.control.inlining import Bound, Inlining, is_changed, list_origin, list_source
 from thalweg.lower.control.program import (
     LISTS,
     Branch,
@@ -40,7 +40,7 @@ from thalweg.lower.control.program import (
     Part,
     Storage,
 )
-from thalweg.lower.control.scratch import LoopTraces, Scratch, lasting
+from thalweg.lower.control.scratch import LoopTraces, Scratch, outliving_root
 from thalweg.lower.lowered import Lowered
 from thalweg.lower.memory.buffers import STREAM_WORDS
 from thalweg.lower.regions import regions
@@ -54,7 +54,7 @@ from thalweg.ops.state.scatter import ScatterUpdate
 
 #: (region, the shapes of its inputs and variables, target) -> its lowering, new or cached
 Lower = Callable[[Region, Mapping[Tensor, Shape], Target], Lowered]
-Kept = Mapping[Tensor, LoopTraces]  # lists that an outer loop keeps
+OuterTraces = Mapping[Tensor, LoopTraces]  # the outer loop's traces, by the lists that they keep
 
 
 def lower_control(
@@ -65,15 +65,15 @@ def lower_control(
 
 
 @dataclass(frozen=True, eq=False)
-class _Cycle:
+class _LoopContext:
     """A loop that is being lowered."""
 
     node: Node
     op: While
     variables: Sequence[Given]
     invariants: Sequence[Given]
-    truth: BufferView
-    keeping: LoopTraces
+    condition: BufferView
+    traces: LoopTraces
 
 
 class _Lowering:
@@ -84,39 +84,39 @@ class _Lowering:
         self._items: list[Item] = []
         self._counts: list[Count] = []
         self._drawings: list[Drawing] = []
-        self._first: list[BufferView] = []  # counters and starts to zero before the outermost loop
+        self._resets: list[BufferView] = []  # counters and starts to zero before the outermost loop
 
     def program(self, unit: ControlRegion, given: Sequence[Given]) -> ControlProgram:
         """The program of a control node."""
         if isinstance(unit.node.op, While):
-            given = self._own_lists(unit.node.op.body, given)
+            given = self._copied_lists(unit.node.op.body, given)
         outputs = self._lowered(unit, given, Storage.RESULT, {})
-        views = [one.view for one in outputs if isinstance(one, ListBuffer)]
+        views = [bound.view for bound in outputs if isinstance(bound, ListBuffer)]
         if any(view is not None and view.where is Storage.OWN for view in views):
             raise NotCompiled(unit.node, "it gives a list that was made inside")
-        lists = {place: one for place, one in enumerate(given) if isinstance(one, ListBuffer)}
+        lists = {n: bound for n, bound in enumerate(given) if isinstance(bound, ListBuffer)}
         counts, drawings = tuple(self._counts), tuple(self._drawings)
         return ControlProgram(tuple(self._items), tuple(outputs), counts, lists, drawings)
 
     def _lowered(
-        self, unit: ControlRegion, given: Sequence[Given], where: Storage, kept: Kept
+        self, unit: ControlRegion, given: Sequence[Given], where: Storage, outer_traces: OuterTraces
     ) -> list[Given]:
-        """Lower a control node to items; `kept` are its lists that an outer loop keeps."""
+        """Lower a control node to items."""
         lowered = self._loop if isinstance(unit.node.op, While) else self._branching
-        return lowered(unit, given, where, kept)
+        return lowered(unit, given, where, outer_traces)
 
-    def _own_lists(self, body: Body, given: Sequence[Given]) -> list[Given]:
-        """The inputs of a loop, those lists that it changes in arrays of the call."""
-        own = [
-            self._own(one) if isinstance(one, ListBuffer) and is_changed(body, place) else one
-            for place, one in enumerate(given[: len(body.outputs)])
-        ]
-        return [*own, *given[len(own) :]]
+    def _copied_lists(self, body: Body, given: Sequence[Given]) -> list[Given]:
+        """The inputs of a loop; lists that it changes are copied to new arrays of the call."""
+        inputs = list(given)
+        for position, bound in enumerate(given[: len(body.outputs)]):
+            if isinstance(bound, ListBuffer) and is_changed(body, position):
+                inputs[position] = self._copy_of_list(bound)
+        return inputs
 
-    def _own(self, rows: ListBuffer) -> ListBuffer:
-        """A list that the loop changes, in a fresh array of the call."""
+    def _copy_of_list(self, rows: ListBuffer) -> ListBuffer:
+        """A list like this one in a new array of the call."""
         if rows.entries is not None:
-            return replace(rows, entries=self._own(rows.entries))
+            return replace(rows, entries=self._copy_of_list(rows.entries))
         count = max(rows.count, self._capacity.of(LISTS)) if rows.grows else rows.count
         changed = replace(rows, where=Storage.RESULT, count=count)
         if rows.element is not None:
@@ -129,158 +129,160 @@ class _Lowering:
     # Loops
 
     def _loop(
-        self, unit: ControlRegion, given: Sequence[Given], where: Storage, kept: Kept
+        self, unit: ControlRegion, given: Sequence[Given], where: Storage, outer_traces: OuterTraces
     ) -> list[Given]:
         """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
         concatenated."""
         node, op = unit.node, cast("While", unit.node.op)
-        total = len(node.outputs)
-        begin = len(self._items)
-        around, self._first = self._first, []
+        count = len(node.outputs)
+        first_item = len(self._items)
+        outer_resets, self._resets = self._resets, []
         enter = Scratch()
         variables: list[Given] = []
-        for one in given[:total]:
-            if isinstance(one, BufferView):
-                start, one = one, BufferView(where, one.dtype, one.shape)
-                enter.assign(one, enter.value(start), node)
-            variables.append(one)
-        keeping = self._keeping(unit, enter, where, kept)
-        truth = BufferView(Storage.OWN, np.bool_, ())
-        cycle = _Cycle(node, op, variables, given[total:], truth, keeping)
-        self._condition(enter, cycle)
+        for bound in given[:count]:
+            if isinstance(bound, BufferView):
+                start, bound = bound, BufferView(where, bound.dtype, bound.shape)
+                enter.assign(bound, enter.value(start), node)
+            variables.append(bound)
+        traces = self._loop_traces(unit, enter, where, outer_traces)
+        condition = BufferView(Storage.OWN, np.bool_, ())
+        loop = _LoopContext(node, op, variables, given[count:], condition, traces)
+        self._condition(enter, loop)
         start, end = Label(), Label()
-        self._items += [Branch(end, truth), start]
-        self._iteration(cycle)
-        self._items += [Branch(start, truth, if_true=True), end]
-        if kept:
-            self._first += around
+        self._items += [Branch(end, condition), start]
+        self._iteration(loop)
+        self._items += [Branch(start, condition, if_true=True), end]
+        if outer_traces:
+            self._resets += outer_resets
         else:
-            self._reset_kept(begin, node)
-            self._first = around
-        return [self._output(tensor, cycle) for tensor in unit.outputs]
+            self._insert_resets(first_item, node)
+            self._resets = outer_resets
+        return [self._loop_output(tensor, loop) for tensor in unit.outputs]
 
-    def _keeping(
-        self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Kept
+    def _loop_traces(
+        self, unit: ControlRegion, enter: Scratch, where: Storage, outer_traces: OuterTraces
     ) -> LoopTraces:
-        """The counters and traces of a loop; initialises them at its entry."""
-        traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
+        """The counters and traces of a loop; assigns the initial values at its entry."""
+        traced = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
         counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
-        where_kept = next((around.where for around in kept.values()), where)
-        capacity = self._capacity.of(len(self._counts), bool(kept))
-        keeping = LoopTraces(capacity, where_kept, dict.fromkeys(traces))
-        if counts or (traces and not kept):
-            keeping.count = BufferView(Storage.RESULT if traces else where, np.dtype(np.int32), ())
-            enter.assign(keeping.count, np.int32(0), unit.node)
-        keeping.next = keeping.count
-        if kept:
-            keeping.next = BufferView(Storage.RESULT, np.dtype(np.int32), ())
-            keeping.start = BufferView(Storage.OWN, np.dtype(np.int32), ())
-            enter.assign(keeping.start, enter.value(keeping.next), unit.node)
-            self._first += [keeping.next, keeping.start]
-        if traces:
-            assert keeping.next is not None
-            self._counts.append(Count(keeping.next, capacity))
-        return keeping
+        storage = next((outer.where for outer in outer_traces.values()), where)
+        capacity = self._capacity.of(len(self._counts), bool(outer_traces))
+        loop_traces = LoopTraces(capacity, storage, dict.fromkeys(traced))
+        if counts or (traced and not outer_traces):
+            loop_traces.count = _counter(Storage.RESULT if traced else where)
+            enter.assign(loop_traces.count, np.int32(0), unit.node)
+        loop_traces.next = loop_traces.count
+        if outer_traces:
+            loop_traces.next = _counter(Storage.RESULT)
+            loop_traces.start = _counter(Storage.OWN)
+            enter.assign(loop_traces.start, enter.value(loop_traces.next), unit.node)
+            self._resets += [loop_traces.next, loop_traces.start]
+        if traced:
+            assert loop_traces.next is not None
+            self._counts.append(Count(loop_traces.next, capacity))
+        return loop_traces
 
-    def _reset_kept(self, place: int, node: Node) -> None:
-        """Insert, before an outermost loop, the reset of what its inner loops keep."""
-        if not self._first:
+    def _insert_resets(self, position: int, node: Node) -> None:
+        """Insert, before an outermost loop, the reset of its inner loops' counters and starts."""
+        if not self._resets:
             return
-        scratch, none = Scratch(), np.int32(0)
-        for view in self._first:
+        scratch, zero = Scratch(), np.int32(0)
+        for view in self._resets:
             if view.shape:
-                scratch.target(ScatterUpdate(), (scratch.reference(view), none, none), node)
+                scratch.target(ScatterUpdate(), (scratch.reference(view), zero, zero), node)
             else:
-                scratch.assign(view, none, node)
+                scratch.assign(view, zero, node)
         items, self._items = self._items, []
         self._emit(scratch, {})
-        self._items = [*items[:place], *self._items, *items[place:]]
+        self._items = [*items[:position], *self._items, *items[position:]]
 
-    def _output(self, tensor: Tensor, cycle: _Cycle) -> Given:
-        outputs, keeping = cycle.node.outputs, cycle.keeping
+    def _loop_output(self, tensor: Tensor, loop: _LoopContext) -> Given:
+        outputs, traces = loop.node.outputs, loop.traces
         if tensor in outputs:
-            return cycle.variables[outputs.index(tensor)]
+            return loop.variables[outputs.index(tensor)]
         if isinstance(tensor.op.op, LoopCount):
-            assert keeping.count is not None
-            return keeping.count
-        rows = keeping.traces[cast("LoopTrace", tensor.op.op).tensor]
+            assert traces.count is not None
+            return traces.count
+        rows = traces.lists[cast("LoopTrace", tensor.op.op).tensor]
         assert rows is not None
-        return rows if keeping.start is None else rows.seen_from(keeping.start, keeping.next)
+        return rows if traces.start is None else rows.view_from(traces.start, traces.next)
 
-    def _condition(self, scratch: Scratch, cycle: _Cycle) -> None:
+    def _condition(self, scratch: Scratch, loop: _LoopContext) -> None:
         """Compute the loop's condition from its variables, and emit the scratch graph."""
-        body = cycle.op.condition
-        arguments = _arguments(scratch, cycle.variables, cycle.invariants)
-        (found,) = Inlining(scratch, body, arguments).run(body.outputs)
-        last = scratch.tensor(Identity(), (found,), body.outputs[0].op)
-        self._emit(scratch, {last: cycle.truth}, lists=list(scratch.kept))
+        body = loop.op.condition
+        arguments = _arguments(scratch, loop.variables, loop.invariants)
+        (value,) = Inlining(scratch, body, arguments).run(body.outputs)
+        last = scratch.tensor(Identity(), (value,), body.outputs[0].op)
+        self._emit(scratch, {last: loop.condition}, lists=list(scratch.kept_lists))
 
-    def _iteration(self, cycle: _Cycle) -> None:
+    def _iteration(self, loop: _LoopContext) -> None:
         """Lower one iteration: the body, its traces, new values, and the condition."""
-        scratch, body, keeping = Scratch(), cycle.op.body, cycle.keeping
-        arguments = _arguments(scratch, cycle.variables, cycle.invariants)
-        made = [first_of(t).op for t in keeping.traces if t.dtype.base_dtype is variant]
-        inlining = Inlining(scratch, body, arguments, keepers=dict.fromkeys(made, keeping))
-        results = inlining.run([*body.outputs, *keeping.traces])
-        total = len(cycle.variables)
-        values = dict(zip(keeping.traces, results[total:], strict=True))
+        scratch, body, traces = Scratch(), loop.op.body, loop.traces
+        arguments = _arguments(scratch, loop.variables, loop.invariants)
+        creators = [list_origin(t).op for t in traces.lists if t.dtype.base_dtype is variant]
+        inlining = Inlining(scratch, body, arguments, keepers=dict.fromkeys(creators, traces))
+        results = inlining.run([*body.outputs, *traces.lists])
+        count = len(loop.variables)
+        values = dict(zip(traces.lists, results[count:], strict=True))
         for tensor, value in values.items():
-            keeping.traces[tensor] = keeping.keep(scratch, tensor, value)
-        _renew(scratch, cycle, arguments, results[:total])
-        for number in dict.fromkeys((keeping.count, keeping.next)):
-            if number is not None:
-                more = scratch.tensor(Add(), (scratch.reference(number), np.int32(1)), cycle.node)
-                scratch.assign(number, more, cycle.node)
-        self._condition(scratch, cycle)
-        self._keep_lists(scratch, values, keeping)
+            traces.lists[tensor] = traces.keep(scratch, tensor, value)
+        _assign_loop_variables(scratch, loop, arguments, results[:count])
+        for counter in dict.fromkeys((traces.count, traces.next)):
+            if counter is not None:
+                operands = scratch.reference(counter), np.int32(1)
+                scratch.assign(counter, scratch.tensor(Add(), operands, loop.node), loop.node)
+        self._condition(scratch, loop)
+        self._keep_lists(scratch, values, traces)
 
     def _keep_lists(
-        self, scratch: Scratch, values: Mapping[Tensor, Bound], keeping: LoopTraces
+        self, scratch: Scratch, values: Mapping[Tensor, Bound], traces: LoopTraces
     ) -> None:
-        """Write the starts of lists that inner loops and branches made. The loop has counted this
-        iteration: where its rows end, those of the next one start."""
-        after = Scratch()
+        """Write the start rows of lists that inner loops and branches created. The counter is
+        already that of the next iteration, whose rows start where this iteration's end."""
+        following = Scratch()
         for tensor, value in values.items():
-            rows = keeping.traces[tensor]
-            if isinstance(value, ListBuffer) or value not in scratch.kept or rows is None:
+            rows = traces.lists[tensor]
+            if isinstance(value, ListBuffer) or value not in scratch.kept_lists or rows is None:
                 continue
-            left = scratch.lists[value]
-            rows.entries = lasting(left, tensor.op)
-            index: Any = after.value(cast("BufferView", keeping.next))
-            if left.end is None:
-                index = after.tensor(Add(), (index, np.int32(-1)))
-            start = after.offset(left) if left.end is None else after.value(left.end)
-            after.write(rows, index, start, tensor.op)
-            self._first.append(cast("BufferView", rows.view))
-            if left.end is None and left.offset is not None:  # only its branch sets it
-                self._first.append(left.offset)
-        if after.targets:
-            self._emit(after, {})
+            kept_list = scratch.lists[value]
+            rows.entries = outliving_root(kept_list, tensor.op)
+            index: Any = following.value(cast("BufferView", traces.next))
+            if kept_list.end is None:
+                index = following.tensor(Add(), (index, np.int32(-1)))
+                start = following.offset(kept_list)
+            else:
+                start = following.value(kept_list.end)
+            following.write(rows, index, start, tensor.op)
+            self._resets.append(cast("BufferView", rows.view))
+            if kept_list.end is None and kept_list.offset is not None:  # set by its branch only
+                self._resets.append(kept_list.offset)
+        if following.targets:
+            self._emit(following, {})
 
     # Conditionals
 
     def _branching(
-        self, unit: ControlRegion, given: Sequence[Given], where: Storage, kept: Kept
+        self, unit: ControlRegion, given: Sequence[Given], where: Storage, outer_traces: OuterTraces
     ) -> list[Given]:
         node, op = unit.node, cast("Branching", unit.node.op)
         choice, inputs = given[0], given[1:]
         assert isinstance(choice, BufferView)
-        found: dict[Tensor, Given] = {}
-        for place, tensor in enumerate(node.outputs):
+        outputs: dict[Tensor, Given] = {}
+        for position, tensor in enumerate(node.outputs):
             if tensor.dtype.base_dtype is variant:
-                found[tensor] = given[list_source(node, place)]
+                outputs[tensor] = given[list_source(node, position)]
         end = Label()
         for number, body in reversed([*enumerate(op.branches)]):
             skip = Label()
             if number:
-                self._items.append(Branch(skip, self._is_chosen(op, choice, number)))
-            self._branch(unit, body, inputs, found, where, kept)
+                self._items.append(Branch(skip, self._branch_condition(op, choice, number)))
+            self._branch(unit, body, inputs, outputs, where, outer_traces)
             self._items += [Branch(end), skip]
         self._items.append(end)
-        return [found[tensor] for tensor in unit.outputs]
+        return [outputs[tensor] for tensor in unit.outputs]
 
-    def _is_chosen(self, op: Branching, choice: BufferView, number: int) -> BufferView:
-        """The truth of whether a branch other than the first is chosen."""
+    def _branch_condition(self, op: Branching, choice: BufferView, number: int) -> BufferView:
+        """The condition of a branch other than the first."""
         if isinstance(op, If) and choice.where is Storage.OWN:
             return choice
         scratch, truth = Scratch(), BufferView(Storage.OWN, np.bool_, ())
@@ -302,9 +304,9 @@ class _Lowering:
         unit: ControlRegion,
         body: Body,
         inputs: Sequence[Given],
-        found: dict[Tensor, Given],
+        outputs: dict[Tensor, Given],
         where: Storage,
-        kept: Kept,
+        outer_traces: OuterTraces,
     ) -> None:
         scratch = Scratch()
         wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))
@@ -313,24 +315,25 @@ class _Lowering:
             if tensor.graph is body.graph:
                 wanted[trace.outputs[0]] = tensor
         arguments = _arguments(scratch, (), inputs)
-        keepers = {first_of(wanted[t]).op: around for t, around in kept.items() if t in wanted}
+        kept = [(t, outer) for t, outer in outer_traces.items() if t in wanted]
+        keepers = {list_origin(wanted[t]).op: outer for t, outer in kept}
         results = Inlining(scratch, body, arguments, where, keepers).run([*wanted.values()])
         fetches: dict[Tensor, BufferView] = {}
         traces: dict[Tensor, Tensor] = {}  # lists that inner loops make
         for (tensor, inner), value in zip(wanted.items(), results, strict=True):
             if isinstance(value, ListBuffer):
-                if found.setdefault(tensor, value) is not value:
+                if outputs.setdefault(tensor, value) is not value:
                     raise NotCompiled(inner.op, "its branches give different lists")
                 continue
             if value.dtype.base_dtype is variant:
                 traces[tensor] = value
-                if tensor in kept:
-                    scratch.kept[value] = kept[tensor]
+                if tensor in outer_traces:
+                    scratch.kept_lists[value] = outer_traces[tensor]
                 continue
             last = scratch.tensor(Identity(), (value,), inner.op)
-            fetches[last] = _result_view(found, tensor, last, where)
+            fetches[last] = _result_view(outputs, tensor, last, where)
         self._emit(scratch, fetches, where, list(traces.values()))
-        found.update({tensor: scratch.lists[value] for tensor, value in traces.items()})
+        outputs.update({tensor: scratch.lists[value] for tensor, value in traces.items()})
 
     # Regions
 
@@ -341,8 +344,8 @@ class _Lowering:
         where: Storage = Storage.OWN,
         lists: Sequence[Tensor] = (),
     ) -> None:
-        """Lower a scratch graph to items of the program; results of its loops are stored at
-        `where`."""
+        """Lower a scratch graph to items of the program; `where` is the storage of its loops'
+        results."""
         wanted = [*fetches, *lists, *_changed_lists(scratch)]
         nodes = needed(wanted, scratch.targets, dict.fromkeys(scratch.inputs))
         nodes = [node for node in nodes if node not in scratch.sources]
@@ -361,13 +364,13 @@ class _Lowering:
 
     def _control(self, unit: ControlRegion, scratch: Scratch, where: Storage) -> None:
         given = [scratch.lists.get(t) or _view_of(scratch, t) for t in unit.inputs]
-        kept = {t: scratch.kept[t] for t in unit.outputs if t in scratch.kept}
-        found = self._lowered(unit, given, where, kept)
-        for tensor, one in zip(unit.outputs, found, strict=True):
-            if isinstance(one, ListBuffer):
-                scratch.lists[tensor] = one
+        outer_traces = {t: scratch.kept_lists[t] for t in unit.outputs if t in scratch.kept_lists}
+        outputs = self._lowered(unit, given, where, outer_traces)
+        for tensor, bound in zip(unit.outputs, outputs, strict=True):
+            if isinstance(bound, ListBuffer):
+                scratch.lists[tensor] = bound
             else:
-                scratch.views[tensor] = one
+                scratch.views[tensor] = bound
 
     def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
         region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
@@ -382,34 +385,39 @@ class _Lowering:
             buffer = lowered.buffers[tensor]
             own = BufferView(Storage.OWN, buffer.dtype, lowered.spec.shapes[tensor])
             scratch.views[tensor] = views[buffer] = fetches.get(tensor, own)
-        drawn = [self._drawing(node, lowered, scratch) for node in lowered.streams]
-        views |= zip(lowered.streams.values(), [one.view for one in drawn], strict=True)
+        drawings = [self._drawing(node, lowered, scratch) for node in lowered.streams]
+        views |= zip(lowered.streams.values(), [one.view for one in drawings], strict=True)
         self._items.append(Part(lowered, views))
-        self._move_on(drawn)
+        self._advance_streams(drawings)
 
     def _drawing(self, node: Node, lowered: Lowered, scratch: Scratch) -> Drawing:
-        meter = _Meter()
+        meter = _BlockCounter()
         node.op.stream(meter, *[lowered.spec.values.get(tensor) for tensor in node.inputs])
         view = BufferView(Storage.RESULT, np.dtype(np.uint32), (STREAM_WORDS,))
-        made = Drawing(scratch.origins[node], meter.blocks, view)
-        self._drawings.append(made)
-        return made
+        drawing = Drawing(scratch.origins[node], meter.blocks, view)
+        self._drawings.append(drawing)
+        return drawing
 
-    def _move_on(self, drawn: Sequence[Drawing]) -> None:
-        """Advance the streams that a part has drawn from."""
-        if drawn:
+    def _advance_streams(self, drawings: Sequence[Drawing]) -> None:
+        """Advance the random streams that a part has drawn from."""
+        if drawings:
             scratch = Scratch()
-            for one in drawn:
-                scratch.target(SkipRandom(blocks=one.blocks), (scratch.reference(one.view),))
+            for drawing in drawings:
+                skip = SkipRandom(blocks=drawing.blocks)
+                scratch.target(skip, (scratch.reference(drawing.view),))
             self._emit(scratch, {})
 
 
-class _Meter:
-    """Stands for the step and the stream of a random op: counts the blocks that it draws."""
+def _counter(where: Storage) -> BufferView:
+    return BufferView(where, np.dtype(np.int32), ())
+
+
+class _BlockCounter:
+    """Stands in for the step and the stream of a random op; counts the blocks that it draws."""
 
     blocks = 0
 
-    def state(self, make: Callable[[], Any]) -> _Meter:
+    def state(self, make: Callable[[], Any]) -> _BlockCounter:
         """The stream."""
         return self
 
@@ -423,36 +431,36 @@ def _arguments(
     scratch: Scratch, variables: Sequence[Given], invariants: Sequence[Given]
 ) -> list[Bound]:
     """The arguments of a body: loop variables and variables are references, the rest values."""
-    found: list[Bound] = []
-    for place, one in enumerate((*variables, *invariants)):
-        if isinstance(one, ListBuffer):
-            found.append(one)
-        elif place < len(variables) or one.where is Storage.VARIABLE:
-            found.append(scratch.reference(one))
+    arguments: list[Bound] = []
+    for position, bound in enumerate((*variables, *invariants)):
+        if isinstance(bound, ListBuffer):
+            arguments.append(bound)
+        elif position < len(variables) or bound.where is Storage.VARIABLE:
+            arguments.append(scratch.reference(bound))
         else:
-            found.append(scratch.value(one))
-    return found
+            arguments.append(scratch.value(bound))
+    return arguments
 
 
-def _renew(
-    scratch: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
+def _assign_loop_variables(
+    scratch: Scratch, loop: _LoopContext, before: Sequence[Bound], after: Sequence[Bound]
 ) -> None:
     """Assign the new values of the loop variables."""
-    # All new values are computed before the first assignment: one may be another's old one.
+    # All new values are computed before the first assignment: they may read old values.
     changed: list[tuple[BufferView, Tensor, Node]] = []
-    for place, (one, value) in enumerate(zip(cycle.variables, after, strict=True)):
-        if isinstance(one, ListBuffer):
-            if value is not one:
-                raise NotCompiled(cycle.node, "a list takes the place of another one")
-        elif value is not before[place]:
-            like = cycle.op.body.outputs[place].op
-            changed.append((one, scratch.tensor(Identity(), (value,), like), like))
+    for position, (variable, value) in enumerate(zip(loop.variables, after, strict=True)):
+        if isinstance(variable, ListBuffer):
+            if value is not variable:
+                raise NotCompiled(loop.node, "a list takes the place of another one")
+        elif value is not before[position]:
+            like = loop.op.body.outputs[position].op
+            changed.append((variable, scratch.tensor(Identity(), (value,), like), like))
     for view, value, like in changed:
         scratch.assign(view, value, like)
 
 
 def _changed_lists(scratch: Scratch) -> list[Tensor]:
-    """The lists that control nodes return: changed in place, whether they are read or not."""
+    """The lists that control nodes return: changed in place, even if nothing reads them."""
     controls = [node for node in scratch.targets if is_control(node)]
     return [t for node in controls for t in node.outputs if t.dtype.base_dtype is variant]
 
@@ -465,13 +473,13 @@ def _view_of(scratch: Scratch, tensor: Tensor) -> BufferView:
 
 
 def _result_view(
-    found: dict[Tensor, Given], tensor: Tensor, value: Tensor, where: Storage
+    outputs: dict[Tensor, Given], tensor: Tensor, value: Tensor, where: Storage
 ) -> BufferView:
-    """The memory of a conditional's output, which all branches write."""
+    """The memory of a conditional's output; all branches write to it."""
     if not value.shape.is_fully_defined():
         raise NotCompiled(value.op, "the shape of the result is known only when it ran")
     shape = tuple(cast("list[int]", value.shape.as_list()))
-    view = found.setdefault(
+    view = outputs.setdefault(
         tensor, BufferView(where, np.dtype(value.dtype.base_dtype.as_numpy_dtype), shape)
     )
     assert isinstance(view, BufferView)

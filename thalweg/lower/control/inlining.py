@@ -1,8 +1,8 @@
 """Inlines bodies of control nodes into scratch graphs.
 
-Arguments are tensors or lists, which are arrays that are read and written by rows. A list is
-changed in place: the list that a body returns is the one that it got, which is found by going back
-along the nodes that pass it on.
+Arguments are tensors, or lists: arrays that are read and written by rows. A list is changed in
+place, so the list that a body returns is one of its arguments, found by following the nodes that
+pass it on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from thalweg.ops.state.scatter import ScatterAdd, ScatterUpdate
 #: The ops that return the list they get, changed or not.
 _IN_PLACE = TensorArrayWrite | TensorArrayUnstack | TensorArrayMerge | Identity
 
-Bound = Tensor | ListBuffer  # what a tensor of a body is bound to
+Bound = Tensor | ListBuffer  # the binding of a tensor of a body
 
 
 class Inlining:
@@ -57,21 +57,21 @@ class Inlining:
         keepers: Mapping[Node, LoopTraces] | None = None,
     ) -> None:
         self._scratch = scratch
-        self._keepers = keepers or {}  # of lists that nodes of the body make
+        self._keepers = keepers or {}  # by the nodes that create the lists they keep
         self._body = body
-        self._where = where  # of lists that the body makes
-        self._found: dict[Tensor, Bound] = dict(zip(body.arguments, arguments, strict=True))
+        self._where = where  # the storage of lists that the body creates
+        self._bound: dict[Tensor, Bound] = dict(zip(body.arguments, arguments, strict=True))
         self._nodes: dict[Node, Node] = {}
-        #: the node that adds a list of gradients to another list, by the node that makes it
-        self._added: dict[Node, Node] = {}
+        #: the node that adds a list of gradients to another list, by the node that creates it
+        self._added_by: dict[Node, Node] = {}
         self._entries: dict[Node, ListBuffer] = {}
 
     def run(self, wanted: Sequence[Tensor]) -> list[Bound]:
-        """Inline what tensors of the body depend on, and its targets; what the tensors are bound
-        to."""
-        needs = Needs(self._found)
+        """Inline the nodes that tensors of the body depend on, and its targets. Returns what the
+        tensors are bound to."""
+        needs = Needs(self._bound)
         nodes = needs.run(wanted, self._body.targets)
-        self._added = {made: node for node in nodes for made in _lists_added(node)}
+        self._added_by = {creator: node for node in nodes for creator in _accumulated_lists(node)}
         for node in nodes:
             if node in self._nodes:
                 continue
@@ -80,7 +80,7 @@ class Inlining:
             else:
                 self._add(node)
         self._scratch.targets += [self._nodes[n] for n in self._body.targets if n in self._nodes]
-        return [self._found[tensor] for tensor in wanted]
+        return [self._bound[tensor] for tensor in wanted]
 
     def _add(self, node: Node) -> None:
         if isinstance(node.op, Argument):
@@ -88,45 +88,45 @@ class Inlining:
         if isinstance(node.op, Trace):
             self._add_trace(node)
             return
-        inputs = [self._found[tensor] for tensor in node.inputs]
+        inputs = [self._bound[tensor] for tensor in node.inputs]
         if isinstance(node.op, TensorArrayNew):
-            self._add_new_list(node, node.op)
-        elif any(isinstance(one, ListBuffer) for one in inputs):
-            self._add_list(node, inputs)
+            self._create_list(node, node.op)
+        elif any(isinstance(bound, ListBuffer) for bound in inputs):
+            self._inline_list_use(node, inputs)
         else:
             grouped = node.op.parsed.group(inputs, node.input_counts())
-            made = self._scratch.node(node.op, grouped, node, (), self._after(node))
-            self._bind(node, made)
-            self._fold(made, node)
+            inlined = self._scratch.node(node.op, grouped, node, (), self._controls(node))
+            self._bind(node, inlined)
+            self._fold(inlined, node)
 
-    def _fold(self, made: Node, node: Node) -> None:
-        """Replace an integer that is known by a constant, for all regions that read it."""
-        if len(made.outputs) != 1 or not made.outputs[0].dtype.is_integer or node.controls:
+    def _fold(self, inlined: Node, node: Node) -> None:
+        """Replace a known integer by a constant, for all regions that read it."""
+        if len(inlined.outputs) != 1 or not inlined.outputs[0].dtype.is_integer or node.controls:
             return
-        value = constant_value(made.outputs[0])
-        if value is not None and not isinstance(made.op, Const):
-            op = Const(value=value, dtype=made.outputs[0].dtype)
-            self._found[node.outputs[0]] = self._scratch.tensor(op, (), node)
+        value = constant_value(inlined.outputs[0])
+        if value is not None and not isinstance(inlined.op, Const):
+            op = Const(value=value, dtype=inlined.outputs[0].dtype)
+            self._bound[node.outputs[0]] = self._scratch.tensor(op, (), node)
 
-    def _after(self, node: Node) -> list[Node]:
+    def _controls(self, node: Node) -> list[Node]:
         return [self._nodes[n] for n in node.controls if n in self._nodes]
 
-    def _bind(self, node: Node, made: Node) -> None:
-        self._nodes[node] = made
-        self._found.update(zip(node.outputs, made.outputs, strict=True))
+    def _bind(self, node: Node, inlined: Node) -> None:
+        self._nodes[node] = inlined
+        self._bound.update(zip(node.outputs, inlined.outputs, strict=True))
         if node.op.parsed.references:
-            self._scratch.targets.append(made)
+            self._scratch.targets.append(inlined)
 
     # Lists
 
-    def _add_new_list(self, node: Node, op: TensorArrayNew) -> None:
-        size = constant_value(cast("Tensor", self._found[node.inputs[0]]))
+    def _create_list(self, node: Node, op: TensorArrayNew) -> None:
+        size = constant_value(cast("Tensor", self._bound[node.inputs[0]]))
         if size is None or op.dynamic_size:
             raise NotCompiled(node, "how long the list gets is known only when it ran")
         element = op.element_shape.whole
         if element is None:
             element = _written_shape(node.outputs[0])
-        self._found[node.outputs[0]] = self._new_list(op.dtype, int(size), element, node)
+        self._bound[node.outputs[0]] = self._new_list(op.dtype, int(size), element, node)
 
     def _new_list(self, dtype: DType, count: int, element: Shape | None, node: Node) -> ListBuffer:
         """A new list of zeros."""
@@ -141,39 +141,39 @@ class Inlining:
 
     def _clear(self, rows: ListBuffer, node: Node) -> None:
         """Allocate a list and fill it with zeros."""
-        kind, scratch = rows.dtype.as_numpy_dtype, self._scratch
+        dtype, scratch = rows.dtype.as_numpy_dtype, self._scratch
         dims = np.array(rows.shape, np.int32)
-        zeros = scratch.tensor(Fill(), (dims, np.zeros((), kind)), node)
+        zeros = scratch.tensor(Fill(), (dims, np.zeros((), dtype)), node)
         if rows.view is None:
-            rows.view = BufferView(rows.where, kind, rows.shape)
+            rows.view = BufferView(rows.where, dtype, rows.shape)
             scratch.assign(rows.view, zeros, node, (rows,))
         else:
-            place = scratch.reference(rows.view), scratch.all_rows(rows)
-            scratch.target(ScatterUpdate(), (*place, zeros), node, (rows,))
+            operands = scratch.reference(rows.view), scratch.all_rows(rows)
+            scratch.target(ScatterUpdate(), (*operands, zeros), node, (rows,))
 
-    def _add_list(self, node: Node, inputs: Sequence[Bound]) -> None:
+    def _inline_list_use(self, node: Node, inputs: Sequence[Bound]) -> None:
         """Inline a node that uses a list."""
         (out,) = node.outputs
         if self._is_in_place(node, inputs):
-            self._found[out] = inputs[0]
+            self._bound[out] = inputs[0]
             return
         rows, rest = _list_and_rest(node, inputs)
-        found = self._used(node, rows, rest)
-        if isinstance(found, Node):
-            self._nodes[node] = found
-            found = rows if out.dtype.base_dtype is variant else found.outputs[0]
-        self._found[out] = found
+        result = self._list_use(node, rows, rest)
+        if isinstance(result, Node):
+            self._nodes[node] = result
+            result = rows if out.dtype.base_dtype is variant else result.outputs[0]
+        self._bound[out] = result
 
-    def _used(self, node: Node, rows: ListBuffer, rest: Sequence[Any]) -> Node | Bound:
-        """The inlined node of one that uses a list, or what its output is bound to."""
+    def _list_use(self, node: Node, rows: ListBuffer, rest: Sequence[Any]) -> Node | Bound:
+        """Inline a use of a list. Returns the inlined node, or what the output is bound to."""
         match node.op:
             case TensorArrayWrite():
                 return self._write(rows, rest[0], rest[1], node)
             case TensorArrayRead() if rows.entries is not None:
-                start = self._read(rows, rest[0], node, self._after(node))
+                start = self._read(rows, rest[0], node, self._controls(node))
                 return self._scratch.entry(rows, start.outputs[0], node)
             case TensorArrayRead():
-                return self._read(rows, rest[0], node, self._after(node))
+                return self._read(rows, rest[0], node, self._controls(node))
             case TensorArraySize() if rows.is_whole:
                 size = np.array(rows.count, np.int32)
                 return self._scratch.node(Const(value=size, dtype=int32), (), node)
@@ -196,14 +196,13 @@ class Inlining:
         change = ScatterAdd() if isinstance(op, TensorArrayAdd) else ScatterUpdate()
         memory = scratch.reference(written_view(rows, value, node))
         row = scratch.row(rows, index)
-        made = scratch.target(change, (memory, row, value), node, (rows,), self._after(node))
+        inlined = scratch.target(change, (memory, row, value), node, (rows,), self._controls(node))
         if not isinstance(op, TensorArrayAdd):
-            self._count(rows.writes, index, node)
-        return made
+            self._count_access(rows.writes, index, node)
+        return inlined
 
     def _unstack(self, rows: ListBuffer, value: Tensor, node: Node) -> Node:
-        """Write all rows at once. They are added to what the rows hold: zeros, unless written
-        before."""
+        """Write all rows at once, by adding to their content: zeros, unless written before."""
         count, *element = element_of(value, node) or (None,)
         if count != rows.count:
             raise NotCompiled(node, "only a part of the list is written")
@@ -212,60 +211,60 @@ class Inlining:
             self._clear(rows, node)
         if rows.element != tuple(element) or rows.view is None or rows.view.where is Storage.INPUT:
             raise NotCompiled(node, "it writes a list as a whole")
-        scratch, places = self._scratch, self._scratch.all_rows(rows)
-        taken = scratch.reference(rows.view), places, value
-        made = scratch.target(ScatterAdd(), taken, node, (rows,), self._after(node))
-        self._count(rows.writes, places, node)
-        return made
+        scratch, row_numbers = self._scratch, self._scratch.all_rows(rows)
+        operands = scratch.reference(rows.view), row_numbers, value
+        inlined = scratch.target(ScatterAdd(), operands, node, (rows,), self._controls(node))
+        self._count_access(rows.writes, row_numbers, node)
+        return inlined
 
     def _stack(self, rows: ListBuffer, count: Any, node: Node) -> Node:
-        memory, after = self._memory(rows, node), self._after(node)
+        memory, after = self._memory(rows, node), self._controls(node)
         if constant_value(count) != rows.count:
             raise NotCompiled(node, "only a part of the list is taken")
         if rows.offset is None:
             return self._scratch.node(Identity(), (memory,), node, (rows,), after)
-        taken = memory, self._scratch.all_rows(rows), np.int32(0)
-        return self._scratch.node(GatherV2(), taken, node, (rows,), after)
+        operands = memory, self._scratch.all_rows(rows), np.int32(0)
+        return self._scratch.node(GatherV2(), operands, node, (rows,), after)
 
     def _gradient(self, rows: ListBuffer, node: Node) -> ListBuffer:
-        """The list of gradients of a list: new, or the one that it will be added to."""
-        if node in self._added:
-            return self._total(self._added[node])
+        """The list of gradients of a list: new, or the list that it would be added to."""
+        if node in self._added_by:
+            return self._accumulator(self._added_by[node])
         if rows.entries is not None:
             return replace(rows, entries=self._gradient(rows.entries, node))
-        made = self._new_list(rows.dtype, rows.count, rows.element, node)
-        return made if rows.is_whole else made.seen_from(cast("BufferView", rows.offset))
+        gradients = self._new_list(rows.dtype, rows.count, rows.element, node)
+        return gradients if rows.is_whole else gradients.view_from(cast("BufferView", rows.offset))
 
-    def _total(self, added: Node) -> ListBuffer:
-        """The list that a node adds a list of gradients to: for a list of lists, its entry."""
+    def _accumulator(self, added: Node) -> ListBuffer:
+        """The list that a node adds gradients to; for a list of lists, an entry of it."""
         rows = self._list(added.inputs[0])
         if isinstance(added.op, TensorArrayMerge):
             return rows
         if added not in self._entries:
             index = added.inputs[1]
             self._require(index.op)
-            start = self._read(rows, self._found[index], added, ())
+            start = self._read(rows, self._bound[index], added, ())
             self._entries[added] = self._scratch.entry(rows, start.outputs[0], added)
         return self._entries[added]
 
     def _list(self, tensor: Tensor) -> ListBuffer:
-        """The list that a tensor is, inlining what makes it first."""
-        tensor = first_of(tensor)
+        """The list that a tensor is bound to; inlines the node that creates it first."""
+        tensor = list_origin(tensor)
         self._require(tensor.op)
-        rows = self._found[tensor]
+        rows = self._bound[tensor]
         if not isinstance(rows, ListBuffer):
             raise NotCompiled(tensor.op, "it gives a list")
         return rows
 
     def _require(self, node: Node) -> None:
-        """Inline a node and its inputs ahead of others."""
-        if not self._found.keys() >= set(node.outputs):
+        """Inline a node and its inputs, unless that is done."""
+        if not self._bound.keys() >= set(node.outputs):
             for tensor in node.inputs:
                 self._require(tensor.op)
             self._add(node)
 
     def _is_in_place(self, node: Node, inputs: Sequence[Bound]) -> bool:
-        """Whether what a node adds to a list was added in place."""
+        """Whether the gradients that a node adds to a list were accumulated in it directly."""
         if isinstance(node.op, TensorArrayMerge):
             return inputs[0] is inputs[1]
         return node in self._entries and self._entries[node] is inputs[2]
@@ -284,11 +283,11 @@ class Inlining:
             return scratch.node(Const(value=value, dtype=rows.dtype), (), node)
         memory = self._memory(rows, node)
         lists = () if memory in scratch.inputs else (rows,)
-        self._count(rows.reads, index, node)
+        self._count_access(rows.reads, index, node)
         row = scratch.row(rows, index)
         return scratch.node(GatherV2(), (memory, row, np.int32(0)), node, lists, after)
 
-    def _count(self, counts: BufferView | None, index: Any, node: Node) -> None:
+    def _count_access(self, counts: BufferView | None, index: Any, node: Node) -> None:
         """Count a read or write of a row."""
         if counts is not None:
             memory = self._scratch.reference(counts)
@@ -298,44 +297,45 @@ class Inlining:
     # Control nodes
 
     def _add_control(self, node: Node, pruned: Node) -> None:
-        """Inline a control node, pruned to what is read of it."""
+        """Inline a control node, pruned to the outputs that are read."""
         scratch = self._scratch
-        inputs = [self._found[tensor] for tensor in pruned.inputs]
-        lists = [one for one in inputs if isinstance(one, ListBuffer)]
+        inputs = [self._bound[tensor] for tensor in pruned.inputs]
+        lists = [bound for bound in inputs if isinstance(bound, ListBuffer)]
         if any(rows.is_new and rows.view is None for rows in lists):
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
-        flat = [scratch.stand_in(one) if isinstance(one, ListBuffer) else one for one in inputs]
+        flat = [scratch.stand_in(x) if isinstance(x, ListBuffer) else x for x in inputs]
         grouped = pruned.op.parsed.group(flat, pruned.input_counts())
-        made = scratch.target(pruned.op, grouped, node, lists, self._after(node))
-        self._nodes[node] = made
-        for place, (tensor, again) in enumerate(zip(pruned.outputs, made.outputs, strict=True)):
+        inlined = scratch.target(pruned.op, grouped, node, lists, self._controls(node))
+        self._nodes[node] = inlined
+        results = zip(pruned.outputs, inlined.outputs, strict=True)
+        for position, (tensor, result) in enumerate(results):
             if tensor.dtype.base_dtype is variant:
-                self._found[tensor] = cast("ListBuffer", inputs[list_source(pruned, place)])
+                self._bound[tensor] = cast("ListBuffer", inputs[list_source(pruned, position)])
             else:
                 if isinstance(pruned.op, While):
-                    again.set_shape(flat[place].shape)
-                self._found[tensor] = again
+                    result.set_shape(flat[position].shape)
+                self._bound[tensor] = result
 
     def _add_trace(self, node: Node) -> None:
         """Inline a trace: any output of the inlined control node serves as its input."""
         holder = self._nodes[node.inputs[0].op].outputs[0]
-        self._bind(node, self._scratch.node(node.op, (holder,), node, (), self._after(node)))
+        self._bind(node, self._scratch.node(node.op, (holder,), node, (), self._controls(node)))
 
 
-def _lists_added(node: Node) -> list[Node]:
-    """The nodes that make lists of gradients which a node adds to another list, or to an entry of
-    one: what is added to them can be added to the total directly."""
+def _accumulated_lists(node: Node) -> list[Node]:
+    """The nodes that create the lists of gradients which a node adds to another list, or to an
+    entry of one. Gradients for these lists can be accumulated in the other list directly."""
     is_entry = isinstance(node.op, TensorArrayAdd) and node.op.dtype is variant
     if not is_entry and not isinstance(node.op, TensorArrayMerge):
         return []
-    lists = [first_of(node.inputs[0]), first_of(node.inputs[-1])]
+    lists = [list_origin(node.inputs[0]), list_origin(node.inputs[-1])]
     if not all(_is_only_added_to(tensor) for tensor in lists):
         return []
     return [lists[1].op] if isinstance(lists[1].op.op, TensorArrayGradient) else []
 
 
-def first_of(tensor: Tensor) -> Tensor:
-    """The tensor by which a list enters its body."""
+def list_origin(tensor: Tensor) -> Tensor:
+    """The tensor that a list enters its body as, or is created as."""
     source = _source(tensor)
     while source is not None:
         tensor = tensor.op.inputs[source]
@@ -351,64 +351,65 @@ def _is_only_added_to(tensor: Tensor) -> bool:
 
 
 def _written_shape(tensor: Tensor) -> Shape | None:
-    """The static shape of what is written to a list, if one of the writes has one."""
+    """The static shape of the elements that are written to a list, if one of the writes has one."""
     writes = [node for node in _uses(tensor) if isinstance(node.op, TensorArrayWrite)]
     shapes = [node.inputs[2].shape.whole for node in writes]
     return next((shape for shape in shapes if shape is not None), None)
 
 
 def _uses(tensor: Tensor) -> Iterator[Node]:
-    """The nodes that use a list, inside control nodes and after changes too."""
+    """The nodes that use a list, also inside control nodes and after in-place changes."""
     for node in tensor.graph.consumers(tensor):
-        places = [place for place, given in enumerate(node.inputs) if given is tensor]
+        positions = [position for position, source in enumerate(node.inputs) if source is tensor]
         if is_control(node):
             bodies = node.op.bodies
             first = len(node.inputs) - len(bodies[0].arguments)
-            for argument in [body.arguments[place - first] for body in bodies for place in places]:
-                yield from _uses(argument)
+            for body in bodies:
+                for position in positions:
+                    yield from _uses(body.arguments[position - first])
         else:
             yield node
-        for after in node.outputs:
-            if after.dtype.base_dtype is variant and _source(after) in places:
-                yield from _uses(after)
+        for output in node.outputs:
+            if output.dtype.base_dtype is variant and _source(output) in positions:
+                yield from _uses(output)
 
 
 def _source(tensor: Tensor) -> int | None:
-    """The input of a node that is the list it returns."""
+    """The position of the input that a node returns as a list."""
     if is_control(tensor.op):
         return list_source(tensor.op, tensor.value_index)
     return 0 if isinstance(tensor.op.op, _IN_PLACE) else None
 
 
-def list_source(node: Node, place: int) -> int:
-    """The input of a control node that is the list it returns."""
+def list_source(node: Node, position: int) -> int:
+    """The position of the input that a control node returns as a list."""
     if isinstance(node.op, While):
-        return place
-    found = {_root(body, body.outputs[place]) for body in node.op.bodies}
-    if len(found) != 1 or None in found:
+        return position
+    sources = {_argument_of(body, body.outputs[position]) for body in node.op.bodies}
+    if len(sources) != 1 or None in sources:
         raise NotCompiled(node, "its branches give different lists")
-    return 1 + cast("int", found.pop())
+    return 1 + cast("int", sources.pop())
 
 
 def _list_and_rest(node: Node, inputs: Sequence[Bound]) -> tuple[ListBuffer, Sequence[Bound]]:
     """The list that a node uses, and its other inputs."""
     rows, *rest = inputs
-    if not isinstance(rows, ListBuffer) or any(isinstance(one, ListBuffer) for one in rest):
+    if not isinstance(rows, ListBuffer) or any(isinstance(bound, ListBuffer) for bound in rest):
         raise NotCompiled(node, "it takes a list")
     if rows.grows and not isinstance(node.op, TensorArrayWrite | TensorArrayRead | Identity):
         raise NotCompiled(node, "it takes a list that may have got longer")
     return rows, rest
 
 
-def is_changed(body: Body, place: int) -> bool:
+def is_changed(body: Body, position: int) -> bool:
     """Whether a loop may change a list that is one of its variables."""
-    tensor = body.outputs[place]
+    tensor = body.outputs[position]
     while isinstance(tensor.op.op, Identity):
         (tensor,) = tensor.op.inputs
-    return tensor is not body.arguments[place]
+    return tensor is not body.arguments[position]
 
 
-def _root(body: Body, tensor: Tensor) -> int | None:
-    """The argument of a body that a list of it is."""
-    first = first_of(tensor)
+def _argument_of(body: Body, tensor: Tensor) -> int | None:
+    """The position of the argument that a list of a body is."""
+    first = list_origin(tensor)
     return body.arguments.index(first) if first in body.arguments else None

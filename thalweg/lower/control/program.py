@@ -1,6 +1,6 @@
 """Native programs of control nodes: lowered regions, branches, and memory that outlives a region.
 
-The inputs and outputs of a region are bound to views: arrays that a call is given or allocates,
+The inputs and outputs of a region are bound to views: input arrays, arrays that a call allocates,
 variables, constants, parts of the program's frame.
 """
 
@@ -24,7 +24,7 @@ from thalweg.lower.specialise import Shape
 class Storage(Enum):
     """Where memory of a program comes from."""
 
-    INPUT = "input"  # an array that the call is given
+    INPUT = "input"  # an input array of the call
     VARIABLE = "variable"  # a variable's own memory
     RESULT = "result"  # an array that the call allocates
     CONSTANT = "constant"  # an array of the program
@@ -51,8 +51,8 @@ class BufferView:
 class ListBuffer:
     """A list as an array of rows. The shape of an element may be known only at the first write.
 
-    A list of lists is the rows of all of them, concatenated, and the row each starts at. A list
-    read from it is a view of the same memory from that row on.
+    A list of lists is the concatenated rows of all of them (`entries`), and the row that each
+    starts at. An entry read from it is a view of the same memory from that row on.
     """
 
     dtype: DType
@@ -63,12 +63,12 @@ class ListBuffer:
     writes: BufferView | None = None  # how often each row was written, if only one write is allowed
     reads: BufferView | None = None  # how often each row was read, if only one read is allowed
     value: Any = None  # the value of all rows, if known
-    is_new: bool = False  # made by the program, which fills it with zeros
-    grows: bool = False  # the list may get longer: rows beyond its end are spare capacity
+    is_new: bool = False  # created by the program and filled with zeros
+    grows: bool = False  # rows beyond its end are spare capacity
     entries: ListBuffer | None = None  # of a list of lists: all rows; its own memory is the starts
     offset: BufferView | None = None  # the row that the list starts at, if not the first
-    end: BufferView | None = None  # of a list that a loop is adding to: the row after the last
-    whole: ListBuffer | None = None  # of a view from a row on: the list it is of
+    end: BufferView | None = None  # the row after the last, while a loop appends to the list
+    whole: ListBuffer | None = None  # the list that a view is of
     each: int | None = None  # the number of rows of each list in it, if known
 
     @property
@@ -79,10 +79,10 @@ class ListBuffer:
 
     @property
     def root(self) -> ListBuffer:
-        """The whole list that this one is a view of."""
+        """The list that this one is a view of, or itself."""
         return self.whole or self
 
-    def seen_from(self, offset: BufferView, end: BufferView | None = None) -> ListBuffer:
+    def view_from(self, offset: BufferView, end: BufferView | None = None) -> ListBuffer:
         """A view of the whole list from a row on."""
         count = self.root.each or self.root.count
         return replace(self.root, count=count, offset=offset, end=end, whole=self.root)
@@ -93,7 +93,7 @@ class ListBuffer:
         return self.offset is None or self.each is not None
 
 
-Given = BufferView | ListBuffer  # what an input of a control node is bound to
+Given = BufferView | ListBuffer  # the binding of an input or output of a control node
 
 LISTS = -1  # stands for all lists that grow, in a capacity
 
@@ -124,7 +124,7 @@ class Drawing:
     """A random op inside a program, whose stream advances with every iteration."""
 
     node: Node
-    blocks: int  # that an iteration takes
+    blocks: int  # that an iteration draws
     view: BufferView
 
 
@@ -142,7 +142,7 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """A jump to a label: always, or if a truth is false (or true)."""
+    """A jump to a label: unconditional, or if `decides` is false (or true)."""
 
     target: Label
     decides: BufferView | None = None
@@ -154,10 +154,10 @@ Item = Part | Label | Branch
 
 @dataclass(frozen=True, eq=False)
 class ControlProgram:
-    """A lowered control node: its items in order, and what its outputs are bound to."""
+    """A lowered control node: its items in order, and the bindings of its outputs."""
 
     items: tuple[Item, ...]
-    outputs: tuple[Given, ...]  # in the order of the unit's
+    outputs: tuple[Given, ...]  # in the order of the unit's outputs
     counts: tuple[Count, ...]  # of loops with traces, whose capacity may be exceeded
     lists: Mapping[int, ListBuffer]  # the inputs that are lists
     drawings: tuple[Drawing, ...]

@@ -1,8 +1,8 @@
 """Scratch graphs: plain graphs that control nodes are lowered through, with all shapes known.
 
-Memory that is read and written is a reference, a list an array that is read and written by rows;
-nodes that use one list are ordered by control inputs. Goes out: a graph whose sources are bound to
-views, and the nodes to run.
+Memory that is read and written is a reference. A list is an array that is read and written by rows;
+nodes that use one list are ordered by control inputs. The result is a graph whose sources are bound
+to views, and the nodes to run.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Scratch:
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
         self.origins: dict[Node, Node] = {}
-        self.kept: dict[Tensor, LoopTraces] = {}  # lists that outlive the iteration
+        self.kept_lists: dict[Tensor, LoopTraces] = {}  # lists that outlive the iteration
         self._references: dict[BufferView, Tensor] = {}
-        self._touched: dict[ListBuffer, Node] = {}  # the last node that used a list
+        self._last_user: dict[ListBuffer, Node] = {}  # the last node that used a list
         self._offsets: dict[BufferView, Tensor] = {}  # the starts of lists
-        self._placed: dict[ListBuffer, Node] = {}  # the node that assigns a list's start
+        self._start_assigned: dict[ListBuffer, Node] = {}  # the node that assigns a list's start
 
     def value(self, view: BufferView) -> Tensor:
         """A tensor that reads a view."""
@@ -68,7 +68,7 @@ class Scratch:
         return self._references[view]
 
     def stand_in(self, rows: ListBuffer) -> Tensor:
-        """A tensor that stands for a list, to be an input of a control node."""
+        """A placeholder for a list that is an input of a control node."""
         tensor = self._source(Placeholder(dtype=variant, given_shape=TensorShape.of(())))
         self.lists[tensor] = rows
         self.inputs.append(tensor)
@@ -88,22 +88,22 @@ class Scratch:
         after: Sequence[Node] = (),
     ) -> Node:
         """Add a node, after `after` and after earlier nodes that use its lists."""
-        before = [*after]
+        controls = [*after]
         for rows in lists:
-            found = self._touched.get(rows.root), self._placed.get(rows)
-            before += [node for node in found if node is not None]
-        with self.graph.as_default(), self.graph.control_dependencies(before):
+            users = self._last_user.get(rows.root), self._start_assigned.get(rows)
+            controls += [user for user in users if user is not None]
+        with self.graph.as_default(), self.graph.control_dependencies(controls):
             try:
                 name = op.type_name if like is None else like.name
-                made = add_node(self.graph, op, tuple(inputs), name, like)
+                node = add_node(self.graph, op, tuple(inputs), name, like)
             except (ValueError, TypeError, OpError) as error:
                 if like is None:
                     raise
                 raise NotCompiled(like, str(error)) from error
-        self._touched.update(dict.fromkeys([rows.root for rows in lists], made))
+        self._last_user.update(dict.fromkeys([rows.root for rows in lists], node))
         if like is not None:
-            self.origins[made] = like
-        return made
+            self.origins[node] = like
+        return node
 
     def tensor(self, op: Op, inputs: Sequence[Any] = (), like: Node | None = None) -> Tensor:
         """Add a node, and return its output."""
@@ -133,21 +133,21 @@ class Scratch:
         self.target(ScatterUpdate(), (memory, row, value), like, (rows,))
 
     def all_rows(self, rows: ListBuffer) -> Tensor:
-        """The rows of a list's entries in its array."""
+        """The numbers of all rows of a list in its array."""
         numbers = Const(value=np.arange(rows.count, dtype=np.int32), dtype=int32)
         return self.row(rows, self.tensor(numbers))
 
     def entry(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
         """An entry of a list of lists, given the row it starts at."""
         assert rows.entries is not None
-        return self.seen_from(rows.entries, start, like)
+        return self.view_from(rows.entries, start, like)
 
-    def seen_from(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
+    def view_from(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
         """A view of a list from a row on."""
         view = BufferView(Storage.OWN, np.dtype(np.int32), ())
-        found = rows.seen_from(view)
-        self._offsets[view], self._placed[found] = start, self.assign(view, start, like)
-        return found
+        list_view = rows.view_from(view)
+        self._offsets[view], self._start_assigned[list_view] = start, self.assign(view, start, like)
+        return list_view
 
     def offset(self, rows: ListBuffer) -> Any:
         """The row that a list starts at."""
@@ -158,14 +158,14 @@ class Scratch:
         return self._offsets[rows.offset]
 
     def row(self, rows: ListBuffer, index: Any) -> Any:
-        """The row of a list's entry in its array."""
+        """The number of a list's row in its array."""
         if rows.offset is None:
             return index
         return self.tensor(Add(), (index, self.offset(rows)))
 
 
 def written_view(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
-    """The view of a list that is written, allocated at the first write."""
+    """The memory of a list that is written; allocated at the first write."""
     if rows.view is None:
         rows.element = element_of(value, node)
         rows.view = BufferView(rows.where, rows.dtype.as_numpy_dtype, rows.shape)
@@ -186,11 +186,11 @@ def element_of(value: Tensor, node: Node) -> Shape:
     return shape
 
 
-# What a loop keeps of its iterations: the traces that gradients read
+# Traces: values of every iteration, which gradients read
 #
-# A trace is a list with a row for each iteration; a trace of lists holds the rows that these start
-# at. Where an outer loop keeps the traces of an inner one, those of all its iterations follow one
-# another, and the inner loop counts on.
+# A trace is a list with a row for each iteration; a trace of lists holds their start rows. Where an
+# outer loop keeps the traces of an inner one, those of all outer iterations are concatenated, and
+# the counter of the inner loop is not reset.
 
 
 @dataclass(eq=False)
@@ -199,31 +199,32 @@ class LoopTraces:
 
     capacity: int
     where: Storage
-    traces: dict[Tensor, ListBuffer | None]
+    lists: dict[Tensor, ListBuffer | None]  # by the traced tensors; set when the body is lowered
     count: BufferView | None = None  # the number of iterations
-    next: BufferView | None = None  # the row that this iteration's values go to
+    next: BufferView | None = None  # the row of the current iteration
     start: BufferView | None = None  # the row of the first iteration, if an outer loop keeps them
 
     def new_list(
         self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
     ) -> ListBuffer:
-        """A list that this iteration makes and the loop keeps, after those of earlier ones."""
+        """A list that an iteration creates and the loop keeps, after those of earlier
+        iterations."""
         rows = ListBuffer(dtype, self.capacity * count, element, self.where, each=count)
         rows.view = BufferView(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
         number = scratch.reference(cast("BufferView", self.next))
         start = scratch.tensor(Mul(), (number, np.int32(count)), node)
-        return scratch.seen_from(rows, start, node)
+        return scratch.view_from(rows, start, node)
 
     def keep(self, scratch: Scratch, tensor: Tensor, value: Tensor | ListBuffer) -> ListBuffer:
-        """Write a value of this iteration (of a list, the row it starts at) into a new trace."""
+        """Write a value of this iteration (of a list, its start row) to a new trace."""
         assert self.next is not None
         if isinstance(value, ListBuffer):
             rows = self._list_of_lists()
-            rows.entries = lasting(value, tensor.op)
+            rows.entries = outliving_root(value, tensor.op)
             scratch.write(rows, scratch.reference(self.next), scratch.offset(value), tensor.op)
             return rows
         if value.dtype.base_dtype is variant:
-            scratch.kept[value] = self  # an inner loop or branch makes it
+            scratch.kept_lists[value] = self  # an inner loop or branch creates it
             return self._list_of_lists()
         rows = ListBuffer(tensor.dtype.base_dtype, self.capacity, None, self.where)
         if not tensor.dtype.is_floating:
@@ -238,8 +239,8 @@ class LoopTraces:
         return rows
 
 
-def lasting(rows: ListBuffer, node: Node) -> ListBuffer:
-    """The whole of a list that is kept, which must outlive the iteration."""
+def outliving_root(rows: ListBuffer, node: Node) -> ListBuffer:
+    """The root of a list that a trace keeps; it must outlive the iteration."""
     if rows.root.is_new:
         raise NotCompiled(node, "a list that was made in the iteration is kept")
     return rows.root

@@ -1,10 +1,10 @@
 """The memory plan: temporaries reuse the buffers of others, or get an offset in the arena.
 
-Lifetimes are intervals of launches. A buffer may reuse one that its kernel reads for the last time,
-at exactly the offsets that it writes, or row by row where all threads of a row have read it before
-they write. All others are allocated in the arena, the largest first at
-the lowest free offset: for the benchmarks' steps that takes at most 4 % more than what lives at
-once, and for all but one of them nothing.
+Lifetimes are intervals of launches. A temporary may reuse the buffer that its kernel reads for the
+last time, if the kernel reads it at the offsets that it writes, or if the threads of a row read the
+whole row before they write. All others are allocated in the arena, the largest first, at the lowest
+free offset. For the benchmarks' steps that takes at most 4 % more than the most bytes live at once,
+and for all but one of them no more.
 """
 
 from __future__ import annotations
@@ -32,69 +32,70 @@ Array = NDArray[Any]
 
 def in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> dict[Buffer, Buffer]:
     """The buffer whose memory each temporary reuses, for those that reuse one."""
-    last: dict[Buffer, int] = {}
-    first: dict[Buffer, int] = {}
+    last_use: dict[Buffer, int] = {}
+    first_use: dict[Buffer, int] = {}
     for position, nest in enumerate(nests):
         for buffer in nest.reads | nest.written:
-            last[buffer] = position
-            first.setdefault(buffer, position)
+            last_use[buffer] = position
+            first_use.setdefault(buffer, position)
     memory: dict[Buffer, Buffer] = {}
-    taken = {whole for whole, _ in pieces.values()}  # read through their sub-buffers
+    reused = {whole for whole, _ in pieces.values()}  # read through their sub-buffers
     for position, nest in enumerate(nests):
-        for made, place in nest.places:
-            is_new = made.kind is BufferKind.TEMPORARY and first[made] == position
-            if not is_new or made in pieces:
+        for written, offset in nest.write_offsets:
+            is_new = written.kind is BufferKind.TEMPORARY and first_use[written] == position
+            if not is_new or written in pieces:
                 continue
             for buffer in nest.loaded:
                 if (
                     buffer.kind is BufferKind.TEMPORARY
-                    and buffer not in taken
+                    and buffer not in reused
                     and buffer not in nest.written
                     and buffer not in pieces
-                    and last[buffer] == position
-                    and (buffer.dtype, buffer.size) == (made.dtype, made.size)
-                    and _may_replace(nest, buffer, place, target)
+                    and last_use[buffer] == position
+                    and (buffer.dtype, buffer.size) == (written.dtype, written.size)
+                    and _may_replace(nest, buffer, offset, target)
                 ):
-                    taken.add(buffer)
-                    memory[made] = memory.get(buffer, buffer)
+                    reused.add(buffer)
+                    memory[written] = memory.get(buffer, buffer)
                     break
     return memory
 
 
-def _may_replace(nest: LoopNest, buffer: Buffer, place: Affine, target: Target) -> bool:
-    """Whether a nest may write where it loads from a buffer: factors of contractions and arguments
-    of reductions are read in other iterations, too."""
-    if any(write.combine != "set" for write in nest.template.writes) or nest.factors(buffer):
+def _may_replace(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Target) -> bool:
+    """Whether a nest may write its output over a buffer that it loads from. Factors of contractions
+    and operands of reductions are read in other iterations, too."""
+    if any(write.combine != "set" for write in nest.template.writes) or nest.has_factor(buffer):
         return False
     if nest.has_reductions:
-        return _keeps_row(nest, buffer, place, target)
-    return all(offset == place for offset in nest.loads[buffer])
+        return _keeps_row(nest, buffer, written_at, target)
+    return all(offset == written_at for offset in nest.loads[buffer])
 
 
-def _keeps_row(nest: LoopNest, buffer: Buffer, place: Affine, target: Target) -> bool:
-    """Whether a nest writes rows that the target keeps, other than in registers, where it has read
-    them: threads that share a row read all of it before they write any. What they find of other
-    elements of it once for the row is found before as well."""
+def _keeps_row(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Target) -> bool:
+    """Whether a nest overwrites rows that the target keeps outside registers: threads that share a
+    row load all of it before they write any. Outside reductions, which run before the writes, each
+    element may depend only on the element that it overwrites."""
     if not nest.variables or nest.serial or not all(is_static(v.extent) for v in nest.variables):
         return False
     along = nest.variables[-1]
     if along.extent <= target.max_row_at_hand or not target.keeps_row(along.extent):
         return False
-    if place.factor(along) != 1:
+    if written_at.factor(along) != 1:
         return False
-    before = place.without({along}).scaled(-1)
-    spans = [(offset + before).bounds for offset in nest.loads[buffer]]
+    row_start = written_at.without({along}).scaled(-1)
+    spans = [(offset + row_start).bounds for offset in nest.loads[buffer]]
     if not all(low >= 0 and high < along.extent for low, high in spans):
         return False
-    shared = [write.value for write in nest.writes if along in write.variables]
-    outside = walk(shared, lambda part: () if isinstance(part, Reduce) else part.parts)
-    return all(p.offset == place for p in outside if isinstance(p, Load) and p.buffer is buffer)
+    values = [write.value for write in nest.writes if along in write.variables]
+    outside = walk(values, lambda part: () if isinstance(part, Reduce) else part.parts)
+    loads = [part for part in outside if isinstance(part, Load) and part.buffer is buffer]
+    return all(load.offset == written_at for load in loads)
 
 
 @dataclass(frozen=True)
 class Arena:
-    """The memory of a running step: its size, the offset of each temporary, and that of each
-    launch's scratch memory."""
+    """The memory of a running step: its size, and the offsets of temporaries and of the scratch
+    memory of each launch."""
 
     size: int
     offsets: dict[Buffer, int]
@@ -108,30 +109,26 @@ def arrange(
     target: Target,
     kept: Collection[int] = (),
 ) -> Arena:
-    """Offsets for all temporaries and for the scratch memory of each launch; that of launches that
-    are `kept` is theirs from call to call."""
+    """Offsets for all temporaries and for the scratch memory of each launch. The scratch memory of
+    `kept` launches lives through the whole step and to the next call."""
     lives = lifetimes(launches, pieces)
-    last = len(launches) - 1
-    requests = [
-        *(Request(*lives[whole], rounded(whole.bytes, target.alignment)) for whole in lives),
-        *(
-            Request(*((0, last) if at in kept else (at, at)), rounded(size, target.alignment))
-            for at, size in enumerate(scratch)
-            if size
-        ),
-    ]
-    found, end = by_size(requests)
-    starts = iter(found)
-    offsets = {whole: next(starts) for whole in lives}
-    scratches = tuple([next(starts) if size else 0 for size in scratch])
-    for buffer, (whole, start) in pieces.items():
-        if whole in lives:
-            offsets[buffer] = offsets[whole] + start * np.dtype(whole.dtype).itemsize
+    requests = [Request(*lives[root], rounded(root.bytes, target.alignment)) for root in lives]
+    for position, size in enumerate(scratch):
+        if size:
+            life = (0, len(launches) - 1) if position in kept else (position, position)
+            requests.append(Request(*life, rounded(size, target.alignment)))
+    starts, end = by_size(requests)
+    next_start = iter(starts)
+    offsets = {root: next(next_start) for root in lives}
+    scratches = tuple([next(next_start) if size else 0 for size in scratch])
+    for piece, (root, start) in pieces.items():
+        if root in lives:
+            offsets[piece] = offsets[root] + start * np.dtype(root.dtype).itemsize
     return Arena(end, offsets, scratches)
 
 
 class Request(NamedTuple):
-    """Bytes that are live from the beginning of one launch to the end of another."""
+    """Bytes that are live from the launch `first` to the launch `last`."""
 
     first: int
     last: int
@@ -144,15 +141,15 @@ def lifetimes(launches: Sequence[Launch], pieces: Pieces) -> dict[Buffer, tuple[
     for position, launch in enumerate(launches):
         for buffer in launch.buffers:
             if buffer.kind is BufferKind.TEMPORARY:
-                whole = pieces.get(buffer, (buffer, 0))[0]
-                first, _ = lives.get(whole, (position, position))
-                lives[whole] = first, position
+                root = pieces.get(buffer, (buffer, 0))[0]
+                first, _ = lives.get(root, (position, position))
+                lives[root] = first, position
     return lives
 
 
 def by_size(requests: Sequence[Request]) -> tuple[list[int], int]:
-    """The largest request first, at the lowest offset that is free in its lifetime: offsets,
-    size."""
+    """Allocates the largest request first, at the lowest offset that is free in its lifetime.
+    Returns the offsets, and the size of the arena."""
     starts = [0] * len(requests)
     order = sorted(range(len(requests)), key=lambda n: (-requests[n].size, requests[n].first))
     firsts, lasts, begins, ends = np.zeros((4, len(requests)), np.int64)
@@ -169,9 +166,9 @@ def by_size(requests: Sequence[Request]) -> tuple[list[int], int]:
 def _lowest(begins: Array, ends: Array, size: int) -> int:
     """The lowest offset of `size` free bytes between allocated ranges."""
     order = np.argsort(begins)
-    below = np.maximum.accumulate(np.concatenate([[0], ends[order]]))
-    fits = np.flatnonzero(begins[order] - below[:-1] >= size)
-    return int(below[fits[0]] if len(fits) else below[-1])
+    free_from = np.maximum.accumulate(np.concatenate([[0], ends[order]]))
+    fits = np.flatnonzero(begins[order] - free_from[:-1] >= size)
+    return int(free_from[fits[0]] if len(fits) else free_from[-1])
 
 
 def rounded(count: int, alignment: int) -> int:

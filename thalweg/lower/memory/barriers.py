@@ -1,8 +1,8 @@
 """Barriers between launches, and which launches run on one thread.
 
-Threads share launches. A barrier comes before a launch only where it accesses memory that a launch
-since the last barrier wrote, or writes memory that one of those accessed, unless the same thread
-ran both; launches between two barriers run in any order. A launch too small to share runs on one
+Threads share launches. A barrier comes before a launch only where it reads or writes memory that a
+launch since the last barrier wrote, or writes memory that one of those read, unless one thread ran
+both. Launches between two barriers run in any order. A launch too small to share runs on one
 thread.
 """
 
@@ -23,8 +23,8 @@ from thalweg.lower.memory.buffers import Buffer, BufferKind
 #: Stands for all threads.
 SHARED = -1
 
-_CLEARLY = 0.8  # of the estimated time on all threads, below which one is better
-_MAX_EXTENTS = 300  # that a launch is compared with; a barrier bounds them
+_MAX_SINGLE_RATIO = 0.8  # of the estimated time on all threads, for one thread to be chosen
+_MAX_EXTENTS = 300  # that a launch is compared with; more force a barrier
 
 Extent = Buffer | tuple[int, int]
 
@@ -43,10 +43,10 @@ def is_small(launch: Launch, target: Target) -> bool:
 def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int:
     """The number of threads of a step: one where that is estimated to be faster.
 
-    A step of a few microseconds ends before other threads have joined. A longer one takes a
-    fraction of the time on several threads, but what one of them wrote the others fetch from its
-    cache, in the next launch or in the next step. A working set that fits one core's cache may be
-    faster there.
+    A step of a few microseconds ends before other threads have joined. A longer one is divided
+    among the threads, but they fetch from one another's caches what others wrote, in the next
+    launch or in the next step. A step whose working set fits the cache of one core may be faster
+    there.
     """
     if sum(work_of(launch.kernel, target) for launch in launches) < 2 * target.min_shared_work:
         return 1
@@ -62,7 +62,7 @@ def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int
     if alone < alone / threads + target.join_time:
         return 1
     fits = sum(touched.values()) <= target.l2
-    return 1 if fits and alone < _CLEARLY * (alone / threads + fetched) else threads
+    return 1 if fits and alone < _MAX_SINGLE_RATIO * (alone / threads + fetched) else threads
 
 
 class SlotPlan(NamedTuple):
@@ -84,11 +84,11 @@ class BarrierPlan:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget what ran before a barrier."""
-        self._threads = count()  # for small launches that depend on none since then
+        """Start anew after a barrier."""
+        self._threads = count()  # for small launches that depend on none since the barrier
         self._read: list[tuple[Extent, int]] = []
         self._written: list[tuple[Extent, int]] = []
-        self._unchecked = False  # checks have run whose result was not read yet
+        self._unchecked = False  # checks have run since the barrier
         self._work = 0.0
 
     def place(self, launch: Launch, scratch: tuple[int, int], phases: int) -> SlotPlan:
@@ -100,7 +100,7 @@ class BarrierPlan:
         is_alone = phases == 1 and is_small(launch, self._target)
         barrier = bool(met) if SHARED in met or not is_alone else len(met) > 1
         if self._unchecked and any(b.kind is BufferKind.VARIABLE for b in launch.written):
-            barrier = True  # no variable is written before all checks have held
+            barrier = True  # no variable is written before all checks have passed
         is_long = self._work > self._target.max_work_between_barriers
         if barrier or is_long or len(self._read) > _MAX_EXTENTS:
             barrier = True
@@ -126,32 +126,31 @@ class BarrierPlan:
 def amid_updates(launches: Sequence[Launch]) -> list[bool]:
     """For each launch, whether an update of a variable began before it and ends with it or later.
 
-    A step must not stop there: the variable would have only some of its new elements.
+    A step must not stop before such a launch: the variable would be half updated.
     """
     spans: dict[tuple[Buffer, Node], tuple[int, int]] = {}
-    for place, launch in enumerate(launches):
+    for position, launch in enumerate(launches):
         written = [buffer for buffer in launch.written if buffer.kind is BufferKind.VARIABLE]
         updates = [node for node in launch.nodes if written and node.op.parsed.references]
         for key in product(written, updates):
-            spans[key] = spans.get(key, (place, place))[0], place
-    inside = {place for first, last in spans.values() for place in range(first + 1, last + 1)}
-    return [place in inside for place in range(len(launches))]
+            spans[key] = spans.get(key, (position, position))[0], position
+    inside = {position for first, last in spans.values() for position in range(first + 1, last + 1)}
+    return [position in inside for position in range(len(launches))]
 
 
-def _threads_of(ones: Sequence[tuple[Extent, int]], others: Sequence[Extent]) -> set[int]:
-    """The threads whose extents overlap with others."""
-    pieces = [other for other in others if isinstance(other, tuple)]
-    whole = {other for other in others if isinstance(other, Buffer)}
-    found: set[int] = set()
-    for one, who in ones:
-        if who not in found and (one in whole or _meets(one, pieces)):
-            found.add(who)
-    return found
-
-
-def _meets(one: Extent, pieces: Sequence[tuple[int, int]]) -> bool:
-    """Whether a range of the arena overlaps with others."""
-    if isinstance(one, Buffer):
-        return False
-    start, end = one
-    return any(start < last and first < end for first, last in pieces)
+def _threads_of(accesses: Sequence[tuple[Extent, int]], touched: Sequence[Extent]) -> set[int]:
+    """The threads of the accesses that overlap with these extents."""
+    ranges = [extent for extent in touched if isinstance(extent, tuple)]
+    buffers = {extent for extent in touched if isinstance(extent, Buffer)}
+    threads: set[int] = set()
+    for extent, thread in accesses:
+        if thread in threads:
+            continue
+        if isinstance(extent, Buffer):
+            overlaps = extent in buffers
+        else:
+            start, end = extent
+            overlaps = any(start < last and first < end for first, last in ranges)
+        if overlaps:
+            threads.add(thread)
+    return threads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,7 +17,7 @@ class BufferKind(Enum):
 
     INPUT = "input"  # an array from outside: a feed, the result of a host op
     VARIABLE = "variable"  # a variable's own memory
-    CARRIED = "carried"  # a loop variable: read and written as a variable, but only in this step
+    CARRIED = "carried"  # a loop variable: updated in place, but discarded after the step
     CONSTANT = "constant"  # an array of the step's plan
     STREAM = "stream"  # key and counter of a random op in this run
     OUTPUT = "output"  # a fresh array that leaves the region
@@ -34,7 +35,7 @@ class Buffer:
 
     @property
     def is_variable(self) -> bool:
-        """Whether it holds a variable or a loop variable, which steps change in place."""
+        """Whether it holds a variable or a loop variable, which are updated in place."""
         return self.kind in (BufferKind.VARIABLE, BufferKind.CARRIED)
 
     @property
@@ -53,3 +54,13 @@ View = tuple[Buffer, int]
 
 #: Sub-buffers: for each buffer that lies inside another one, where.
 Pieces = dict[Buffer, View]
+
+
+def nested_buffers(pieces: Pieces) -> set[Buffer]:
+    """All sub-buffers, and the buffers that contain them."""
+    return {*pieces, *(root for root, _ in pieces.values())}
+
+
+def temporary_bytes(buffers: Iterable[Buffer]) -> int:
+    """The bytes of the temporaries among buffers."""
+    return sum(buffer.bytes for buffer in buffers if buffer.kind is BufferKind.TEMPORARY)

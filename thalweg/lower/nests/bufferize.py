@@ -1,5 +1,5 @@
-"""From loop nests to kernels: buffers become arguments, affine sums become offsets, and the checks
-that indices from data need become kernels of their own."""
+"""From loop nests to kernels: buffers become arguments, offsets become relative to those, and
+runtime checks become kernels of their own."""
 
 from __future__ import annotations
 
@@ -27,36 +27,37 @@ def bufferize(
 ) -> tuple[list[Launch], list[Node]]:
     """The kernel launches in order, and the node of each fault code, from 1.
 
-    `memory` maps buffers to those whose memory they reuse. A check runs as soon as what it reads is
-    written: a step whose check fails runs again on the host, so no variable may be written before.
+    `memory` maps buffers to those whose memory they reuse. A check runs as soon as the buffers that
+    it reads are written. A step whose check fails runs again on the host, so no variable may be
+    written before all checks have passed.
     """
-    before: list[list[_Numbered]] = [[] for _ in nests]  # the checks that run before each nest
-    checked: list[Node] = []
-    made_at: dict[Buffer, int] = {}
+    checks_before: list[list[_Numbered]] = [[] for _ in nests]  # by the nest they run before
+    checked_nodes: list[Node] = []
+    written_at: dict[Buffer, int] = {}
     first_update = len(nests)
     for position, nest in enumerate(nests):
         for check in nest.checks:
-            checked.append(check.node)
+            checked_nodes.append(check.node)
             loads = loads_in([check.condition])
-            read = (memory.get(load.buffer, load.buffer) for load in loads)
-            place = max((made_at.get(buffer, -1) for buffer in read), default=-1) + 1
-            if place > first_update:
+            buffers = (memory.get(load.buffer, load.buffer) for load in loads)
+            earliest = max((written_at.get(buffer, -1) for buffer in buffers), default=-1) + 1
+            if earliest > first_update:
                 raise NotCompiled(check.node, "it may fail when a variable has changed already")
-            before[place].append((check, len(checked)))
-        made_at |= {memory.get(buffer, buffer): position for buffer in nest.written}
+            checks_before[earliest].append((check, len(checked_nodes)))
+        written_at |= {memory.get(buffer, buffer): position for buffer in nest.written}
         if any(buffer.kind is BufferKind.VARIABLE for buffer in nest.written):
             first_update = min(first_update, position)
     launches: list[Launch] = []
     kernels: dict[Any, Kernel] = {}
-    for checks, nest in zip(before, nests, strict=True):
+    for checks, nest in zip(checks_before, nests, strict=True):
         launches += _checks(checks, memory)
         if nest.template.writes:
             launches.append(_launch(nest, memory, kernels))
-    return launches, checked
+    return launches, checked_nodes
 
 
 class _Arguments(KernelRewriter):
-    """The arguments of one kernel; rewrites expressions over buffers to expressions over them."""
+    """The arguments of one kernel. Rewrites expressions over buffers to ones over arguments."""
 
     def __init__(
         self,
@@ -69,19 +70,16 @@ class _Arguments(KernelRewriter):
         outputs = {memory.get(buffer, buffer) for buffer in written}
         touched: dict[Buffer, Span] = {}
         for buffer, (low, high) in spans.items():
-            whole = memory.get(buffer, buffer)
-            before = touched.get(whole, (low, high))
-            touched[whole] = min(before[0], low), max(before[1], high)
+            root = memory.get(buffer, buffer)
+            span = touched.get(root, (low, high))
+            touched[root] = min(span[0], low), max(span[1], high)
         self.buffers = tuple(touched)
-        self._starts = {buffer: max(low, 0) for buffer, (low, _) in touched.items()}
-        self._of = {
-            buffer: Argument(place, buffer.dtype, self._reach(buffer, high), buffer in outputs)
-            for place, (buffer, (_, high)) in enumerate(touched.items())
-        }
-
-    def _reach(self, buffer: Buffer, last: float) -> int:
-        """The size of an argument: from where it begins to the last element that is accessed."""
-        return int(min(last + 1, buffer.size)) - self._starts[buffer]
+        self._starts: dict[Buffer, int] = {}
+        self._of: dict[Buffer, Argument] = {}
+        for position, (buffer, (low, high)) in enumerate(touched.items()):
+            start = self._starts[buffer] = max(low, 0)
+            size = int(min(high + 1, buffer.size)) - start
+            self._of[buffer] = Argument(position, buffer.dtype, size, buffer in outputs)
 
     @property
     def all(self) -> tuple[Argument, ...]:
@@ -94,24 +92,24 @@ class _Arguments(KernelRewriter):
         return tuple(self._starts.values())
 
     def layout(self, views: Sequence[View]) -> tuple[tuple[int, int, int], ...]:
-        """For each buffer of a template the position of its argument, where that begins and its
-        size: nests of one template and layout have one kernel."""
-        found: list[tuple[int, int, int]] = []
+        """For each buffer of a template the position, start and size of its argument. Nests of one
+        template and layout share a kernel."""
+        layout: list[tuple[int, int, int]] = []
         for buffer, shift in views:
-            whole = self._memory.get(buffer, buffer)
-            argument = self._of[whole]
-            found.append((argument.position, self._starts[whole] - shift, argument.size))
-        return tuple(found)
+            root = self._memory.get(buffer, buffer)
+            argument = self._of[root]
+            layout.append((argument.position, self._starts[root] - shift, argument.size))
+        return tuple(layout)
 
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
-        whole = self._memory.get(buffer, buffer)
-        shifted = Affine(offset.constant - self._starts[whole], offset.terms)
-        return Load(self._of[whole], shifted)
+        root = self._memory.get(buffer, buffer)
+        shifted = Affine(offset.constant - self._starts[root], offset.terms)
+        return Load(self._of[root], shifted)
 
     def store(self, store: Store) -> Store:
-        made, whole = super().store(store), self._memory.get(store.buffer, store.buffer)
-        offset = made.offset + number(-self._starts[whole])
-        return replace(made, buffer=self._of[whole], offset=offset)
+        rewritten, root = super().store(store), self._memory.get(store.buffer, store.buffer)
+        offset = rewritten.offset + number(-self._starts[root])
+        return replace(rewritten, buffer=self._of[root], offset=offset)
 
     def offset(self, offset: Affine) -> Affine:
         return offset.with_opaque_divisions().replaced(
@@ -120,9 +118,9 @@ class _Arguments(KernelRewriter):
 
 
 def _launch(nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]) -> Launch:
-    """The launch of a nest's kernel on its buffers; `kernels` has those that were built before."""
+    """The launch of a nest's kernel on its buffers; `kernels` caches kernels."""
     arguments = _Arguments(nest.spans, nest.written, memory)
-    # What only a check reads is an argument as well: the kernel of such a nest is not shared.
+    # Buffers that only the checks read are arguments as well: such a kernel is not shared.
     key = (nest if nest.checks else nest.template), arguments.layout(nest.views)
     if key not in kernels:
         kernels[key] = _kernel(nest, arguments)
@@ -138,12 +136,12 @@ def _kernel(nest: LoopNest, arguments: _Arguments) -> Kernel:
 
 def _checks(checks: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> list[Launch]:
     """Launches of kernels that test conditions: one for all scalar conditions, one for each
-    loop."""
+    condition with loops."""
     loops = [_variables(check.condition) for check, _ in checks]
     scalar = [check for check, variables in zip(checks, loops, strict=True) if not variables]
-    found = [_check(scalar, (), memory)] if scalar else []
+    launches = [_check(scalar, (), memory)] if scalar else []
     pairs = [pair for pair in zip(checks, loops, strict=True) if pair[1]]
-    return [*found, *(_check([check], variables, memory) for check, variables in pairs)]
+    return [*launches, *(_check([check], variables, memory) for check, variables in pairs)]
 
 
 def _variables(condition: Expr) -> tuple[Variable, ...]:

@@ -1,8 +1,8 @@
 """From the nodes of a region to loop nests: one or several for each stored tensor and each update.
 
-What is not stored (`thalweg.lower.nests.stored`) is inlined. Reductions that do not fit their loops
-get nests of their own, sums of products become contractions, and tensors of identical subgraphs are
-instances of one template.
+Tensors that are not stored (`thalweg.lower.nests.stored`) are inlined. Reductions that do not fit
+the loops of their nest get a nest of their own, sums of products become contractions, and tensors
+of identical subgraphs are instances of one template.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from thalweg.lower.nests.inline_producers import (
 )
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming
 from thalweg.lower.nests.match_contraction import (
-    is_nothing,
+    is_zero_form,
     phases,
     product_of,
     splits_of,
     strides_of,
 )
 from thalweg.lower.nests.reductions import HoistReductions, as_scan, outermost
-from thalweg.lower.nests.stored import StoredTensors, own_place
+from thalweg.lower.nests.stored import StoredTensors, output_offset
 from thalweg.lower.passes.outline import Subgraphs, Templates
 from thalweg.lower.specialise import NotCompiled, Specialised
 
@@ -50,7 +50,7 @@ Key = TypeVar("Key")
 
 
 class _Mark(NamedTuple):
-    """How much was built up to a point, and the checks that were pending there."""
+    """A point to undo to: how much was built, and the pending checks."""
 
     nests: int
     reductions: int
@@ -85,24 +85,24 @@ class NestBuilder:
 
     def run(self) -> None:
         """Build everything."""
-        self._enter()
+        self._add_buffers()
         self._stored.run()
         for node in self._spec.region.nodes:
             self._build(node)
-            self._resolver.forget()
-        left = self._take_checks()
-        if left:
-            self.nests.append(LoopNest.of((), (), (left[0].node,), None, left))
+            self._resolver.clear_memo()
+        checks = self._take_checks()
+        if checks:
+            self.nests.append(LoopNest.of((), (), (checks[0].node,), None, checks))
 
     def _take_checks(self) -> tuple[PendingCheck, ...]:
-        """The checks that came up since the last call."""
+        """The checks that were added since the last call."""
         checks = tuple(self._resolver.checks)
         self._resolver.checks.clear()
         return checks
 
     # Inputs
 
-    def _enter(self) -> None:
+    def _add_buffers(self) -> None:
         spec = self._spec
         for tensor in spec.region.inputs:
             if tensor not in spec.values:
@@ -155,8 +155,8 @@ class NestBuilder:
                 self._build_constant(tensor)
 
     def _build_fused(self, node: Node) -> None:
-        """Build the nests of a node whose outputs are computed by kernels of their own form, some
-        of them together. What these read by tiles lies in memory as it is."""
+        """Build the nests of a node in its fused form. Some outputs share a nest. The inputs are
+        read by tiles: each is stored, unless it is a strided view of a buffer."""
         for tensor in node.inputs:
             if tensor not in self.buffers and not self._is_strided(tensor):
                 self._build_tensor(tensor)
@@ -166,26 +166,28 @@ class NestBuilder:
                 self._build_together(node, [first, *read])
 
     def _is_strided(self, tensor: Tensor) -> bool:
-        """Whether an inlined tensor is another's buffer, read in rows with other strides."""
+        """Whether an inlined tensor is a strided view of a buffer, with contiguous rows."""
         at = IndexTuple.over(self._spec.shapes[tensor], tensor.value_index)
         form = self._resolver.form(tensor.op, at)
-        self._resolver.forget()
+        self._resolver.clear_memo()
         if not isinstance(form, Load) or not form.offset.is_plain:
             return False
         return not at or form.offset.factor(at.variables[-1]) == 1
 
     def _build_together(self, node: Node, outputs: Sequence[int]) -> None:
-        """Build the sealed nest of some outputs: over the loops of the first, or of its rows."""
+        """Build one sealed nest for some outputs, over the loops of the first or an outer part of
+        them."""
         shape = self._spec.shapes[node.outputs[outputs[0]]]
         at, writes = IndexTuple.over(shape, outputs[0]), list[Store]()
         for output in outputs:
             tensor = node.outputs[output]
             rank = len(self._spec.shapes[tensor])
-            place = IndexTuple.of(at[:rank], shape[:rank], output)
-            place.variables = at.variables[:rank]
-            form = self._resolver.fused_form(node, place)
+            output_at = IndexTuple.of(at[:rank], shape[:rank], output)
+            output_at.variables = at.variables[:rank]
+            form = self._resolver.fused_form(node, output_at)
             self.buffers[tensor] = self._result(tensor)
-            writes.append(Store(self.buffers[tensor], _loops(place), own_place(place), form))
+            offset = output_offset(output_at)
+            writes.append(Store(self.buffers[tensor], _loops(output_at), offset, form))
         template = NestTemplate(_loops(at), tuple(writes), is_sealed=True)
         self.nests.append(LoopNest(template, (node,), self._take_checks()))
 
@@ -216,7 +218,7 @@ class NestBuilder:
 
     def _build_best(self, tensor: Tensor) -> None:
         """Build the nests of a tensor. Where inlined operands keep a sum of products from being a
-        contraction, some of them are stored: a copy costs far less than products by plain loops."""
+        contraction, some of them are stored: a copy costs far less than plain loops."""
         inlined = [t for t in dict.fromkeys(tensor.op.inputs) if t not in self.buffers]
         if not inlined or tensor not in self._stored.sums:
             self._build_nests(tensor)
@@ -229,7 +231,7 @@ class NestBuilder:
         for operands in _choices(inlined, self._spec.shapes):
             for operand in operands:
                 self._build_tensor(operand)
-            self._resolver.forget()
+            self._resolver.clear_memo()
             stored = self._mark()
             self._build_nests(tensor)
             if self._are_contractions(stored):
@@ -243,7 +245,7 @@ class NestBuilder:
 
     def _undo(self, mark: _Mark) -> _Built:
         """Remove and return what was built since a mark."""
-        taken = _Built(
+        built = _Built(
             self.nests[mark.nests :],
             _pop_since(self._reductions, mark.reductions),
             _pop_since(self.buffers, mark.buffers),
@@ -251,19 +253,19 @@ class NestBuilder:
         )
         del self.nests[mark.nests :]
         self._resolver.checks[:] = mark.checks
-        self._resolver.forget()
-        return taken
+        self._resolver.clear_memo()
+        return built
 
-    def _redo(self, taken: _Built) -> None:
-        self.nests += taken.nests
-        self._reductions.update(taken.reductions)
-        self.buffers.update(taken.buffers)
-        self._resolver.checks[:] = taken.checks
+    def _redo(self, built: _Built) -> None:
+        self.nests += built.nests
+        self._reductions.update(built.reductions)
+        self.buffers.update(built.buffers)
+        self._resolver.checks[:] = built.checks
 
     def _are_contractions(self, mark: _Mark) -> bool:
         """Whether all reductions of the nests since a mark are contractions."""
-        made = self.nests[mark.nests :]
-        return all(nest.product is not None or not nest.has_reductions for nest in made)
+        nests = self.nests[mark.nests :]
+        return all(nest.product is not None or not nest.has_reductions for nest in nests)
 
     def _build_nests(self, tensor: Tensor) -> None:
         shape = self._spec.shapes[tensor]
@@ -283,21 +285,21 @@ class NestBuilder:
     def _build_phases(
         self, node: Node, buffer: Buffer, at: IndexTuple, strides: dict[Variable, int]
     ) -> None:
-        for place, loops in phases(at, strides):
-            form = self._resolver.form(node, place)
-            if is_nothing(form):
+        for phase_at, loops in phases(at, strides):
+            form = self._resolver.form(node, phase_at)
+            if is_zero_form(form):
                 form = constant(0, buffer.dtype)
-            self._add(node, loops, [Store(buffer, loops, own_place(place), form)])
+            self._add(node, loops, [Store(buffer, loops, output_offset(phase_at), form)])
 
     def _is_alias(self, form: Any, at: IndexTuple) -> bool:
-        """Whether a tensor is a reshape of another one's buffer."""
+        """Whether a tensor is a reshape of a buffer that does not change."""
         if not isinstance(form, Load) or form.buffer.is_variable:
             return False
-        return form.buffer.size == math.prod(at.shape) and form.offset == own_place(at)
+        return form.buffer.size == math.prod(at.shape) and form.offset == output_offset(at)
 
     def _build_update(self, node: Node) -> None:
-        """Build the nests that write an update's variables. All new values are computed before any
-        is written, where one reads another variable at other offsets than its own."""
+        """Build the nests that write an update's variables. Where a new value reads one of them at
+        other offsets than it is written at, all new values are computed before any is written."""
         pending: list[tuple[Buffer, IndexTuple, Any]] = []
         for output, reference in enumerate(results_of(node)):
             at = IndexTuple.over(self._spec.shapes[reference], output)
@@ -313,17 +315,17 @@ class NestBuilder:
         writes: list[Store] = []
         for buffer, at, form in pending:
             rename = Renaming(renaming(at.variables, first.variables))
-            writes.append(Store(buffer, variables, own_place(first), rename.of(form)))
+            writes.append(Store(buffer, variables, output_offset(first), rename.of(form)))
         self._add_update(node, variables, writes)
 
     def _add_update(self, node: Node, variables: tuple[Variable, ...], writes: list[Store]) -> None:
         probe = LoopNest.of(variables, tuple(writes), (node,))
-        places = {write.offset for write in writes}
+        write_offsets = {write.offset for write in writes}
         read = [offset for buffer in probe.written for offset in probe.loads.get(buffer, ())]
-        if places.issuperset(read):
+        if write_offsets.issuperset(read):
             self._add(node, variables, writes)
             return
-        # A new value depends on other elements of the old one: it is complete before it is written.
+        # A new value depends on other elements of the old one: it is computed as a whole first.
         for write in writes:
             fresh = Buffer.temporary(write.buffer.dtype, write.buffer.size, node)
             self._add(node, variables, [Store(fresh, variables, write.offset, write.value)])
@@ -335,7 +337,7 @@ class NestBuilder:
             self._scatter(node, buffer, at, form)
         else:
             variables = _loops(at)
-            self._add(node, variables, [Store(buffer, variables, own_place(at), form)])
+            self._add(node, variables, [Store(buffer, variables, output_offset(at), form)])
 
     @cached_property
     def _updated(self) -> set[Buffer]:
@@ -347,59 +349,59 @@ class NestBuilder:
         }
 
     def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
-        """The buffer of an intermediate; one that is equal and reads what lasts is used again."""
+        """The buffer of an intermediate. Equal ones share a buffer if they read no variable that
+        the region updates."""
         key = "intermediate", at.shape, structure([value], at.variables)
         read = {load.buffer for load in loads_in([value])}
-        lasts = read.isdisjoint(self._updated)
-        if lasts and key in self._reductions:
+        is_shared = read.isdisjoint(self._updated)
+        if is_shared and key in self._reductions:
             return self._reductions[key]
         buffer = Buffer.temporary(value.dtype, math.prod(at.shape), node)
         self._write(node, buffer, at, value)
-        if lasts:
+        if is_shared:
             self._reductions[key] = buffer
         return buffer
 
     def _scatter(self, node: Node, buffer: Buffer, at: IndexTuple, form: Scatter) -> None:
         """Store the initial values, unless the buffer holds them, then combine the updates."""
-        identity = own_place(at)
-        initial = form.initial
-        if initial is not Load(buffer, identity):
-            self._write(node, buffer, at, initial)
+        if form.initial is not Load(buffer, output_offset(at)):
+            self._write(node, buffer, at, form.initial)
         condition: Expr | None = None
-        for place, size in zip(form.index, at.shape, strict=True):
-            low, high = place.bounds
+        for index, size in zip(form.index, at.shape, strict=True):
+            low, high = index.bounds
             if low >= 0 and high < size:
                 continue
-            if place.is_constant:
-                raise NotCompiled(node, f"the index {place.constant} is out of range")
-            index = expressed(place)
-            within = (index >= 0) & (index < size)
+            if index.is_constant:
+                raise NotCompiled(node, f"the index {index.constant} is out of range")
+            expression = expressed(index)
+            within = (expression >= 0) & (expression < size)
             condition = within if condition is None else condition & within
-            if is_from_data(place):
-                self._resolver.require_within(place, size, node)
+            if is_from_data(index):
+                self._resolver.require_within(index, size, node)
         variables = tuple(v for v in form.variables if v.extent != 1)
-        # A variable that is one of the indices writes elements of its own.
+        # Iterations of a variable that is one of the indices write distinct elements.
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
         offset = flat(form.index, at.shape)
         value = form.value
         read = {load.offset for load in loads_in([value]) if load.buffer is buffer}
         if read and (read != {offset} or distinct != frozenset(variables)):
-            value = self._computed_before(node, value, variables, buffer)
+            value = self._stored_first(node, value, variables, buffer)
         write = Store(buffer, variables, offset, value, form.combine, condition, distinct)
         self._add(node, variables, [write])
 
-    def _computed_before(
+    def _stored_first(
         self, node: Node, value: Expr, variables: tuple[Variable, ...], buffer: Buffer
     ) -> Expr:
-        """Updates that depend on what they change, complete before the first of them is made."""
+        """The load of a scatter's value, computed as a whole before the first element is
+        scattered."""
         extents = [variable.extent for variable in variables]
         fresh = Buffer.temporary(buffer.dtype, math.prod(extents), node)
-        place = flat([Affine(0, {variable: 1}) for variable in variables], extents)
-        self._add(node, variables, [Store(fresh, variables, place, value)])
-        return Load(fresh, place)
+        offset = flat([Affine(0, {variable: 1}) for variable in variables], extents)
+        self._add(node, variables, [Store(fresh, variables, offset, value)])
+        return Load(fresh, offset)
 
     def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Store]) -> None:
-        """Add a nest of these writes, and nests for the reductions that do not fit its loops."""
+        """Add a nest of these writes, after nests for the reductions that do not fit its loops."""
         if any(v.extent == 0 for v in variables):
             return
         checks = self._take_checks()
@@ -409,23 +411,23 @@ class NestBuilder:
             self.nests.append(LoopNest.of(variables, (write,), (node,), None, checks, along))
             return
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
-        taken = [replace(write, value=hoist.of(node, write.value)) for write in writes]
-        self.nests.append(_contracted(variables, taken, node, checks, self._target))
+        hoisted = [replace(write, value=hoist.of(node, write.value)) for write in writes]
+        self.nests.append(_contracted(variables, hoisted, node, checks, self._target))
 
 
 def _choices(
     operands: Sequence[Tensor], shapes: Mapping[Tensor, tuple[int, ...]]
 ) -> list[tuple[Tensor, ...]]:
-    """The sets of operands that may be stored for a contraction, those of fewer bytes first."""
+    """The sets of operands to try storing for a contraction, the smallest first."""
     ordered = sorted(operands, key=lambda tensor: math.prod(shapes[tensor]))
     singles = [(tensor,) for tensor in ordered]
     return singles if len(ordered) < 2 else [*singles, tuple(ordered)]
 
 
-def _pop_since(made: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
+def _pop_since(entries: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
     """Remove and return all but the first entries."""
-    taken = [made.popitem() for _ in range(len(made) - count)]
-    return dict(reversed(taken))
+    popped = [entries.popitem() for _ in range(len(entries) - count)]
+    return dict(reversed(popped))
 
 
 def _contracted(
@@ -435,48 +437,51 @@ def _contracted(
     checks: tuple[PendingCheck, ...],
     target: Target,
 ) -> LoopNest:
-    """The nest of some writes, whose one reduction is its product where it is a contraction."""
+    """The nest of some writes. If their one reduction is a contraction, it is the nest's
+    product."""
     plain = LoopNest.of(variables, tuple(writes), (node,), None, checks)
-    found = outermost([write.value for write in writes])
-    if len(found) != 1:
+    reductions = outermost([write.value for write in writes])
+    if len(reductions) != 1:
         return plain
-    if free_variables(found[0]) - frozenset(variables):
+    if free_variables(reductions[0]) - frozenset(variables):
         return plain
-    product = product_of(found[0], variables, target)
+    product = product_of(reductions[0], variables, target)
     if product is None:
-        again = _split(variables, writes, found[0], target)
-        return plain if again is None else _contracted(*again, node, checks, target)
-    total = converted(Accumulated(product.dtype), found[0].dtype)
-    taken = Replace(lambda part: total if part is found[0] else None)
-    kept = tuple(replace(write, value=taken.of(write.value)) for write in writes)
-    return LoopNest.of(variables, kept, (node,), product, checks)
+        split = _split(variables, writes, reductions[0], target)
+        return plain if split is None else _contracted(*split, node, checks, target)
+    total = converted(Accumulated(product.dtype), reductions[0].dtype)
+    replaced = Replace(lambda part: total if part is reductions[0] else None)
+    contracted = tuple(replace(write, value=replaced.of(write.value)) for write in writes)
+    return LoopNest.of(variables, contracted, (node,), product, checks)
 
 
 def _split(
     variables: tuple[Variable, ...], writes: Sequence[Store], total: Reduce, target: Target
 ) -> tuple[tuple[Variable, ...], list[Store]] | None:
-    """The loops and writes with some variables split, if the sum is a contraction then."""
+    """The loops and writes with some variables split, if that makes the sum a contraction."""
     if total.combine != "sum":
         return None
-    places = splits_of(total, variables)
-    if not places:
+    extents = splits_of(total, variables)
+    if not extents:
         return None
-    parts = {v: (Variable.fresh(v.extent // at), Variable.fresh(at)) for v, at in places.items()}
-    sums = {
-        v: index_of(outer).scaled(places[v]) + index_of(inner)
-        for v, (outer, inner) in parts.items()
-    }
-    again = Reduce("sum", _opened(total.variables, parts), Renaming(sums).of(total.body))
-    loops = _opened(variables, parts)
-    if product_of(again, loops, target) is None:
+    split: dict[Variable, tuple[Variable, Variable]] = {}
+    indices: dict[Variable, Affine] = {}
+    for variable, extent in extents.items():
+        outer, inner = Variable.fresh(variable.extent // extent), Variable.fresh(extent)
+        split[variable] = outer, inner
+        indices[variable] = index_of(outer).scaled(extent) + index_of(inner)
+    split_total = Reduce("sum", _expanded(total.variables, split), Renaming(indices).of(total.body))
+    loops = _expanded(variables, split)
+    if product_of(split_total, loops, target) is None:
         return None
-    renamed = Renaming(sums, lambda part: again if part is total else None)
-    opened = [_opened(write.variables, parts) for write in writes]
-    pairs = zip(map(renamed.store, writes), opened, strict=True)
-    return loops, [replace(write, variables=variables) for write, variables in pairs]
+    renamed = Renaming(indices, lambda part: split_total if part is total else None)
+    return loops, [
+        replace(renamed.store(write), variables=_expanded(write.variables, split))
+        for write in writes
+    ]
 
 
-def _opened(
+def _expanded(
     variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, Variable]]
 ) -> tuple[Variable, ...]:
     pairs = [parts.get(variable, (variable,)) for variable in variables]

@@ -1,8 +1,8 @@
 """From an op's loop form to an expression over buffers: producers inlined, indices in normal form.
 
-A tensor that has a buffer is loaded from it; any other is inlined: its own loop form at the indices
-that are read. Guards that follow from the ranges of indices are removed. An index that comes from
-data is clamped into its range, so that no load leaves its buffer, and gets a runtime check.
+A tensor that has a buffer is loaded from it. Any other is inlined: its loop form is evaluated at
+the indices that are read. Guards that follow from the ranges of indices are removed. An index from
+data is clamped to its range, so that no load is out of bounds, and gets a runtime check.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ class PendingCheck:
 
 def results_of(node: Node) -> Sequence[Tensor]:
     """The tensors that a node computes: its outputs, or the references that it updates."""
-    return [node.inputs[place] for place in node.op.parsed.references] or node.outputs
+    return [node.inputs[index] for index in node.op.parsed.references] or node.outputs
 
 
 class Operands:
-    """The operands that stand for tensors in loop forms, and the tensors of operands."""
+    """Maps tensors to the operands that stand for them in loop forms, and back."""
 
     def __init__(self, spec: Specialised, target: Target) -> None:
         self._spec, self._target = spec, target
         self.tensors: dict[Operand, Tensor] = {}
         self.streams: dict[Operand, Node] = {}
-        self._made: dict[Tensor, Operand] = {}
-        self._given = {*spec.region.inputs, *spec.region.references}
+        self._operands: dict[Tensor, Operand] = {}
+        self._sources = {*spec.region.inputs, *spec.region.references}
 
     def flat(self, node: Node) -> list[Operand]:
         """The operands of a node's inputs."""
         return [self._operand(tensor) for tensor in node.inputs]
 
     def of(self, node: Node) -> list[Any]:
-        """The operands of a node as its loop form takes them: grouped, and with its stream."""
-        flat = self.flat(node)
-        grouped = node.op.parsed.group(flat, node.input_counts())
+        """The arguments of a node's loop form: its operands, grouped, and its random stream."""
+        operands = self.flat(node)
+        grouped = node.op.parsed.group(operands, node.input_counts())
         if node.op.has("stream"):
-            stream = Operand(len(flat), (STREAM_WORDS,), np.dtype(np.uint32))
+            stream = Operand(len(operands), (STREAM_WORDS,), np.dtype(np.uint32))
             self.streams[stream] = node
             grouped.append(stream)
         return grouped
@@ -91,14 +91,14 @@ class Operands:
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
     def can_fuse(self, node: Node) -> bool:
-        """Whether a node has a form that is one kernel, for target and shapes."""
+        """Whether a node has a fused form for this target and these shapes."""
         if not self._target.fuses_attention or not node.op.has("fused_loop"):
             return False
         return node.op.can_fuse(self.flat(node))
 
-    def moved_from(self, tensor: Tensor) -> Tensor:
-        """The tensor of the region, or its input, that a tensor is reshapes and transposes of."""
-        while tensor not in self._given and tensor not in self._spec.values:
+    def source_of_moves(self, tensor: Tensor) -> Tensor:
+        """The tensor that a tensor is a chain of reshapes and transposes of."""
+        while tensor not in self._sources and tensor not in self._spec.values:
             at = IndexTuple.over(self._spec.shapes[tensor], tensor.value_index)
             raw = self.form(tensor.op, at)
             if not isinstance(raw, OperandLoad) or isinstance(raw.operand, Intermediate):
@@ -107,7 +107,7 @@ class Operands:
         return tensor
 
     def _forms(self, node: Node) -> tuple[bool, int, bool]:
-        """Which forms of an op the target takes."""
+        """Which forms of an op the target prefers, as arguments of `lowered`."""
         target, channels = self._target, 1
         if node.op.has("packed_loop"):
             is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
@@ -115,14 +115,14 @@ class Operands:
         return target.prefers_gathers, channels, target.prefers_relaxed
 
     def _operand(self, tensor: Tensor) -> Operand:
-        made = self._made.get(tensor)
-        if made is None:
-            kind = np.dtype(tensor.dtype.base_dtype.as_numpy_dtype)
+        operand = self._operands.get(tensor)
+        if operand is None:
+            dtype = np.dtype(tensor.dtype.base_dtype.as_numpy_dtype)
             value = self._spec.values.get(tensor)
-            made = Operand(len(self._made), self._spec.shapes[tensor], kind, value)
-            self._made[tensor] = made
-            self.tensors[made] = tensor
-        return made
+            operand = Operand(len(self._operands), self._spec.shapes[tensor], dtype, value)
+            self._operands[tensor] = operand
+            self.tensors[operand] = tensor
+        return operand
 
 
 class Resolver:
@@ -136,10 +136,10 @@ class Resolver:
         self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Expr] = {}
         self._intermediates: dict[Intermediate, Buffer] = {}
         self._node: Node | None = None
-        self.guards = 0  # selects around what is resolved: a load that is not chosen needs no check
+        self.guards = 0  # selects around the current expression: a guarded load needs no check
 
-    def forget(self) -> None:
-        """Clear the memo of elements: the next nest has variables of its own."""
+    def clear_memo(self) -> None:
+        """Clear the memo of elements: the next nest has other variables."""
         self._elements.clear()
         self._intermediates.clear()
 
@@ -148,7 +148,7 @@ class Resolver:
         return self._resolved(node, at, self._operands.form(node, at))
 
     def fused_form(self, node: Node, at: IndexTuple) -> Expr:
-        """The element of an output whose loops hold all that the node computes."""
+        """The element of an output in the fused form of a node."""
         return self._resolved(node, at, as_expr(node.op.fused_loop(at, *self._operands.of(node))))
 
     def _resolved(self, node: Node, at: IndexTuple, raw: Expr | Scatter) -> Any:
@@ -182,26 +182,26 @@ class Resolver:
         buffer = self.buffers.get(tensor)
         if buffer is not None:
             return Load(buffer, flat(indices, shape))
-        places = [expressed(index) for index in indices]
-        return self.form(tensor.op, IndexTuple.of(places, shape, tensor.value_index))
+        index_exprs = [expressed(index) for index in indices]
+        return self.form(tensor.op, IndexTuple.of(index_exprs, shape, tensor.value_index))
 
-    def loaded(self, operand: Operand, places: Sequence[Affine], indices: Sequence[Expr]) -> Expr:
-        """The element of an operand; `places` are its `indices` in normal form."""
+    def loaded(self, operand: Operand, offsets: Sequence[Affine], indices: Sequence[Expr]) -> Expr:
+        """The element of an operand; `offsets` are its `indices` in normal form."""
         node = self._operands.streams.get(operand)
         if node is not None:
-            return Load(self.stream_buffers[node], places[0])
-        inside = [
-            self._within(place, size, index)
-            for place, size, index in zip(places, operand.shape, indices, strict=True)
+            return Load(self.stream_buffers[node], offsets[0])
+        clamped = [
+            self._within(offset, size, index)
+            for offset, size, index in zip(offsets, operand.shape, indices, strict=True)
         ]
         if 0 in operand.shape:  # no element is ever read
             return constant(0, operand.dtype)
         if isinstance(operand, Intermediate):
-            return Load(self._intermediate(operand), flat(inside, operand.shape))
-        return self.element(self._operands.tensors[operand], tuple(inside))
+            return Load(self._intermediate(operand), flat(clamped, operand.shape))
+        return self.element(self._operands.tensors[operand], tuple(clamped))
 
     def _intermediate(self, operand: Intermediate) -> Buffer:
-        """The buffer of an intermediate, which a nest of its own stores."""
+        """The buffer of an intermediate, stored by a nest of its own."""
         if operand not in self._intermediates:
             assert operand.element is not None
             assert self._node is not None
@@ -212,27 +212,27 @@ class Resolver:
             self.checks[:], self.guards = checks, guards
         return self._intermediates[operand]
 
-    def _within(self, place: Affine, size: int, index: Expr) -> Affine:
-        """An index that comes from data, clamped to its range; others are in range by construction,
-        or under a guard that does not choose the load."""
-        if not place.parts:
-            outside = place.is_constant and not 0 <= place.constant < size
-            if outside and not index.is_index:
+    def _within(self, index: Affine, size: int, raw: Expr) -> Affine:
+        """An index, clamped to its range if it comes from data. Other indices are in range by
+        construction, or their load is under a guard."""
+        if not index.parts:
+            outside = index.is_constant and not 0 <= index.constant < size
+            if outside and not raw.is_index:
                 assert self._node is not None
-                raise NotCompiled(self._node, f"the index {place.constant} is out of range")
-            return place
-        low, high = place.bounds
+                raise NotCompiled(self._node, f"the index {index.constant} is out of range")
+            return index
+        low, high = index.bounds
         if low >= 0 and high < size:
-            return place
+            return index
         assert self._node is not None
         if not self.guards:
-            self.require_within(place, size, self._node)
-        return Affine(0, {expressed(place).max(0).min(max(size - 1, 0)): 1})
+            self.require_within(index, size, self._node)
+        return Affine(0, {expressed(index).max(0).min(max(size - 1, 0)): 1})
 
-    def require_within(self, place: Affine, size: int, node: Node) -> None:
+    def require_within(self, index: Affine, size: int, node: Node) -> None:
         """Add the check that an index from data lies in [0, size)."""
-        index = expressed(place)
-        self.checks.append(PendingCheck((index >= 0) & (index < size), node))
+        expression = expressed(index)
+        self.checks.append(PendingCheck((expression >= 0) & (expression < size), node))
 
     def require(self, node: Node) -> None:
         """Add the checks that a node's op requires of its inputs' values."""
@@ -270,8 +270,8 @@ class _Resolution(Rewriter):
             case Select():
                 return self._selected(node)
             case OperandLoad():
-                places = [affine(i if i.is_index else self.new(i)) for i in node.indices]
-                return self._resolver.loaded(node.operand, places, node.indices)
+                indices = [affine(i if i.is_index else self.new(i)) for i in node.indices]
+                return self._resolver.loaded(node.operand, indices, node.indices)
             case Reduce():
                 return _reduced(node, self.new(node.body))
             case _:
@@ -302,17 +302,17 @@ def _typed(result: Expr, node: Node, output: int) -> Expr:
 
 
 def _reduced(node: Reduce, body: Expr) -> Expr:
-    kept = tuple(variable for variable in node.variables if variable.extent != 1)
-    if not kept and REDUCTIONS[node.combine].gives_position:
+    variables = tuple(variable for variable in node.variables if variable.extent != 1)
+    if not variables and REDUCTIONS[node.combine].gives_position:
         return constant(0)
-    if not kept and REDUCTIONS[node.combine].keeps_dtype:
+    if not variables and REDUCTIONS[node.combine].keeps_dtype:
         return body
-    return Reduce(node.combine, kept or node.variables[:1], body)
+    return Reduce(node.combine, variables or node.variables[:1], body)
 
 
-def is_from_data(place: Affine) -> bool:
+def is_from_data(index: Affine) -> bool:
     """Whether an index was loaded from memory; the result of an argmax was not."""
-    return any(not isinstance(part, Reduce) for part in place.parts)
+    return any(not isinstance(part, Reduce) for part in index.parts)
 
 
 def _is_literal(tensor: Tensor, value: Any, indices: tuple[Affine, ...]) -> bool:

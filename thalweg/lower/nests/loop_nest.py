@@ -1,8 +1,8 @@
 """Loop nests: what the lowering passes rewrite, between the graph and kernels.
 
-A nest is its loops and its writes, as expressions over buffers with offsets in normal form; a sum
-of products is kept apart as a `Contraction`. Nests that compute the same on other buffers are
-instances of one `NestTemplate`. `thalweg.lower.nests.bufferize` makes kernels of nests.
+A nest is loops and writes: expressions over buffers, with offsets in normal form. A sum of products
+is a `Contraction` beside the writes. Nests that compute the same on other buffers are instances of
+one `NestTemplate`. `thalweg.lower.nests.bufferize` makes kernels of nests.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
@@ -29,7 +27,7 @@ from thalweg.ir.rewrite import walk
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 
-Positions = defaultdict[Buffer, list[int]]  # of nests that use a buffer, in order
+Positions = defaultdict[Buffer, list[int]]  # of the nests that access each buffer, ascending
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
@@ -47,15 +45,15 @@ Span = tuple[int, float]
 class NestTemplate:
     """Loops over `variables` and what they write, on the buffers of the first instance.
 
-    The iterations of an unrolled loop are instances of one template on other buffers: what follows
-    from the template is computed once for all of them.
+    The iterations of an unrolled loop are instances of one template on other buffers. Properties of
+    the template are computed once for all of them.
     """
 
     variables: tuple[Variable, ...]
     writes: tuple[Store, ...]
     product: Contraction | None = None
     serial: frozenset[Variable] = frozenset()
-    is_sealed: bool = False  # a code generator knows its form: nothing is fused into it
+    is_sealed: bool = False  # matched as it is by a code generator: nothing is fused into it
 
     @property
     def loads(self) -> dict[Buffer, list[Affine]]:
@@ -99,7 +97,7 @@ class NestTemplate:
 
     @cached_property
     def read(self) -> tuple[int, ...]:
-        """The positions of the buffers it reads: those that are combined into among them."""
+        """The positions of the buffers it reads, including those that it combines values into."""
         combines = [write.combine != "set" for write in self.writes]
         return self.loaded + tuple(compress(self.written, combines))
 
@@ -130,9 +128,9 @@ class NestTemplate:
         """Whether it may be instantiated on other buffers: its offsets depend on its loops alone,
         and it has no reductions, whose variables would be shared with another instance fused into
         it."""
-        places = [place for offsets in self.loads.values() for place in offsets]
-        places += [write.offset for write in self.writes]
-        return not self.has_reductions and not any(place.parts for place in places)
+        all_offsets = [offset for offsets in self.loads.values() for offset in offsets]
+        all_offsets += [write.offset for write in self.writes]
+        return not self.has_reductions and not any(offset.parts for offset in all_offsets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +141,7 @@ class LoopNest:
     nodes: tuple[Node, ...]
     checks: tuple[PendingCheck, ...] = ()
     aliases: frozenset[Buffer] = frozenset()  # sub-buffers of what it reads, written by other nests
-    bindings: tuple[View, ...] | None = None  # of the template's buffers, unless to themselves
+    bindings: tuple[View, ...] | None = None  # of the template's buffers; None: to themselves
 
     @classmethod
     def of(
@@ -165,10 +163,10 @@ class LoopNest:
         return LoopNest(template, self.nodes, self.checks, self.aliases)
 
     def with_template(
-        self, template: NestTemplate, more: Mapping[Buffer, View] = _NOTHING
+        self, template: NestTemplate, new_views: Mapping[Buffer, View] = _NOTHING
     ) -> LoopNest:
         """An instance of a rewritten template on this nest's buffers; `more` binds new ones."""
-        views = {**dict(zip(self.template.buffers, self.views, strict=True)), **more}
+        views = {**dict(zip(self.template.buffers, self.views, strict=True)), **new_views}
         bound = tuple([views[buffer] for buffer in template.buffers])
         is_identity = bound == tuple([(buffer, 0) for buffer in template.buffers])
         bindings = None if is_identity else bound
@@ -176,7 +174,7 @@ class LoopNest:
 
     @cached_property
     def views(self) -> tuple[View, ...]:
-        """What each buffer of the template is bound to."""
+        """The view that each buffer of the template is bound to."""
         return self.bindings or tuple([(buffer, 0) for buffer in self.template.buffers])
 
     @property
@@ -186,7 +184,7 @@ class LoopNest:
 
     @property
     def serial(self) -> frozenset[Variable]:
-        """Those of its loops whose iterations depend on one another."""
+        """Its loops that carry a dependence between iterations."""
         return self.template.serial
 
     @property
@@ -228,18 +226,18 @@ class LoopNest:
             return product
         return self._rebinding.contraction(product)
 
-    def factors(self, buffer: Buffer) -> bool:
+    def has_factor(self, buffer: Buffer) -> bool:
         """Whether a factor of its product is loaded from a buffer."""
         product = self.product
         return product is not None and buffer in (product.a.load.buffer, product.b.load.buffer)
 
     @cached_property
-    def places(self) -> tuple[tuple[Buffer, Affine], ...]:
+    def write_offsets(self) -> tuple[tuple[Buffer, Affine], ...]:
         """The buffer and the offset of each write."""
-        places = [(write.buffer, write.offset) for write in self.template.writes]
+        pairs = [(write.buffer, write.offset) for write in self.template.writes]
         if self.bindings is not None:
-            places = [self._rebinding.shifted(*place) for place in places]
-        return tuple(places)
+            pairs = [self._rebinding.shifted(*pair) for pair in pairs]
+        return tuple(pairs)
 
     @cached_property
     def loads(self) -> dict[Buffer, list[Affine]]:
@@ -250,22 +248,27 @@ class LoopNest:
             loads = {buffer: _shifted(offsets, shift) for (buffer, shift), offsets in bound}
         if not self.checks:
             return loads
-        found, _ = _loads_and_size(self._conditions)
+        all_loads, _ = _loads_and_size(self._conditions)
         for buffer, offsets in loads.items():
-            found.setdefault(buffer, []).extend(offsets)
-        return found
+            all_loads.setdefault(buffer, []).extend(offsets)
+        return all_loads
+
+    @property
+    def load_offsets(self) -> list[Affine]:
+        """The offsets of all loads."""
+        return [*chain.from_iterable(self.loads.values())]
 
     @property
     def spans(self) -> dict[Buffer, Span]:
         """The span of each buffer that it touches."""
         if self.checks:
-            return spans_of(self.places, self.loads)
+            return spans_of(self.write_offsets, self.loads)
         pairs = zip(self.views, self.template.spans, strict=True)
         return {buffer: (low + shift, high + shift) for (buffer, shift), (low, high) in pairs}
 
     @property
     def expr_size(self) -> int:
-        """The number of distinct expressions in it, those of its checks among them."""
+        """The number of distinct expressions in it and its checks."""
         if not self.checks:
             return self.template.expr_size
         return _loads_and_size([*self.template.roots, *self._conditions])[1]
@@ -282,8 +285,8 @@ class LoopNest:
     @cached_property
     def reads(self) -> frozenset[Buffer]:
         """The buffers it reads, and their sub-buffers."""
-        found = [self.views[number][0] for number in self.template.read]
-        return frozenset([*found, *self.loads] if self.checks else found) | self.aliases
+        buffers = [self.views[number][0] for number in self.template.read]
+        return frozenset([*buffers, *self.loads] if self.checks else buffers) | self.aliases
 
     @cached_property
     def targets(self) -> tuple[Buffer, ...]:
@@ -298,8 +301,8 @@ class LoopNest:
 
 @dataclass(frozen=True, eq=False)
 class BoundTemplate:
-    """A template whose buffers are among some views: which of them each is, and where that began.
-    Nests on other views of the same arrangement are instances of it."""
+    """A template over some of a list of views: the position and start of the view of each of its
+    buffers. Instantiated on other views that overlap in the same way."""
 
     template: NestTemplate
     positions: tuple[int, ...]
@@ -307,7 +310,7 @@ class BoundTemplate:
 
     @classmethod
     def of(cls, template: NestTemplate, views: Sequence[View]) -> BoundTemplate:
-        """The binding of a template to views that its buffers are among."""
+        """The binding of a template whose buffers are all among these views."""
         first = {buffer: position for position, (buffer, _) in reversed([*enumerate(views)])}
         positions = tuple([first[buffer] for buffer in template.buffers])
         return cls(template, positions, tuple([views[position][1] for position in positions]))
@@ -316,13 +319,13 @@ class BoundTemplate:
         """The nest on other views."""
         bindings: list[View] = []
         for position, start in zip(self.positions, self.starts, strict=True):
-            buffer, now = views[position]
-            bindings.append((buffer, now - start))
+            buffer, shift = views[position]
+            bindings.append((buffer, shift - start))
         return LoopNest(self.template, nodes, bindings=tuple(bindings))
 
 
 def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
-    """For each buffer the positions of the nests that write it, and of those that read it."""
+    """The positions of the nests that write each buffer, and of those that read it."""
     writers: Positions = defaultdict(list)
     readers: Positions = defaultdict(list)
     for position, nest in enumerate(nests):
@@ -334,42 +337,42 @@ def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
 
 
 def contiguous_variable(nest: LoopNest) -> Variable | None:
-    """The loop along which a nest writes elements one after the other."""
+    """The loop along which a nest writes contiguous elements."""
     for variable in reversed(nest.variables):
-        if all(place.factor(variable) == 1 for _, place in nest.places):
+        if all(offset.factor(variable) == 1 for _, offset in nest.write_offsets):
             return variable
     return None
 
 
 def spans_of(
-    places: Sequence[tuple[Buffer, Affine]], loads: Mapping[Buffer, list[Affine]] = _NOTHING
+    writes: Sequence[tuple[Buffer, Affine]], loads: Mapping[Buffer, list[Affine]] = _NOTHING
 ) -> dict[Buffer, Span]:
     """The span of each buffer that is accessed at these offsets, in order of appearance."""
     used: dict[Buffer, list[Affine]] = {}
-    for buffer, offset in places:
+    for buffer, offset in writes:
         used.setdefault(buffer, []).append(offset)
     for buffer, offsets in loads.items():
         used[buffer] = used.get(buffer, []) + offsets
     return {buffer: _span(offsets) for buffer, offsets in used.items()}
 
 
-def _span(places: Sequence[Affine]) -> Span:
-    return min(map(_least, places)), max(place.bounds[1] for place in places)
+def _span(offsets: Sequence[Affine]) -> Span:
+    return min(map(_least, offsets)), max(offset.bounds[1] for offset in offsets)
 
 
-def _least(place: Affine) -> int:
-    low = place.bounds[0]
-    return place.constant if math.isinf(low) else int(low)
+def _least(offset: Affine) -> int:
+    low = offset.bounds[0]
+    return offset.constant if math.isinf(low) else int(low)
 
 
 def _loads_and_size(roots: Sequence[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
-    found: dict[Buffer, list[Affine]] = {}
+    loads: dict[Buffer, list[Affine]] = {}
     count = 0
     for part in walk(roots):
         count += not isinstance(part, Const)
         if isinstance(part, Load):
-            found.setdefault(part.buffer, []).append(part.offset)
-    return found, count
+            loads.setdefault(part.buffer, []).append(part.offset)
+    return loads, count
 
 
 def _shifted(offsets: list[Affine], shift: int) -> list[Affine]:
@@ -384,9 +387,9 @@ class Rebinding(KernelRewriter):
         self._views = views
 
     def store(self, store: Store) -> Store:
-        made = super().store(store)
-        buffer, offset = self.shifted(store.buffer, made.offset)
-        return replace(made, buffer=buffer, offset=offset)
+        rewritten = super().store(store)
+        buffer, offset = self.shifted(store.buffer, rewritten.offset)
+        return replace(rewritten, buffer=buffer, offset=offset)
 
     def shifted(self, buffer: Buffer, offset: Affine) -> tuple[Buffer, Affine]:
         """The bound buffer, and an offset in it."""
@@ -425,16 +428,11 @@ class Renaming(KernelRewriter):
     def _sum(self, atom: Variable | Expr) -> Affine | None:
         if isinstance(atom, Variable):
             return self._variables.get(atom)
-        made = self.new(atom)
-        return None if made is atom else as_sum(made)
+        rewritten = self.new(atom)
+        return None if rewritten is atom else as_sum(rewritten)
 
 
 def renaming(old: Sequence[Variable], new: Sequence[Variable]) -> dict[Variable, Affine]:
     """The substitution of variables by others, one by one."""
     pairs = zip(old, new, strict=True)
     return {before: index_of(after) for before, after in pairs if before is not after}
-
-
-def is_float(dtype: Any) -> bool:
-    """Whether a dtype is a float that kernels compute in without conversion."""
-    return np.dtype(dtype) in (np.dtype(np.float32), np.dtype(np.float64))

@@ -3,8 +3,8 @@
 `Σ a[…] · b[…]` at offsets that are sums of variables is a contraction, whatever op it came from.
 Each factor may be guarded by bounds outside which it is zero, as padding is.
 
-The gradient of a strided convolution reads at `i // 2` and `i % 2` of an output index i. Over the
-even and over the odd indices apart, both are sums of variables again, and each phase is a plain
+The gradient of a strided convolution reads at `i // 2` and `i % 2` of an output index i. Split into
+a phase of even and one of odd indices, both are sums of variables, and each phase is a plain
 contraction.
 """
 
@@ -27,77 +27,77 @@ from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_flo
 
 def summed_product(part: Expr) -> Call | None:
     """The product under an expression that is a sum of products, perhaps cast."""
-    match bare(part):
+    match uncast(part):
         case Reduce(combine="sum", body=Call(function="mul") as product):
             return product
         case _:
             return None
 
 
-def product_of(part: Expr, variables: tuple[Variable, ...], target: Target) -> Contraction | None:
-    """A reduction in a nest of these variables as a contraction, if it is one worth that."""
-    body = summed_product(part) if isinstance(part, Reduce) else None
-    if body is None or not isinstance(part, Reduce):
+def product_of(part: Reduce, variables: tuple[Variable, ...], target: Target) -> Contraction | None:
+    """A reduction in a nest of these variables as a contraction, if it is one and large enough."""
+    body = summed_product(part)
+    if body is None:
         return None
-    first, second = (_factor(side) for side in body.arguments)
-    if first is None or second is None:
+    a, b = (_factor(side) for side in body.arguments)
+    if a is None or b is None:
         return None
-    dtype = first.value.dtype
-    if dtype != second.value.dtype or not is_float(dtype):
+    dtype = a.value.dtype
+    if dtype != b.value.dtype or not is_float(dtype):
         return None
-    return _roles(first, second, variables, part.variables, compute_dtype(dtype), target)
+    return _roles(a, b, variables, part.variables, compute_dtype(dtype), target)
 
 
 def _roles(
-    first: Access,
-    second: Access,
+    a: Access,
+    b: Access,
     variables: tuple[Variable, ...],
     reduced: tuple[Variable, ...],
     dtype: Any,
     target: Target,
 ) -> Contraction | None:
-    ours, theirs = _variables(first), _variables(second)
-    if ours is None or theirs is None:
+    a_variables, b_variables = _variables(a), _variables(b)
+    if a_variables is None or b_variables is None:
         return None
-    if variables and variables[-1] in ours and variables[-1] not in theirs:
-        first, second, ours, theirs = second, first, theirs, ours
-    batch = tuple(v for v in variables if v in ours and v in theirs)
-    columns = tuple(v for v in variables if v in theirs and v not in ours)
-    rows = tuple(v for v in variables if v not in theirs)
+    if variables and variables[-1] in a_variables and variables[-1] not in b_variables:
+        a, b, a_variables, b_variables = b, a, b_variables, a_variables
+    batch = tuple(v for v in variables if v in a_variables and v in b_variables)
+    columns = tuple(v for v in variables if v in b_variables and v not in a_variables)
+    rows = tuple(v for v in variables if v not in b_variables)
     if not columns or iterations((*variables, *reduced)) < target.min_contraction_work:
         return None
     if iterations(reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
     if iterations(rows) < target.min_contraction_rows:
         return None
-    if is_narrow_float(first.value.dtype) and iterations(rows) < target.min_narrow_rows:
+    if is_narrow_float(a.value.dtype) and iterations(rows) < target.min_narrow_rows:
         return None
-    return Contraction((), batch, rows, columns, reduced, first, second, dtype, ())
+    return Contraction((), batch, rows, columns, reduced, a, b, dtype, ())
 
 
 def splits_of(part: Reduce, variables: tuple[Variable, ...]) -> dict[Variable, int]:
-    """The variables of a sum of products to split in two, so that its offsets are sums of
-    variables, and the extent of the inner one of each.
+    """The variables to split in two for all offsets of a sum of products to be sums of variables,
+    and the inner extent of each.
 
     Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
     64, both are variables.
     """
-    found: dict[Variable, int] = {}
+    splits: dict[Variable, int] = {}
     loops = (*variables, *part.variables)
-    fits = all(_note_split(term, loops, found) for term in floor_mods(part.body))
-    return found if fits else {}
+    fits = all(_note_split(term, loops, splits) for term in floor_mods(part.body))
+    return splits if fits else {}
 
 
-def floor_mods(value: Expr) -> list[FloorMod]:
+def floor_mods(root: Expr) -> list[FloorMod]:
     """The quotients and remainders in the offsets that an expression loads at."""
-    terms = [term for load in loads_in([value]) for term in load.offset.terms]
+    terms = [term for load in loads_in([root]) for term in load.offset.terms]
     return [term for term in terms if isinstance(term, FloorMod)]
 
 
 def _note_split(
-    term: FloorMod, variables: tuple[Variable, ...], found: dict[Variable, int]
+    term: FloorMod, variables: tuple[Variable, ...], splits: dict[Variable, int]
 ) -> bool:
-    """Note where one quotient or remainder needs its variable split; whether that is possible."""
+    """Note the split that a quotient or remainder needs; False if there is none."""
     terms = list(term.number.terms.items())
     if len(terms) != 1 or term.number.constant:
         return False
@@ -107,7 +107,7 @@ def _note_split(
         return False
     if term.divisor > 1 and term.modulus:
         return False
-    return variable.extent % at == 0 and found.setdefault(variable, at) == at
+    return variable.extent % at == 0 and splits.setdefault(variable, at) == at
 
 
 def _factor(part: Expr) -> Access | None:
@@ -132,17 +132,17 @@ def _factor(part: Expr) -> Access | None:
 
 
 def bounds_of(condition: Expr) -> tuple[Bound, ...] | None:
-    """A conjunction of comparisons of indices as bounds, if it is one."""
+    """A conjunction of index comparisons as bounds; None for other conditions."""
     if not isinstance(condition, Call):
         return None
     if condition.function == "and":
-        found: list[Bound] = []
+        bounds: list[Bound] = []
         for side in condition.arguments:
-            more = bounds_of(side)
-            if more is None:
+            side_bounds = bounds_of(side)
+            if side_bounds is None:
                 return None
-            found += more
-        return _joined(found)
+            bounds += side_bounds
+        return _joined(bounds)
     if condition.function not in ("lt", "le", "gt", "ge"):
         return None
     left, right = condition.arguments
@@ -162,45 +162,44 @@ def _bound(function: str, difference: Affine) -> Bound:
     return int(function == "gt"), difference, high + 1
 
 
-def _joined(found: list[Bound]) -> tuple[Bound, ...]:
+def _joined(bounds: list[Bound]) -> tuple[Bound, ...]:
     """Bounds with those of one affine sum intersected, and its constant moved into the range."""
     ranges: dict[Affine, tuple[int, int]] = {}
-    for low, value, high in found:
-        plain = Affine(0, value.terms)
+    for low, value, high in bounds:
+        terms = Affine(0, value.terms)
         below, above = low - value.constant, high - value.constant
-        before = ranges.get(plain, (below, above))
-        ranges[plain] = max(before[0], below), min(before[1], above)
+        range_before = ranges.get(terms, (below, above))
+        ranges[terms] = max(range_before[0], below), min(range_before[1], above)
     return tuple((low, value, high) for value, (low, high) in ranges.items())
 
 
 def _variables(factor: Access) -> set[Variable] | None:
-    """The variables of a factor, or None where an offset is more than a sum of variables."""
-    found: set[Variable] = set()
-    for place in [factor.load.offset, *(bound[1] for bound in factor.bounds)]:
-        for atom in place.terms:
+    """The variables of a factor; None where an offset is not a sum of variables."""
+    variables: set[Variable] = set()
+    for offset in [factor.load.offset, *(bound[1] for bound in factor.bounds)]:
+        for atom in offset.terms:
             if not isinstance(atom, Variable):
                 return None
-            found.add(atom)
-    return found
+            variables.add(atom)
+    return variables
 
 
 # Phases: contractions with strided outputs, split
 
 
 def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]:
-    """The strides of a contraction's output variables: those it divides by, if it divides nothing
-    else."""
+    """The strides of a contraction's output variables: the divisors of its offsets, if only output
+    variables are divided."""
     body = summed_product(form) if isinstance(form, Expr) else None
     if body is None:
         return {}
     strides: dict[Variable, int] = {}
     for term in floor_mods(body):
-        outer = [v for v in term.number.terms if v in at.variables]
+        outer = [v for v in at.variables if v in term.number.terms]
         if len(term.number.terms) != 1 or len(outer) != 1:
             return {}
         by = term.divisor * max(term.modulus, 1)
-        variable = at.variables[at.variables.index(outer[0])]  # pyright: ignore[reportArgumentType]
-        strides[variable] = math.lcm(strides.get(variable, 1), by)
+        strides[outer[0]] = math.lcm(strides.get(outer[0], 1), by)
     return strides if math.prod(strides.values()) <= target.max_strided_phases else {}
 
 
@@ -210,18 +209,11 @@ def phases(
     """The index of an element of each phase, and the loops over its elements."""
     for residues in itertools.product(*(range(s) for s in strides.values())):
         chosen = dict(zip(strides, residues, strict=True))
-        indices: list[Affine] = []
-        loops: list[Variable] = []
-        for variable in at.variables:
-            index, loop = _phase(variable, strides.get(variable, 1), chosen.get(variable, 0))
-            indices.append(index)
-            loops.append(loop)
-        if all(loop.extent for loop in loops):
-            places = [expressed(index) for index in indices]
-            yield (
-                IndexTuple.of(places, at.shape, at.output),
-                tuple(loop for loop in loops if loop.extent != 1),
-            )
+        pairs = [_phase(v, strides.get(v, 1), chosen.get(v, 0)) for v in at.variables]
+        if all(loop.extent for _, loop in pairs):
+            indices = [expressed(index) for index, _ in pairs]
+            loops = tuple(loop for _, loop in pairs if loop.extent != 1)
+            yield IndexTuple.of(indices, at.shape, at.output), loops
 
 
 def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Variable]:
@@ -230,13 +222,13 @@ def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Varia
     return index_of(loop).scaled(stride) + number(residue), loop
 
 
-def is_nothing(form: Expr) -> bool:
-    """Whether a phase of a contraction is zero: one of its factors is always padding."""
+def is_zero_form(form: Expr) -> bool:
+    """Whether a phase of a contraction is zero: one of its factors is padding throughout."""
     body = summed_product(form)
-    return is_zero(form) if body is None else any(is_zero(bare(part)) for part in body.arguments)
+    return is_zero(form) if body is None else any(is_zero(uncast(part)) for part in body.arguments)
 
 
-def bare(value: Expr) -> Expr:
+def uncast(value: Expr) -> Expr:
     """A value without conversions."""
     while isinstance(value, Cast):
         value = value.value

@@ -1,10 +1,10 @@
 """Reductions inside larger expressions: which stay in their nest, which get a nest of their own.
 
-A reduction over the rest of its row (a softmax's sum) stays: it runs once per row. One that depends
-on inner loops only (a channel's mean), or on none at all, would run again in every outer iteration:
-it is stored by a nest of its own. Long reductions with few results are split into a fixed number of
-partial ones, so that threads may share them and the order of summing does not depend on how many
-threads there are.
+A reduction that depends on outer loops only (a softmax's sum) stays: it runs once per row. One that
+depends on inner loops only (a channel's mean), or on none at all, would run again in every outer
+iteration: it is stored by a nest of its own. Long reductions with few results are split into a
+fixed number of partial ones, so that threads may share them and the order of summation does not
+depend on the number of threads.
 
 The loop form of a cumulative sum is a reduction under the guard `k <= i`. Where i is a loop of the
 nest and the summand does not depend on it, the loop is serial and carries the sum: a scan.
@@ -33,7 +33,7 @@ from thalweg.lower.nests.match_contraction import product_of
 #: the variables over partial reductions
 _split_variables: WeakSet[Variable] = WeakSet()
 
-_MIN_APART_ELEMENTS = 1 << 14  # fewer are reduced in less time than a launch takes
+_MIN_APART_ELEMENTS = 1 << 14  # reducing fewer takes less time than a launch
 
 Add = Callable[[Node, tuple[Variable, ...], Sequence[Store]], None]
 
@@ -50,38 +50,38 @@ class HoistReductions:
     def __init__(
         self,
         variables: tuple[Variable, ...],
-        known: dict[Any, Buffer],
+        stored: dict[Any, Buffer],
         add: Add,
         target: Target,
     ) -> None:
         self._variables, self._target = variables, target
-        self._stored = known  # the buffers of reductions that were moved
+        self._stored = stored  # the buffers of reductions that were moved
         self._add = add
 
     def of(self, node: Node, value: Expr) -> Expr:
-        """The value with such reductions read from buffers: inner ones are moved before outer
-        ones."""
+        """The value with the hoisted reductions replaced by loads; inner ones are hoisted before
+        outer ones."""
         replaced: dict[Expr, Expr] = {}
-        found = [part for part in postorder([value]) if isinstance(part, Reduce)]
-        nested = {inner for part in found for inner in walk([part.body])}
-        for part in found:
-            again = Reduce(part.combine, part.variables, _with(replaced, part.body))
-            stays = free_variables(again) - frozenset(self._variables)
-            apart = not stays and (
-                (part is not value and self._is_beyond(part))
+        reductions = [part for part in postorder([value]) if isinstance(part, Reduce)]
+        nested = {inner for part in reductions for inner in walk([part.body])}
+        for part in reductions:
+            rewritten = Reduce(part.combine, part.variables, _substituted(replaced, part.body))
+            stays = free_variables(rewritten) - frozenset(self._variables)
+            is_apart = not stays and (
+                (part is not value and self._exceeds_row(part))
                 or (part in nested and self._is_apart(part))
             )
-            new = None if stays else self._replacement(node, again, apart)
-            if new is not None or again is not part:
-                replaced[part] = again if new is None else new
-        return _with(replaced, value)
+            replacement = None if stays else self._replacement(node, rewritten, is_apart)
+            if replacement is not None or rewritten is not part:
+                replaced[part] = rewritten if replacement is None else replacement
+        return _substituted(replaced, value)
 
     def _replacement(self, node: Node, part: Reduce, is_apart: bool) -> Expr | None:
         free = free_variables(part)
         level = tuple(v for v in self._variables if v in free)
         key = structure([part], level)
-        is_known = self._target.shares_reductions and key in self._stored and not _may_change(part)
-        if self._fits(level, part) and not is_apart and not is_known:
+        is_shared = self._target.shares_reductions and not _reads_variables(part)
+        if self._fits(level, part) and not is_apart and not (is_shared and key in self._stored):
             if len(level) == len(self._variables):
                 return self._split(node, part, level)
             return None
@@ -92,7 +92,8 @@ class HoistReductions:
         return Load(self._stored[key], row_major(level))
 
     def _fits(self, level: tuple[Variable, ...], part: Reduce) -> bool:
-        """Whether it runs once per row of this nest, and there are enough rows to share."""
+        """Whether a reduction runs once per row of this nest, and there are enough rows to
+        share."""
         if level != self._variables[: len(level)]:
             return False
         if len(level) == len(self._variables):
@@ -101,15 +102,15 @@ class HoistReductions:
         few = rows < self._target.min_rows_with_reduction
         return not few or rows * iterations(part.variables) < self._target.min_split_elements
 
-    def _is_beyond(self, part: Reduce) -> bool:
-        """Whether it goes along rows too long to have them at hand for what comes after: the same
-        reductions are then found once for all nests."""
+    def _exceeds_row(self, part: Reduce) -> bool:
+        """Whether a reduction's row is too long to be kept for the code after it: then equal
+        reductions are computed once for all nests."""
         is_long = iterations(part.variables) > self._target.max_row_at_hand
-        return is_long and not _may_change(part)
+        return is_long and not _reads_variables(part)
 
     def _is_apart(self, part: Reduce) -> bool:
-        """Whether a long reduction that another one needs is found first: the target has several
-        teams share each of the two, and these do not meet in between."""
+        """Whether a long reduction inside another one is computed first: several thread blocks
+        share each of the two, and cannot synchronise in between."""
         target, results = self._target, iterations(free_variables(part))
         along = goes_along_rows(part)
         if results >= (target.min_nested_rows if along else target.min_nested_columns):
@@ -146,36 +147,36 @@ class HoistReductions:
         return Reduce(kind, (outer,), load)
 
 
-def _may_change(part: Reduce) -> bool:
-    """Whether a reduction reads variables, which an update may have written since."""
+def _reads_variables(part: Reduce) -> bool:
+    """Whether a reduction reads variables, which an update may change between two nests."""
     return any(load.buffer.is_variable for load in loads_in([part.body]))
 
 
 def goes_along_rows(part: Reduce) -> bool:
     """Whether a reduction loads contiguous elements."""
-    places = [load.offset for load in loads_in([part.body])]
-    return any(place.factor(v) == 1 for place in places for v in part.variables)
+    offsets = [load.offset for load in loads_in([part.body])]
+    return any(offset.factor(v) == 1 for offset in offsets for v in part.variables)
 
 
-def _with(replaced: dict[Expr, Expr], value: Expr) -> Expr:
+def _substituted(replaced: dict[Expr, Expr], value: Expr) -> Expr:
     return Replace(replaced.get).of(value) if replaced else value
 
 
 def _split_variable(
     variable: Variable, splits: int
 ) -> tuple[Variable, Variable, Affine, Expr | None]:
-    """A variable as the number of a part and an index in it, and the guard of an uneven last
-    part."""
+    """A variable split in two: the number of a part, the index in it, their combined index, and the
+    guard of a last part that is shorter."""
     parts = next((p for p in range(splits, 7, -1) if variable.extent % p == 0), 0)
-    each = variable.extent // parts if parts else -(-variable.extent // splits)
-    count = parts or -(-variable.extent // each)
-    outer, inner = Variable.fresh(count), Variable.fresh(each)
+    size = variable.extent // parts if parts else -(-variable.extent // splits)
+    count = parts or -(-variable.extent // size)
+    outer, inner = Variable.fresh(count), Variable.fresh(size)
     _split_variables.add(outer)
-    index = total([index_of(outer).scaled(each), index_of(inner)])
+    index = total([index_of(outer).scaled(size), index_of(inner)])
     if parts:
         return outer, inner, index, None
-    place = Index(outer) * each + Index(inner)
-    return outer, inner, index, place < variable.extent
+    position = Index(outer) * size + Index(inner)
+    return outer, inner, index, position < variable.extent
 
 
 # Scans: cumulative reductions that run as one serial loop
@@ -190,13 +191,13 @@ _DIRECTIONS = {
 
 
 def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable] | None:
-    """A value that is such a reduction as a scan, and the variable of the serial loop."""
+    """A cumulative reduction as a scan, and the variable of the serial loop; None for others."""
     match value:
         case Cast():
             inner = as_scan(value.value, variables)
             return None if inner is None else (Cast(inner[0], value.target), inner[1])
         case Reduce(variables=(summed,), body=Select(condition=Call() as guard, chosen=chosen)):
-            along = _along(guard, summed, variables)
+            along = _compared_loop(guard, summed, variables)
         case _:
             return None
     if along is None or REDUCTIONS[value.combine].gives_position or along in free_variables(chosen):
@@ -205,8 +206,8 @@ def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable]
     return Scan(value.combine, along, summand, *_DIRECTIONS[guard.function]), along
 
 
-def _along(guard: Call, summed: Variable, variables: Sequence[Variable]) -> Variable | None:
-    """The loop variable that a guard compares the summed index with, if it is such a guard."""
+def _compared_loop(guard: Call, summed: Variable, variables: Sequence[Variable]) -> Variable | None:
+    """The loop variable that a cumulative reduction's guard compares the summed index with."""
     match guard:
         case Call(arguments=(Index(variable=counted), Index(variable=along))) if (
             guard.function in _DIRECTIONS and counted is summed

@@ -2,7 +2,8 @@
 
 A kernel holds at most `max_expressions` and goes through at most `max_streams` buffers at a time
 (`thalweg.ir.target` has both, and why). A sum of thousands of terms is stored after some of them
-and continued from there; a concatenation of thousands of tensors is written some of them at a time.
+and continued from there; a concatenation of thousands of tensors is written a range of them at a
+time.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _Range = tuple[Expr, int, int]  # a value, and the range of the index that choos
 # Large values
 
 
-def in_steps(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
-    """The nests; large values are computed by several, each reading what the last one stored."""
-    steps = cache(partial(_Steps, target=target))
+def split_large_values(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests, with large values split: each nest continues from what the one before stored."""
+    steps = cache(partial(_ValueSplit, target=target))
     result: list[LoopNest] = []
     for nest in nests:
         is_split = _is_large(nest.template, target) and nest.template.is_plain
@@ -43,7 +44,7 @@ def _is_large(template: NestTemplate, target: Target) -> bool:
 
 @dataclass
 class _Size:
-    """What an expression adds to a kernel: expressions, and buffers that it streams through."""
+    """The size of an expression in a kernel: expressions, and buffers that it streams through."""
 
     exprs: int = 0
     buffers: set[Buffer] = field(default_factory=set[Buffer])
@@ -54,28 +55,28 @@ class _Size:
         return _Size(exprs, self.buffers.union(*(other.buffers for other in others)))
 
     def fits(self, target: Target) -> bool:
-        """Whether a kernel holds it, with the buffers that it is stored to and continued from."""
+        """Whether a kernel holds it, with a buffer to store to and one to continue from."""
         streams = len(self.buffers) + 2
         return self.exprs < target.max_expressions and streams <= target.max_streams
 
 
 def _size_of(part: Expr) -> _Size:
-    found = _Size()
-    for one in walk([part]):
-        found.exprs += not isinstance(one, Const)
-        if isinstance(one, Load):
-            found.buffers.add(one.buffer)
-    return found
+    size = _Size()
+    for expr in walk([part]):
+        size.exprs += not isinstance(expr, Const)
+        if isinstance(expr, Load):
+            size.buffers.add(expr.buffer)
+    return size
 
 
-class _Steps(Rewriter):
-    """The templates that one which is too large is split into. Values are rebuilt from their
-    leaves, and what has grown too large is stored."""
+class _ValueSplit(Rewriter):
+    """The templates that a large one is split into. Values are rebuilt from their leaves; a
+    subexpression that grows too large is stored."""
 
     def __init__(self, template: NestTemplate, target: Target) -> None:
         super().__init__()
         self._template, self._target = template, target
-        self._sizes: dict[Expr, _Size] = {}  # of what no larger expression contains yet
+        self._sizes: dict[Expr, _Size] = {}  # of expressions that no larger one contains yet
         self._stored: list[Buffer] = []
         self._templates: list[NestTemplate] = []
         writes = tuple([replace(write, value=self._value(write)) for write in template.writes])
@@ -94,8 +95,7 @@ class _Steps(Rewriter):
     def early(self, node: Expr) -> Expr | None:
         if isinstance(node, Call | Cast | Bitcast):
             return None
-        # It is not split: its parts have variables of its own, or may be computed only where they
-        # are chosen.
+        # Other expressions are not split: they bind variables, or guard their operands.
         self._sizes[node] = _size_of(node)
         return node
 
@@ -120,11 +120,11 @@ class _Steps(Rewriter):
         return load
 
 
-# Large choices by an index
+# Large selects by an index
 
 
-def in_pieces(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
-    """The nests; large choices by an index are written by several, each a range of the index."""
+def split_large_selects(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests, with large selects by an index split: each nest writes a range of the index."""
     result: list[LoopNest] = []
     for nest in nests:
         template = nest.template
@@ -132,75 +132,73 @@ def in_pieces(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
         if is_small or len(template.writes) != 1 or not template.is_plain:
             result.append(nest)
             continue
-        pieces = [] if nest.checks else _pieces(nest.writes[0], target.max_expressions)
-        result += [_only(nest, piece) for piece in pieces] or [nest]
+        pieces = [] if nest.checks else _split_write(nest.writes[0], target.max_expressions)
+        result += [
+            LoopNest.of(write.variables, (write,), nest.nodes, aliases=nest.aliases)
+            for write in pieces
+        ] or [nest]
     return result
 
 
-def _only(nest: LoopNest, piece: Store) -> LoopNest:
-    """The nest of one piece of a nest's write."""
-    return LoopNest.of(piece.variables, (piece,), nest.nodes, aliases=nest.aliases)
-
-
-def _pieces(write: Store, max_size: int) -> list[Store]:
+def _split_write(write: Store, max_size: int) -> list[Store]:
     along = _border(write.value)
     if along is None or along[0] not in write.variables:
         return []
     groups = _groups(_ranges(write.value, along[0]), max_size)
-    return [_piece(write, along[0], group) for group in groups]
+    return [_restricted(write, along[0], group) for group in groups]
 
 
 def _ranges(value: Expr, variable: Variable) -> Iterator[_Range]:
-    """The values that an index chooses from, and their ranges in order."""
+    """The values that nested selects by an index choose from, and their ranges in order."""
     pending = [(value, 0, variable.extent)]
     while pending:
         part, low, high = pending.pop()
-        found = _border(part)
+        border = _border(part)
         if (
             not isinstance(part, Select)
-            or found is None
-            or found[0] is not variable
-            or not low < found[1] < high
+            or border is None
+            or border[0] is not variable
+            or not low < border[1] < high
         ):
             yield part, low, high
         else:
-            pending += [(part.otherwise, found[1], high), (part.chosen, low, found[1])]
+            pending += [(part.otherwise, border[1], high), (part.chosen, low, border[1])]
 
 
-def _border(choice: Expr) -> tuple[Variable, int] | None:
-    """The variable that a choice compares, and the number below which it chooses the first."""
-    found = upper_border(choice.condition) if isinstance(choice, Select) else None
-    if found is None or not isinstance(found[0], Variable):
+def _border(value: Expr) -> tuple[Variable, int] | None:
+    """The variable and the bound of a select by `variable < bound`."""
+    border = upper_border(value.condition) if isinstance(value, Select) else None
+    if border is None or not isinstance(border[0], Variable):
         return None
-    return found[0], found[1]
+    return border[0], border[1]
 
 
 def _groups(ranges: Iterator[_Range], max_size: int) -> Iterator[list[_Range]]:
-    """Consecutive ranges, together as many as one kernel holds."""
+    """Consecutive ranges in groups that fit a kernel each."""
     group: list[_Range] = []
     size = 0
-    for one in ranges:
-        own = _size_of(one[0]).exprs + 2  # with the choice and its condition
-        if group and size + own >= max_size:
+    for span in ranges:
+        added = _size_of(span[0]).exprs + 2  # with the choice and its condition
+        if group and size + added >= max_size:
             yield group
             group, size = [], 0
-        group.append(one)
-        size += own
+        group.append(span)
+        size += added
     yield group
 
 
-def _piece(write: Store, variable: Variable, ranges: Sequence[_Range]) -> Store:
-    """The write restricted to some ranges of an index."""
+def _restricted(write: Store, variable: Variable, ranges: Sequence[_Range]) -> Store:
+    """The write, restricted to some ranges of an index."""
     first, last = ranges[0][1], ranges[-1][2]
     fresh = Variable.fresh(last - first)
-    place = Index(fresh)
+    index = Index(fresh)
     renaming = Renaming({variable: index_of(fresh) + number(first)})
 
     def chosen(low: int, high: int) -> Expr:
         if high - low == 1:
             return renaming.of(ranges[low][0])
         middle = (low + high) // 2
-        return select(place < ranges[middle][1] - first, chosen(low, middle), chosen(middle, high))
+        return select(index < ranges[middle][1] - first, chosen(low, middle), chosen(middle, high))
 
     loops = [fresh if v is variable else v for v in write.variables]
     return replace(

@@ -1,10 +1,10 @@
 """Which tensors of a region are stored in buffers; the others are inlined by their readers.
 
-Every output is summarised from its loop form, in the order of nodes: its cost, and what it reads by
-the positions of the node's inputs, so that all nodes of one class share a summary. Reductions,
-scatters, factors of contractions and outputs of the region are stored; the rest follows the rule of
-`thalweg.lower.cost`. A tensor that reads a variable is stored where a write to that variable comes
-between it and a reader.
+First every output is summarised from its loop form: its cost and its reads, by the positions of the
+node's inputs, so that all nodes of one class share a summary. Then reductions, scatters, factors of
+contractions and outputs of the region are stored; the rest follows the rule of
+`thalweg.lower.cost`. A tensor that reads a variable is stored if that variable is written before
+the tensor's last reader.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from thalweg.ir.index import Affine, affine, flat
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
-from thalweg.lower.cost import Costs, Form, analysed, worth_inlining
+from thalweg.lower.cost import Costs, Form, analyse, worth_inlining
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.nests.inline_producers import Operands, results_of
-from thalweg.lower.nests.match_contraction import bare, summed_product
+from thalweg.lower.nests.match_contraction import summed_product, uncast
 from thalweg.lower.specialise import Specialised
 
 #: Reshapes and transposes in a row that are inlined: indices may double in size with each.
 _MAX_MOVES = 6
-_MIN_PACKED_READS = 64  # of each element, for a contraction to pack or to copy a factor
+_MIN_PACKED_READS = 64  # of each element of a factor, for packing or a transposed copy to pay
 
 
 @dataclass(frozen=True)
 class OutputSummary:
-    """An output of all nodes of a class."""
+    """The summary of an output, shared by all nodes of a class."""
 
     form: Form
     loads: tuple[tuple[int, float], ...]  # input (-1: a random stream) and reads per element
@@ -45,7 +45,7 @@ class OutputSummary:
     def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
         """The tensors that an element of a node reads, and how often; None is a random stream."""
         inputs = node.inputs
-        return [(None if place < 0 else inputs[place], count) for place, count in self.loads]
+        return [(None if n < 0 else inputs[n], count) for n, count in self.loads]
 
 
 class StoredTensors:
@@ -64,12 +64,12 @@ class StoredTensors:
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._factors: set[Tensor] = set()  # of contractions
-        self._not_packed: set[Tensor] = set()  # that some reader does not pack
+        self._not_packed: set[Tensor] = set()  # read by something other than a packing product
         self._windowed: set[Tensor] = set()  # factors that are read in many windows
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # to a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
-        self._widened: set[Tensor] = set()  # narrow floats where they are read, widened there
-        self._moves: dict[Tensor, int] = {}  # reshapes and transposes in a row, in what is inlined
+        self._widened: set[Tensor] = set()  # narrow floats that their readers widen
+        self._moves: dict[Tensor, int] = {}  # of inlined tensors: reshapes and transposes in a row
         self.tensors = self._costs.stored
         self.views: dict[Tensor, tuple[Tensor, int]] = {}  # of which tensor, from which element on
         self.sums: set[Tensor] = set()  # outputs whose loop form is a sum of products
@@ -88,8 +88,8 @@ class StoredTensors:
 
     def _summarize(self, position: int, node: Node) -> None:
         references = node.op.parsed.references
-        if self._operands.can_fuse(node):  # it reads by tiles: what is moved lies in memory
-            self._factors.update(map(self._operands.moved_from, node.inputs))
+        if self._operands.can_fuse(node):  # it reads tiles of memory
+            self._factors.update(map(self._operands.source_of_moves, node.inputs))
         for output, tensor in enumerate(results_of(node)):
             summary = self._summary(node, output, self._spec.shapes[tensor])
             self._note_reads(position, node, summary, self._size(tensor))
@@ -100,8 +100,8 @@ class StoredTensors:
             if summary.contracts and self._is_worth_contracting(tensor, summary):
                 self.sums.add(tensor)
             if summary.view is not None:
-                place, start = summary.view
-                self.views[tensor] = node.inputs[place], start
+                source, start = summary.view
+                self.views[tensor] = node.inputs[source], start
 
     def _is_worth_contracting(self, tensor: Tensor, summary: OutputSummary) -> bool:
         products = self._size(tensor) * max([count for _, count in summary.loads], default=0)
@@ -110,13 +110,13 @@ class StoredTensors:
     def _summary(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
         """The summary of an output, computed once for all nodes of a class."""
         number = self._classes.of(node)
-        found = None if number is None else self._by_class.get((number, output))
-        if found is None:
+        summary = None if number is None else self._by_class.get((number, output))
+        if summary is None:
             at = IndexTuple.over(shape, output)
-            found = _summarized(self._operands.form(node, at), at, self._operands.flat(node))
+            summary = _summarize_form(self._operands.form(node, at), at, self._operands.flat(node))
             if number is not None:
-                self._by_class[number, output] = found
-        return found
+                self._by_class[number, output] = summary
+        return summary
 
     def _note_reads(self, position: int, node: Node, summary: OutputSummary, size: int) -> None:
         for tensor, count in summary.reads(node):
@@ -149,20 +149,20 @@ class StoredTensors:
         stored = tensor in self._outputs or self._must_store(tensor, summary.form, moves)
         if moves and not stored:
             self._moves[tensor] = moves
-        if stored or self._is_overtaken(position, tensor, variables):
+        if stored or self._is_overwritten(position, tensor, variables):
             self.tensors.add(tensor)
         else:
             self._variables_read[tensor] = variables
 
     def _variables_of(self, sources: Iterable[Tensor]) -> frozenset[Tensor]:
-        """The variables that are read by what is inlined into a tensor of these sources."""
-        found: frozenset[Tensor] = frozenset()
+        """The variables that a tensor of these sources reads, directly or through inlined ones."""
+        variables: frozenset[Tensor] = frozenset()
         for tensor in sources:
             if tensor in self._roots:
-                found |= {self._roots[tensor]}
+                variables |= {self._roots[tensor]}
             elif tensor in self._variables_read:
-                found |= self._variables_read[tensor]
-        return found
+                variables |= self._variables_read[tensor]
+        return variables
 
     def _must_store(self, tensor: Tensor, form: Form, moves: int) -> bool:
         if not self._readers[tensor]:
@@ -170,7 +170,7 @@ class StoredTensors:
         if moves > _MAX_MOVES:
             return True
         if tensor in self._widened or (form.widens and tensor not in self._not_packed):
-            return False  # packing widens: no wide copy need be stored
+            return False  # packing widens it
         if form.reduces or form.scatters or (tensor in self._factors and not form.moves_only):
             return True
         if moves and tensor in self._windowed:
@@ -181,12 +181,12 @@ class StoredTensors:
         return not worth_inlining(self._size(tensor), cost, self._reads[tensor], self._target)
 
     def _is_widened(self, form: Form, sources: Sequence[Tensor]) -> bool:
-        """Whether a tensor is a narrow one, perhaps moved, that readers widen for nothing."""
+        """Whether a tensor is a narrow one, perhaps moved, that readers widen at no cost."""
         if not self._target.widens_freely:
             return False
         return form.widens or (form.moves_only and not self._widened.isdisjoint(sources))
 
-    def _is_overtaken(self, position: int, tensor: Tensor, variables: frozenset[Tensor]) -> bool:
+    def _is_overwritten(self, position: int, tensor: Tensor, variables: frozenset[Tensor]) -> bool:
         """Whether a variable that a tensor reads is written before the tensor's last reader."""
         last = max(self._readers[tensor], default=position)
         return any(position < write < last for root in variables for write in self._writes[root])
@@ -195,38 +195,39 @@ class StoredTensors:
 # Summaries
 
 
-def _summarized(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSummary:
+def _summarize_form(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSummary:
     """The summary of a loop form."""
-    form = analysed(raw)
-    places = {operand: place for place, operand in reversed([*enumerate(operands)])}
-    loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
-    view = _start(raw, at) if form.moves_only else None
-    found = None if view is None or loads[0][0] < 0 else (loads[0][0], view)
-    summed = _contracted_axes(raw)
-    return OutputSummary(form, tuple(loads), summed > 0, summed == 1, found)
+    form = analyse(raw)
+    positions = {operand: position for position, operand in reversed([*enumerate(operands)])}
+    loads = [(positions.get(operand, -1), count) for operand, count in form.loads.items()]
+    start = _view_start(raw, at) if form.moves_only else None
+    view = None if start is None or loads[0][0] < 0 else (loads[0][0], start)
+    axes = _contracted_axes(raw)
+    return OutputSummary(form, tuple(loads), axes > 0, axes == 1, view)
 
 
-def own_place(at: IndexTuple) -> Affine:
+def output_offset(at: IndexTuple) -> Affine:
     """The row-major offset of an element of the output."""
     return flat([affine(index) for index in at], at.shape)
 
 
-def _start(raw: Any, at: IndexTuple) -> int | None:
-    """The element of an operand from which on the output is a contiguous view of it."""
+def _view_start(raw: Any, at: IndexTuple) -> int | None:
+    """The element of an operand that the output is a contiguous view from, if it is one."""
     if not isinstance(raw, OperandLoad) or not all(index.is_index for index in (*at, *raw.indices)):
         return None
-    own, place = own_place(at), flat([affine(index) for index in raw.indices], raw.operand.shape)
-    return place.constant - own.constant if place.terms == own.terms else None
+    written = output_offset(at)
+    read = flat([affine(index) for index in raw.indices], raw.operand.shape)
+    return read.constant - written.constant if read.terms == written.terms else None
 
 
 def _contracted_axes(raw: Any) -> int:
     """The number of axes that a sum of products contracts; 0 for other forms."""
-    raw = bare(raw)
+    raw = uncast(raw)
     if isinstance(raw, OperandLoad) and isinstance(raw.operand, Intermediate):
         return _contracted_axes(raw.operand.element)
     if not isinstance(raw, Reduce):
         return 0
     product = summed_product(raw)
     if product is None or any(isinstance(part, Reduce) for part in walk([product])):
-        return 0  # a factor that is a reduction itself is no operand: nothing is contracted
+        return 0  # a factor that is itself a reduction is no operand
     return len(raw.variables)

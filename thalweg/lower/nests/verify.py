@@ -13,7 +13,7 @@ from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import LoopNest
 
-_SOUND = WeakSet[LoopNest]()  # a nest never changes: what a pass leaves alone needs no second look
+_SOUND = WeakSet[LoopNest]()  # nests are immutable: each is checked once
 
 
 def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
@@ -30,12 +30,13 @@ def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
 
 
 def verify_pieces(after: str, pieces: Pieces) -> None:
-    """Raises where a sub-buffer lies in one that is a sub-buffer itself, or beyond its end: memory
-    is planned for the buffers that they lie in, and found by one step."""
+    """Raises where a sub-buffer is out of bounds, or lies in a sub-buffer: the memory plan follows
+    one level only."""
     if verify.ENABLED:
-        for part, (whole, start) in pieces.items():
-            if whole in pieces or start < 0 or start + part.size > whole.size:
-                verify.report(iter(["a sub-buffer lies in no buffer of its own"]), after, str(part))
+        for piece, (whole, start) in pieces.items():
+            if whole in pieces or start < 0 or start + piece.size > whole.size:
+                fault = "a sub-buffer lies in no buffer of its own"
+                verify.report(iter([fault]), after, str(piece))
 
 
 def verify_launches(launches: Sequence[Launch]) -> None:
@@ -64,9 +65,9 @@ def faults(nest: LoopNest) -> Iterator[str]:
 
 def _unwritten(nest: LoopNest, written: Set[Buffer]) -> Iterator[str]:
     """Temporaries that a nest reads, directly or as sub-buffers, before anything writes them."""
-    own = {write.buffer for write in nest.writes if write.combine == "set"}
-    aliased = nest.aliases and nest.loads.keys() - written - own
-    for buffer in nest.reads - written - own:
+    initialized = {write.buffer for write in nest.writes if write.combine == "set"}
+    aliased = nest.aliases and nest.loads.keys() - written - initialized
+    for buffer in nest.reads - written - initialized:
         if buffer.kind is BufferKind.TEMPORARY and buffer not in aliased:
             yield f"a temporary of {buffer.size} elements is read before anything writes it"
 

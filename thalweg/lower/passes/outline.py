@@ -1,8 +1,7 @@
 """Outlines identical subgraphs: the iterations of an unrolled loop, the layers of a network.
 
-Comes in: a region on concrete shapes. Goes out: for each tensor to store, the subgraph it is
-computed by, down to buffers. Tensors of identical subgraphs are instances of the template of the
-first one.
+Each tensor to store has a subgraph, down to the buffers that it reads. The first tensor of a kind
+of subgraph is lowered; the others are instances of its template.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.loop_nest import BoundTemplate, LoopNest
 from thalweg.lower.specialise import Specialised
 
-#: For each tensor that is a view of another one: which, and the element it begins at.
+#: For each tensor that is a view of another one: which, and the element it starts at.
 Views = Mapping[Tensor, tuple[Tensor, int]]
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """What a tensor is computed by, down to the views of buffers that it reads.
+    """The nodes that compute a tensor, down to the views of buffers that they read.
 
-    Subgraphs of equal keys are identical but for those views.
+    Subgraphs of equal keys are identical except for those views.
     """
 
     key: Hashable
@@ -36,8 +35,8 @@ class Subgraph:
 class Subgraphs:
     """The subgraphs of a region's tensors.
 
-    A view of a tensor (an item of a sequence) is followed to the whole tensor: views that differ in
-    where they begin have identical subgraphs.
+    A view of a tensor (an item of a sequence) is followed to the whole tensor, so that views which
+    differ only in their start have identical subgraphs.
     """
 
     def __init__(
@@ -60,51 +59,51 @@ class Subgraphs:
         views: dict[Buffer, tuple[int, int]] = {}
         pending = [(tensor, 0)]
         while pending:
-            one = self._followed(*pending.pop())
-            if one in seen:
-                key.append(-1 - seen[one])
+            reached = self._followed(*pending.pop())
+            if reached in seen:
+                key.append(-1 - seen[reached])
                 continue
-            seen[one] = len(seen)
-            part, start = one
-            buffer = self._buffers.get(part)
+            seen[reached] = len(seen)
+            source, start = reached
+            buffer = self._buffers.get(source)
             if buffer is not None:
-                # Which buffer it is, how far after the first view of it, and what it holds.
+                # The number of the buffer, the distance from the first view of it, and its type.
                 number, first = views.setdefault(buffer, (len(views), start))
                 key.append((number, start - first, buffer.kind, buffer.dtype, buffer.size))
                 continue
-            kind = self._classes.of(part.op)
-            if kind is None:
+            node_class = self._classes.of(source.op)
+            if node_class is None:
                 return None
-            key += (kind, part.value_index)
-            pending += self._inputs(part, start)
-        found = [(buffer, start) for buffer, (_, start) in views.items()]
-        return Subgraph(tuple(key), tuple(found))
+            key += (node_class, source.value_index)
+            pending += self._inputs(source, start)
+        bindings = [(buffer, start) for buffer, (_, start) in views.items()]
+        return Subgraph(tuple(key), tuple(bindings))
 
     def _followed(self, tensor: Tensor, start: int) -> tuple[Tensor, int]:
-        """The tensor that one is a view of, and the element it begins at."""
+        """The tensor that this one is a view of, and the start of the view."""
         while tensor not in self._buffers and tensor in self._views:
-            whole, more = self._views[tensor]
+            whole, shift = self._views[tensor]
             grain = self._grain(whole)
-            if not grain or (start + more) % grain:
+            if not grain or (start + shift) % grain:
                 break
-            tensor, start = whole, start + more
+            tensor, start = whole, start + shift
         return tensor, start
 
     def _inputs(self, tensor: Tensor, start: int) -> list[tuple[Tensor, int]]:
-        """The inputs of a tensor, and the element that each begins at: 0 for what is broadcast."""
+        """The inputs of a tensor, and the start of each: 0 for those that are broadcast."""
         inputs, shapes = tensor.op.inputs, self._spec.shapes
         if not start:
-            return [(given, 0) for given in inputs]
+            return [(source, 0) for source in inputs]
         shape = shapes[tensor]
-        return [(given, start if shapes[given] == shape else 0) for given in inputs]
+        return [(source, start if shapes[source] == shape else 0) for source in inputs]
 
     def _grain(self, tensor: Tensor) -> int:
-        """Views of a tensor that begin at multiples of this have identical subgraphs; 0 if none
-        have: elements of known values may be constants in kernels."""
-        found = self._grains.get(tensor)
-        if found is None:
-            found = self._grains[tensor] = self._find_grain(tensor)
-        return found
+        """Views of a tensor that start at multiples of this have identical subgraphs. 0 for none:
+        elements of known values may be constants in kernels."""
+        grain = self._grains.get(tensor)
+        if grain is None:
+            grain = self._grains[tensor] = self._find_grain(tensor)
+        return grain
 
     def _find_grain(self, tensor: Tensor) -> int:
         if tensor in self._spec.values:
@@ -119,15 +118,15 @@ class Subgraphs:
         if op.has("loop") or not op.has("element"):
             return 0
         shape = self._spec.shapes[tensor]
-        return lcm(*[self._grain_of_input(given, shape) for given in tensor.op.inputs])
+        return lcm(*[self._grain_of_input(source, shape) for source in tensor.op.inputs])
 
     def _grain_of_input(self, tensor: Tensor, shape: tuple[int, ...]) -> int:
         """The grain of an input of an elementwise op whose output has a shape."""
-        own = self._spec.shapes[tensor]
-        if own == shape:
+        input_shape = self._spec.shapes[tensor]
+        if input_shape == shape:
             return self._grain(tensor)
-        kept = tuple(dropwhile(lambda size: size == 1, own))
-        return prod(kept) if shape[len(shape) - len(kept) :] == kept else 0
+        trailing = tuple(dropwhile(lambda size: size == 1, input_shape))
+        return prod(trailing) if shape[len(shape) - len(trailing) :] == trailing else 0
 
 
 class Templates(dict[Hashable, BoundTemplate]):
@@ -139,7 +138,7 @@ class Templates(dict[Hashable, BoundTemplate]):
         return known and known.instantiate((*subgraph.views, (target, 0)), (node,))
 
     def note(self, subgraph: Subgraph, target: Buffer, nest: LoopNest) -> None:
-        """Keep the template of a nest, if it reads nothing but the views of its subgraph."""
+        """Keep the template of a nest, if it accesses only the views of its subgraph."""
         template, views = nest.template, (*subgraph.views, (target, 0))
         is_complete = {buffer for buffer, _ in views}.issuperset(template.buffers)
         if not nest.checks and template.can_rebind and is_complete:

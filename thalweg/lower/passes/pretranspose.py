@@ -1,8 +1,8 @@
 """Transposes a factor once for many small contractions.
 
 In every iteration of an unrolled loop's gradient a few rows are multiplied by the same transposed
-weights: dx = dy Wᵀ. Each such product would transpose the weights as it packs them. Where there are
-several, a transposed copy is stored once, and all of them read that.
+weights: dx = dy Wᵀ. Each such product would transpose the weights while packing them. Where there
+are several, a transposed copy is stored once, and all of them read it.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     users: dict[_Matrix, list[int]] = defaultdict(list)
     rows = range(target.min_pretransposed_rows, target.max_pretransposed_rows + 1)
     for position, nest in enumerate(nests):
-        # Most products are no such ones, which their templates tell.
-        if _across(nest.template.product, rows) and (found := _across(nest.product, rows)):
-            users[found].append(position)
+        # Most templates have no such factor: their instances need not be looked at.
+        if _transposed(nest.template.product, rows) and (factor := _transposed(nest.product, rows)):
+            users[factor].append(position)
     result = list(nests)
     templates: dict[NestTemplate, tuple[NestTemplate, Buffer]] = {}
     copies: dict[int, list[LoopNest]] = defaultdict(list)
     for matrix, positions in users.items():
-        is_read_once = len(positions) < target.min_pretransposed_uses
-        if is_read_once or _changes(nests, matrix.buffer, positions):
+        is_rare = len(positions) < target.min_pretransposed_uses
+        if is_rare or _is_written(nests, matrix.buffer, positions):
             continue
         size, buffer = matrix.columns * matrix.depth, matrix.buffer
         copy = Buffer.temporary(buffer.dtype, size, buffer.source)
         copies[positions[0]].append(_copy(nests[positions[0]], matrix, copy))
         for position in positions:
-            result[position] = _reading(nests[position], copy, templates)
-    return [each for at, nest in enumerate(result) for each in (*copies[at], nest)]
+            result[position] = _reading_copy(nests[position], copy, templates)
+    return [output for number, nest in enumerate(result) for output in (*copies[number], nest)]
 
 
-def _across(product: Contraction | None, rows: range) -> _Matrix | None:
+def _transposed(product: Contraction | None, rows: range) -> _Matrix | None:
     """The second factor of a product of few rows, if its reduced variable is contiguous."""
     if product is None or product.batch or product.b.bounds:
         return None
@@ -77,34 +77,34 @@ def _across(product: Contraction | None, rows: range) -> _Matrix | None:
     return _Matrix(buffer, offset.constant, stride, column.extent, inner.extent)
 
 
-def _changes(nests: Sequence[LoopNest], buffer: Buffer, positions: Sequence[int]) -> bool:
+def _is_written(nests: Sequence[LoopNest], buffer: Buffer, positions: Sequence[int]) -> bool:
     """Whether a buffer is written between the first product and the last."""
     return any(buffer in nest.written for nest in nests[positions[0] : positions[-1]])
 
 
 def _copy(user: LoopNest, matrix: _Matrix, copy: Buffer) -> LoopNest:
     inner, column = Variable.fresh(matrix.depth), Variable.fresh(matrix.columns)
-    place = Affine(matrix.start, {column: matrix.stride, inner: 1})
-    value = Load(matrix.buffer, place)
+    offset = Affine(matrix.start, {column: matrix.stride, inner: 1})
+    value = Load(matrix.buffer, offset)
     loops = inner, column
     write = Store(copy, loops, Affine(0, {inner: matrix.columns, column: 1}), value)
     return LoopNest.of(loops, (write,), user.nodes[:1])
 
 
-def _reading(
+def _reading_copy(
     nest: LoopNest, copy: Buffer, templates: dict[NestTemplate, tuple[NestTemplate, Buffer]]
 ) -> LoopNest:
     """A nest whose product reads the copy; instances of one template stay instances of one."""
     if nest.template not in templates:
-        templates[nest.template] = _reading_template(nest.template, copy), copy
+        templates[nest.template] = _template_reading(nest.template, copy), copy
     template, first = templates[nest.template]
     return nest.with_template(template, {first: (copy, 0)})
 
 
-def _reading_template(template: NestTemplate, copy: Buffer) -> NestTemplate:
+def _template_reading(template: NestTemplate, copy: Buffer) -> NestTemplate:
     product = template.product
     assert product is not None
     (column,), (inner,) = product.columns, product.reduced
-    place = Affine(0, {inner: column.extent, column: 1})
-    factor = Access(Load(copy, place), ())
+    offset = Affine(0, {inner: column.extent, column: 1})
+    factor = Access(Load(copy, offset), ())
     return replace(template, product=replace(product, b=factor))

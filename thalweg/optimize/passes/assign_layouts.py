@@ -1,10 +1,10 @@
-"""The layout of each region: channels last where that is faster, though channels first is written.
+"""Assigns layouts: channels last where that is faster, though the program has channels first.
 
-A node computes in one of the two layouts, and an image that goes from one to the other is
-transposed. The cheapest assignment is a minimum cut: a node that is faster with channels last
-pays for channels first, and an image pays once if it is made in one layout and used in the other.
-Elementwise code, sums, concatenations and pads follow their neighbours, and transposes of the
-user's between the two layouts are gone where their neighbours agree.
+A node computes in one of the two layouts, and an image between nodes of different layouts is
+transposed. The cheapest assignment is a minimum cut: a node that is faster with channels last pays
+for channels first, and an image pays once if it is produced in one layout and used in the other.
+Elementwise code, sums, concatenations and pads follow their neighbours, and the user's transposes
+between the two layouts vanish where their neighbours agree.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from thalweg.optimize.step_graph import StepGraph
 
 
 def assign_layouts(graph: StepGraph) -> None:
-    """Compute with channels last where that is cheaper."""
+    """Rebuild nodes with channels last where that is cheaper."""
     if graph.types.isdisjoint(_laid_out_types()):
         return
     seeds = [node for node in graph.nodes if is_channels_first(node)]
     if not seeds:
         return
     forms = _Forms(graph)
-    forms.spread(seeds)
+    forms.collect(seeds)
     chosen = _cheapest(graph, forms)
     if chosen:
         _Rewrite(graph, forms).run([node for node in graph.nodes if node in chosen])
@@ -52,25 +52,26 @@ def _laid_out_types() -> frozenset[str]:
 
 
 class _Forms:
-    """The forms of nodes that images connect with those that are written for channels first."""
+    """The forms of nodes that images connect with channels-first nodes."""
 
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
         self.of: dict[Node, Form] = {}
 
-    def spread(self, seeds: Iterable[Node]) -> None:
-        """Find all of them."""
-        pending, asked = list(seeds), set[Node]()
+    def collect(self, seeds: Iterable[Node]) -> None:
+        """Collect the forms of all nodes that are reached from the seeds."""
+        pending, visited = list(seeds), set[Node]()
         while pending:
             node = pending.pop()
-            if node in asked:
+            if node in visited:
                 continue
-            asked.add(node)
+            visited.add(node)
             times = self._graph.target(node).layout_times
             form = form_of(node, times) if times and self._may_change(node) else None
             if form is not None:
                 self.of[node] = form
-                pending += [each for tensor in self.images(node) for each in self._ends(tensor)]
+                for tensor in self.images(node):
+                    pending += self._neighbours(tensor)
 
     def _may_change(self, node: Node) -> bool:
         graph = self._graph
@@ -79,27 +80,27 @@ class _Forms:
         return graph.feeds.isdisjoint(node.outputs)
 
     def images(self, node: Node) -> list[Tensor]:
-        """The images that a node takes and gives."""
+        """The images among the inputs and outputs of a node."""
         form = self.of[node]
         return [*(node.inputs[n] for n in form.inputs), *(node.outputs[n] for n in form.outputs)]
 
-    def _ends(self, tensor: Tensor) -> list[Node]:
-        made = [tensor.op] if self._graph.is_open(tensor) else []
-        return [*made, *self._graph.takers(tensor)]
+    def _neighbours(self, tensor: Tensor) -> list[Node]:
+        producer = [tensor.op] if self._graph.is_open(tensor) else []
+        return [*producer, *self._graph.takers(tensor)]
 
-    def follows(self, node: Node, tensor: Tensor) -> bool:
-        """Whether a node takes a tensor in its own layout."""
+    def takes_image(self, node: Node, tensor: Tensor) -> bool:
+        """Whether a node takes a tensor as an image, in its own layout."""
         form = self.of.get(node)
         return form is not None and any(node.inputs[n] is tensor for n in form.inputs)
 
-    def makes(self, tensor: Tensor) -> bool:
-        """Whether a tensor is made in the layout of its node."""
+    def makes_image(self, tensor: Tensor) -> bool:
+        """Whether a tensor is an image in the layout of its node."""
         form = self.of.get(tensor.op) if self._graph.is_open(tensor) else None
         return form is not None and tensor.value_index in form.outputs
 
     @cached_property
     def fetched(self) -> frozenset[Tensor]:
-        """What is wanted as it is written."""
+        """The fetches, which keep their layout."""
         return frozenset(self._graph.fetches)
 
 
@@ -107,21 +108,21 @@ def _cheapest(graph: StepGraph, forms: _Forms) -> set[Node]:
     """The nodes that compute with channels last."""
     cut = Cut()
     vertices = {node: cut.vertex(second=form.gain) for node, form in forms.of.items()}
-    as_written = cut.vertex(first=INFINITE)
+    channels_first = cut.vertex(first=INFINITE)
     for tensor in dict.fromkeys(t for node in forms.of for t in forms.images(node)):
-        maker = vertices[tensor.op] if forms.makes(tensor) else as_written
+        maker = vertices[tensor.op] if forms.makes_image(tensor) else channels_first
         takers = [
-            vertices[node] if forms.follows(node, tensor) else as_written
+            vertices[node] if forms.takes_image(node, tensor) else channels_first
             for node in graph.takers(tensor)
         ]
-        takers += [as_written] if tensor in forms.fetched else []
-        _join(cut, maker, dict.fromkeys(takers), _cost(tensor, graph))
+        takers += [channels_first] if tensor in forms.fetched else []
+        _add_transpose_cost(cut, maker, dict.fromkeys(takers), _cost(tensor, graph))
     first = cut.first_side()
     return {node for node, vertex in vertices.items() if vertex in first}
 
 
-def _join(cut: Cut, maker: int, takers: Iterable[int], cost: float) -> None:
-    """Pay once if some taker is on another side than the maker."""
+def _add_transpose_cost(cut: Cut, maker: int, takers: Iterable[int], cost: float) -> None:
+    """Add the cost of one transpose if some taker is on another side than the maker."""
     last, first = cut.vertex(), cut.vertex()
     cut.edge(last, maker, cost)
     cut.edge(maker, first, cost)
@@ -136,48 +137,48 @@ def _cost(tensor: Tensor, graph: StepGraph) -> float:
 
 
 class _Rewrite:
-    """Builds the chosen nodes again, with transposes at the borders."""
+    """Rebuilds the chosen nodes, with transposes at the borders."""
 
     def __init__(self, graph: StepGraph, forms: _Forms) -> None:
         self._graph, self._forms = graph, forms
         self._last: dict[Tensor, Tensor] = {}  # images with channels last
 
     def run(self, nodes: list[Node]) -> None:
-        """Replace nodes, which are in their order."""
-        made = {node: self._built(node) for node in nodes}
+        """Replace nodes, given in execution order."""
+        rebuilt = {node: self._built(node) for node in nodes}
         chosen = frozenset(nodes)
         for node in nodes:
-            for place, (old, new) in enumerate(zip(node.outputs, made[node], strict=True)):
-                if place not in self._forms.of[node].outputs:
+            for position, (old, new) in enumerate(zip(node.outputs, rebuilt[node], strict=True)):
+                if position not in self._forms.of[node].outputs:
                     self._graph.replace(old, new)
-                elif self._is_wanted(old, chosen):
-                    self._graph.replace(old, self._moved(new, to_first, node))
+                elif self._is_used_channels_first(old, chosen):
+                    self._graph.replace(old, self._transposed(new, to_first, node))
         for node in reversed(nodes):
             self._graph.release(node)
 
     def _built(self, node: Node) -> list[Tensor]:
         form = self._forms.of[node]
         inputs = list(node.inputs)
-        for place in form.inputs:
-            inputs[place] = self._with_last(inputs[place], node)
+        for position in form.inputs:
+            inputs[position] = self._channels_last(inputs[position], node)
         result = self._graph.build(node, partial(form.build, inputs))
         outputs = [result] if isinstance(result, Tensor) else list(result)
         self._last.update({node.outputs[n]: outputs[n] for n in form.outputs})
         self._graph.fire("channels last", node)
         return outputs
 
-    def _with_last(self, tensor: Tensor, node: Node) -> Tensor:
+    def _channels_last(self, tensor: Tensor, node: Node) -> Tensor:
         if tensor not in self._last:
-            self._last[tensor] = self._moved(tensor, to_last, node)
+            self._last[tensor] = self._transposed(tensor, to_last, node)
         return self._last[tensor]
 
-    def _moved(self, tensor: Tensor, order: Any, node: Node) -> Tensor:
+    def _transposed(self, tensor: Tensor, order: Any, node: Node) -> Tensor:
         perm = np.array(order(tensor.shape.rank), np.int32)
         return self._graph.build(node, lambda: Transpose()(tensor, perm))
 
-    def _is_wanted(self, tensor: Tensor, chosen: frozenset[Node]) -> bool:
-        """Whether an image is used as it is written."""
+    def _is_used_channels_first(self, tensor: Tensor, chosen: frozenset[Node]) -> bool:
+        """Whether an image is used with channels first."""
         takers = self._graph.takers(tensor)
         return tensor in self._forms.fetched or any(
-            node not in chosen or not self._forms.follows(node, tensor) for node in takers
+            node not in chosen or not self._forms.takes_image(node, tensor) for node in takers
         )

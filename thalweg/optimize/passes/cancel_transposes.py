@@ -1,6 +1,6 @@
-"""Transposes that meet their inverse behind elementwise code.
+"""Cancels transposes with their inverses across elementwise code.
 
-`transpose(relu(transpose(x, p) * 2), q)` is `relu(x * 2)` where q undoes p. Programs that compute
+`transpose(relu(transpose(x, p) * 2), q)` is `relu(x * 2)` if q inverts p. Programs that compute
 in another layout than their data have such a pair around every layer.
 """
 
@@ -21,7 +21,7 @@ _MAX_DEPTH = 8  # of the code between two transposes
 
 
 def cancel_transposes(graph: StepGraph) -> None:
-    """Remove transposes around elementwise code that undo each other."""
+    """Remove pairs of inverse transposes around elementwise code."""
     if "Transpose" not in graph.types:
         return
 
@@ -30,10 +30,10 @@ def cancel_transposes(graph: StepGraph) -> None:
         if order is None or not is_free(node) or isinstance(node.inputs[0].op.op, Transpose):
             return None
         chain = _Chain(order, graph)
-        if not chain.reaches(node.inputs[0], _MAX_DEPTH) or not chain.undone:
+        if not chain.cancels(node.inputs[0], _MAX_DEPTH) or not chain.cancelled:
             return None
         graph.fire("transposes around elementwise code", node)
-        return [graph.build(node, lambda: chain.moved(node.inputs[0]))]
+        return [graph.build(node, lambda: chain.without_transposes(node.inputs[0]))]
 
     graph.rewrite(rewrite, {"Transpose"}, _MAX_DEPTH)
 
@@ -44,29 +44,28 @@ class _Chain:
     def __init__(self, order: Sequence[int], graph: StepGraph) -> None:
         self._order, self._graph = list(order), graph
         self._inverse = np.argsort(order).tolist()
-        self.undone = 0  # transposes that this one undoes
+        self.cancelled = 0  # inverse transposes that were reached
 
-    def reaches(self, tensor: Tensor, depth: int) -> bool:
-        """Whether all that leads to a tensor can do without the transpose: it comes out of an
-        inverse one, or is a single number."""
+    def cancels(self, tensor: Tensor, depth: int) -> bool:
+        """Whether every path to a tensor starts at an inverse transpose or a scalar."""
         node = tensor.op
         if tensor.shape.rank == 0:
             return True
         if not self._graph.is_open(tensor) or not is_free(node):
             return False
         if isinstance(node.op, Transpose):
-            self.undone += 1
+            self.cancelled += 1
             return integers(node.inputs[1]) == self._inverse
         is_link = node.op.elementwise and tensor.shape.rank == len(self._order)
         if not is_link or depth == 0 or self._graph.uses(tensor) != 1:
             return False
-        return all(self.reaches(each, depth - 1) for each in node.inputs)
+        return all(self.cancels(source, depth - 1) for source in node.inputs)
 
-    def moved(self, tensor: Tensor) -> Any:
-        """A tensor of the chain, transposed, without a transpose."""
+    def without_transposes(self, tensor: Tensor) -> Any:
+        """The transpose of a tensor of the chain, built without transposes."""
         node = tensor.op
         if tensor.shape.rank == 0:
             return tensor
         if isinstance(node.op, Transpose):
             return node.inputs[0]
-        return node.op(*[self.moved(each) for each in node.inputs])
+        return node.op(*[self.without_transposes(source) for source in node.inputs])

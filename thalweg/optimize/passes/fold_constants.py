@@ -1,7 +1,7 @@
-"""Constant folding: what follows from constants and static shapes alone is computed once.
+"""Constant folding: nodes that depend on constants and static shapes alone are computed once.
 
-The NumPy kernels compute it, within limits: a step never holds much larger constants than before,
-and neither one kernel nor all of them take long.
+The NumPy kernels compute them, within limits: the constants of a step do not grow much, and neither
+one kernel nor all of them take long.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from thalweg.optimize.step_graph import StepGraph
 
 Array = NDArray[Any]
 
-MAX_BYTES = 1 << 16  # of a constant that is larger than what it is made of
+MAX_BYTES = 1 << 16  # of a constant that is larger than its operands
 MAX_WORK = 20_000_000  # multiplications or elements of one kernel
 MAX_SECONDS = 0.2  # of one traversal
 
 
 def fold_constants(graph: StepGraph) -> None:
-    """Compute now what follows from constants and static shapes alone."""
+    """Fold nodes that depend on constants and static shapes alone."""
     start = time.perf_counter()
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         if not node.inputs:
             return None
         for tensor in node.inputs:
-            if tensor.op.op.type_name != "Const":  # most nodes end here
+            if tensor.op.op.type_name != "Const":  # true for most nodes
                 values = _known(node, graph) if node.op.has("known_value") else None
                 break
         else:
@@ -54,29 +54,29 @@ Values = Sequence[tuple[Array, Tensor]]
 
 
 def _known(node: Node, graph: StepGraph) -> Values | None:
-    """The outputs of a node that static shapes tell: those of `shape`, `size` and `rank`."""
-    known: Any = getattr(node.op, "known_value", None)
-    if known is None or not node.inputs or not is_free(node):
+    """The outputs of a node that static shapes determine: of `shape`, `size` and `rank`."""
+    known_value: Any = getattr(node.op, "known_value", None)
+    if known_value is None or not node.inputs or not is_free(node):
         return None
-    result = known(*node.op.parsed.group(node.inputs, node.input_counts()))
+    result = known_value(*node.op.parsed.group(node.inputs, node.input_counts()))
     if result is None or any(_must_run(tensor, graph) for tensor in node.inputs):
         return None
     return _checked(flat_arrays(result), node)
 
 
 def _must_run(tensor: Tensor, graph: StepGraph) -> bool:
-    """Whether what gives a tensor runs though only its shape is asked for: it comes after an
-    effect, or it is one itself, such as a read of a variable, which may have no value yet. Nobody
-    waits for random numbers, and they are drawn as long as somebody else takes them."""
+    """Whether the node of a tensor must run even if only its shape is used: it comes after an
+    effect, or is one itself, such as a read of a variable, which may be uninitialised. A random op
+    need not, if something else takes its output and thus draws the numbers."""
     node = tensor.op
     if tensor in graph.feeds:
         return False
-    if _only_draws(node) and graph.uses(tensor) > 1:
+    if _is_random(node) and graph.uses(tensor) > 1:
         return bool(node.controls) or any(map(graph.is_guarded, node.inputs))
     return graph.is_guarded(tensor) or not is_pure(node)
 
 
-def _only_draws(node: Node) -> bool:
+def _is_random(node: Node) -> bool:
     inputs, others = node.op.footprint.inputs, node.op.footprint.others
     return not inputs and {use.resource for use in others} == {Resource.STREAM}
 
@@ -88,28 +88,30 @@ def _folded(node: Node, graph: StepGraph) -> Values | None:
     values = [value_of(tensor) for tensor in inputs if graph.is_open(tensor)]
     if len(values) < len(inputs) or any(value is None for value in values):
         return None
-    known = cast("list[Array]", values)
-    return _checked(_evaluated(node, known), node) if _is_small(node, known) else None
+    arrays = cast("list[Array]", values)
+    return _checked(_evaluated(node, arrays), node) if _is_small(node, arrays) else None
 
 
 def _is_small(node: Node, values: Sequence[Array]) -> bool:
-    """Whether a node is within the limits, by its static shapes."""
+    """Whether the sizes and the work of a node are within the limits."""
     sizes = [tensor.shape.num_elements() for tensor in node.outputs]
     if None in sizes:
         return sum(value.size for value in values) <= 4_096
-    made = [cast("int", size) for size in sizes]
+    output_sizes = [cast("int", size) for size in sizes]
     widths = [tensor.dtype.base_dtype.size or 8 for tensor in node.outputs]
-    made_bytes = sum(size * width for size, width in zip(made, widths, strict=True))
-    if made_bytes > max(MAX_BYTES, sum(value.nbytes for value in values)):
+    output_bytes = sum(size * width for size, width in zip(output_sizes, widths, strict=True))
+    if output_bytes > max(MAX_BYTES, sum(value.nbytes for value in values)):
         return False
-    return _work(made, values) <= MAX_WORK
+    return _work(output_sizes, values) <= MAX_WORK
 
 
-def _work(made: Sequence[int], values: Sequence[Array]) -> float:
-    """The multiplications of a product of these sizes, which is the dearest that a node can be."""
-    total = sum(made) + sum(value.size for value in values)
+def _work(output_sizes: Sequence[int], values: Sequence[Array]) -> float:
+    """The multiplications of a matrix product of these sizes, an upper bound for other ops."""
+    total = sum(output_sizes) + sum(value.size for value in values)
     largest = sorted((value.size for value in values), reverse=True)[:2]
-    return max(total, sqrt(prod([*largest, max(made, default=0)])) if len(largest) == 2 else 0)
+    if len(largest) < 2:
+        return total
+    return max(total, sqrt(prod([*largest, max(output_sizes, default=0)])))
 
 
 def _evaluated(node: Node, values: list[Array]) -> list[Array] | None:
@@ -128,7 +130,7 @@ def _checked(arrays: list[Array] | None, node: Node) -> Values | None:
 
 def _constant(value: Array, tensor: Tensor, node: Node, graph: StepGraph) -> Tensor:
     array = np.array(value)
-    array.flags.writeable = False  # what outlives a step is read-only
-    made = graph.workspace.constant(node, array, tensor.dtype.base_dtype)
-    graph.insert([made], node)
-    return made.output
+    array.flags.writeable = False  # constants outlive a step
+    folded = graph.workspace.constant(node, array, tensor.dtype.base_dtype)
+    graph.insert([folded], node)
+    return folded.output

@@ -1,8 +1,8 @@
 """Partial folding: of the operands of one node, those that are constants become one.
 
-`add_n(c1, x, c2, y)` adds one constant, `concat([x, c1, c2, y])` joins three parts, and terms that
-are there several times are one term with a factor. A join of joins is one join, a part that is cut
-out of a stack is the part, and a function of all parts is computed of the whole.
+`add_n(c1, x, c2, y)` adds one constant, `concat([x, c1, c2, y])` joins three parts, and repeated
+terms of a sum become one term with a factor. Nested joins are flattened, an element of a stack is
+the stacked part, and a function applied to all parts is applied to the join.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.ops.arrays.slicing import StridedSlice
 from thalweg.ops.core.basic import constant
 from thalweg.ops.core.shaping import ExpandDims
 from thalweg.ops.math.arithmetic import AddN
-from thalweg.optimize.facts import is_real, value_of
+from thalweg.optimize.facts import is_real, open_value
 from thalweg.optimize.passes.fold_constants import MAX_BYTES
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
@@ -31,7 +31,7 @@ _ROOTS = frozenset({"AddN", "ConcatV2", "Pack", "StridedSlice"})
 
 
 def fold_parts(graph: StepGraph) -> None:
-    """Have the constants of sums and joins meet."""
+    """Fold the constant operands of sums and joins."""
     if graph.types.isdisjoint(_ROOTS):
         return
 
@@ -41,13 +41,9 @@ def fold_parts(graph: StepGraph) -> None:
     graph.rewrite(rewrite, _ROOTS)
 
 
-def _known(tensor: Tensor, graph: StepGraph) -> Array | None:
-    return value_of(tensor) if graph.is_open(tensor) else None
-
-
 def _values(tensors: Sequence[Tensor], graph: StepGraph) -> list[Array]:
-    """The values of those that are constants."""
-    return [value for tensor in tensors if (value := _known(tensor, graph)) is not None]
+    """The values of the constants among tensors."""
+    return [value for tensor in tensors if (value := open_value(tensor, graph)) is not None]
 
 
 # Sums
@@ -58,9 +54,7 @@ def _sum(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     if len(node.inputs) == 1:
         graph.fire("sum of one", node)
         return node.inputs
-    values = [
-        value for value in (_known(tensor, graph) for tensor in node.inputs) if value is not None
-    ]
+    values = _values(node.inputs, graph)
     repeats = any(count > 1 for count in counts.values()) and is_real(node.inputs[0].dtype)
     if len(values) < 2 and not repeats:
         return None
@@ -73,7 +67,7 @@ def _sum(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
 def _summed(counts: Counter[Tensor], values: Sequence[Array], graph: StepGraph) -> Tensor:
     terms: list[Tensor] = []
     for tensor, count in counts.items():
-        if _known(tensor, graph) is None:
+        if open_value(tensor, graph) is None:
             factor = np.array(count, tensor.dtype.base_dtype.as_numpy_dtype)
             terms.append(tensor if count == 1 else tensor * factor)
     if values:
@@ -88,25 +82,25 @@ def _summed(counts: Counter[Tensor], values: Sequence[Array], graph: StepGraph) 
 
 def _join(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     *parts, axis = node.inputs
-    where = _known(axis, graph)
+    along = open_value(axis, graph)
     if len(parts) == 1:
         graph.fire("join of one", node)
         return [parts[0]]
-    if where is None:
+    if along is None:
         return None
-    if _are_of_one_function(parts, graph) and int(where) == 0:
+    if _are_of_one_function(parts, graph) and int(along) == 0:
         graph.fire("function of a join", node)
         return [graph.build(node, lambda: _function_of_join(parts, axis))]
-    flat = _flattened(parts, int(where), graph)
+    flat = _flattened(parts, int(along), graph)
     runs = _runs(flat, graph)
     if len(runs) == len(parts) == len(flat):
         return None
     graph.fire("parts of a join", node)
-    return [graph.build(node, lambda: _joined(runs, axis, int(where), graph))]
+    return [graph.build(node, lambda: _joined(runs, axis, int(along), graph))]
 
 
 def _are_of_one_function(parts: Sequence[Tensor], graph: StepGraph) -> bool:
-    """Whether parts are all the same elementwise function of a tensor, and of no other use."""
+    """Whether all parts are the same unary elementwise function, and have no other use."""
     op, device = parts[0].op.op, graph.device(parts[0].op)
     return (op.elementwise and len(op.parsed.inputs) == 1) and all(
         part.op.op == op
@@ -120,40 +114,42 @@ def _are_of_one_function(parts: Sequence[Tensor], graph: StepGraph) -> bool:
 
 
 def _function_of_join(parts: Sequence[Tensor], axis: Tensor) -> Tensor:
-    """Rows of the parts follow each other: one loop finds the function of all of them. Along other
-    axes each element would ask which part it is of: measured up to 1.2 times slower."""
+    """The function of the joined operands. Along axis 0 the parts are contiguous, and one loop
+    computes all of them. Along other axes each element would test which part it is in: measured up
+    to 1.2 times slower."""
     return parts[0].op.op(ConcatV2()([part.op.inputs[0] for part in parts], axis))
 
 
 def _flattened(parts: Sequence[Tensor], axis: int, graph: StepGraph) -> list[Tensor]:
-    """Parts, those of joins along the same axis in their place, where nothing else uses them."""
-    found: list[Tensor] = []
+    """The parts, with joins along the same axis replaced by their parts, if nothing else uses
+    them."""
+    flat: list[Tensor] = []
     for part in parts:
         node = part.op
         is_join = isinstance(node.op, ConcatV2) and graph.is_open(part) and is_free(node)
-        where = value_of(node.inputs[-1]) if is_join and graph.uses(part) == 1 else None
-        same = where is not None and int(where) == axis and graph.is_open(node.inputs[-1])
-        found += node.inputs[:-1] if same else [part]
-    return found
+        where = open_value(node.inputs[-1], graph) if is_join and graph.uses(part) == 1 else None
+        is_same_axis = where is not None and int(where) == axis
+        flat += node.inputs[:-1] if is_same_axis else [part]
+    return flat
 
 
 def _runs(parts: Sequence[Tensor], graph: StepGraph) -> list[list[Tensor]]:
-    """Parts, constants beside each other together."""
+    """The parts in runs: adjacent small constants together, others alone."""
     runs: list[list[Tensor]] = []
     for part in parts:
-        value = _known(part, graph)
+        value = open_value(part, graph)
         is_small = value is not None and value.nbytes <= MAX_BYTES
-        if is_small and runs and _known(runs[-1][0], graph) is not None:
+        if is_small and runs and open_value(runs[-1][0], graph) is not None:
             runs[-1].append(part)
         else:
             runs.append([part])
     return runs
 
 
-def _joined(runs: Sequence[Sequence[Tensor]], axis: Tensor, where: int, graph: StepGraph) -> Tensor:
+def _joined(runs: Sequence[Sequence[Tensor]], axis: Tensor, along: int, graph: StepGraph) -> Tensor:
     parts: list[Tensor] = []
     for run in runs:
-        joined = run[0] if len(run) == 1 else constant(np.concatenate(_values(run, graph), where))
+        joined = run[0] if len(run) == 1 else constant(np.concatenate(_values(run, graph), along))
         parts.append(joined)
     return parts[0] if len(parts) == 1 else ConcatV2()(parts, axis)
 
@@ -170,13 +166,13 @@ def _stack(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
 
 
 def _element(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
-    """The part of a stack that `stack(parts)[i]` is."""
+    """`stack(parts)[i]` is `parts[i]`."""
     stack, op = node.inputs[0].op, cast("StridedSlice", node.op)
     if not isinstance(stack.op, Pack) or stack.op.axis != 0 or op.shrink_axis_mask != 1:
         return None
-    others = (op.begin_mask, op.end_mask, op.ellipsis_mask, op.new_axis_mask)
-    begin = _known(node.inputs[1], graph)
-    is_open = graph.is_open(node.inputs[0]) and is_free(stack) and not any(others)
+    other_masks = (op.begin_mask, op.end_mask, op.ellipsis_mask, op.new_axis_mask)
+    begin = open_value(node.inputs[1], graph)
+    is_open = graph.is_open(node.inputs[0]) and is_free(stack) and not any(other_masks)
     if not is_open or begin is None or begin.size != 1:
         return None
     count, index = len(stack.inputs), int(begin[0])

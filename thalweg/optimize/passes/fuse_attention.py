@@ -1,12 +1,12 @@
 """Attention, and its gradient, as fused ops on GPUs: softmax(q kᵀ · scale + mask) v.
 
-A program writes two products with a softmax between them, its gradient four more with the
-softmax's; all of them store matrices of scores. Where nothing else reads these, `FusedAttention`
-computes the output and `FusedAttentionGrad` the slopes, and no score is ever stored. A mask that is
-a constant with zeros up to the diagonal and nothing to see beyond it is causal: half of the work.
-Results are equal up to rounding: probabilities are not rounded on the way.
+A program writes two products with a softmax between them, and its gradient has four more with the
+softmax's gradient; all of them store matrices of scores. Where nothing else reads these,
+`FusedAttention` computes the output and `FusedAttentionGrad` the gradients, and no score is stored.
+A constant mask of zeros up to the diagonal and large negative numbers beyond is causal, which
+halves the work. Results are equal up to rounding: probabilities are not rounded in between.
 
-Casts stand anywhere in between: mixed precision puts them there.
+Casts may be anywhere in between: mixed precision inserts them.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from thalweg.optimize.facts import integers, value_of
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
 
-#: What is added to a score at most, for its power to be nothing beside any other.
-_UNSEEN = -1e8
+#: The largest number that masks a score: its exponential vanishes beside any other.
+_MAX_MASKED = -1e8
 _NARROW = frozenset({dtypes.bfloat16, dtypes.float16})
-_SCORES = frozenset({"Add", "BatchMatMulV2", "Cast", "Mul", "RealDiv"})  # what gives them
+_SCORES = frozenset({"Add", "BatchMatMulV2", "Cast", "Mul", "RealDiv"})  # ops that compute them
 
 
 def fuse_attention(graph: StepGraph) -> None:
-    """Have products around a softmax, and around its gradient, be one op each."""
+    """Replace the products around a softmax, and around its gradient, by one op each."""
     if "Softmax" not in graph.types or graph.devices is None:
         return
     for node in graph.nodes:
         if node.op.type_name == "Softmax" and "GPU" in graph.device(node):
-            found = _Match(graph, node).found()
-            if found is not None:
-                _replace(graph, found)
+            attention = _Match(graph, node).attention()
+            if attention is not None:
+                _replace(graph, attention)
 
 
 @dataclass(frozen=True)
 class _Score:
-    """What scores are made of: q kᵀ · scale, and a mask, which may be causal."""
+    """The operands of scores: q kᵀ · scale + mask, perhaps causal."""
 
     q: Tensor
     k: Tensor
@@ -57,16 +57,16 @@ class _Score:
 
 @dataclass(frozen=True)
 class _Attention:
-    """The products of an attention: the output's, and those of gradients that there are."""
+    """The products of an attention: that of the output, and those of the gradients in the step."""
 
     score: _Score
     v: Tensor
     output: Node
-    slope: Tensor | None = None  # of the output
+    slope: Tensor | None = None  # the gradient of the output
     dv: Node | None = None
     dq: Node | None = None
     dk: Node | None = None
-    first: Node | None = None  # of the gradient's nodes
+    first: Node | None = None  # the first of the gradient's nodes
 
 
 class _NoMatch(Exception):
@@ -74,14 +74,14 @@ class _NoMatch(Exception):
 
 
 class _Match:
-    """The nodes around a softmax, if they are an attention and nothing else."""
+    """Matches the nodes around a softmax with an attention."""
 
     def __init__(self, graph: StepGraph, softmax: Node) -> None:
         self._graph, self._softmax = graph, softmax
         self._device = graph.device(softmax)
 
-    def found(self) -> _Attention | None:
-        """The attention that a softmax belongs to."""
+    def attention(self) -> _Attention | None:
+        """The attention that the softmax belongs to, if there is one."""
         try:
             score = self._score(self._softmax.inputs[0])
             return self._attention(score)
@@ -115,7 +115,7 @@ class _Match:
         return _Score(q, k, scale, mask, causal)
 
     def _inner(self, tensor: Tensor) -> Node:
-        """The node of a tensor that one node alone reads."""
+        """The node of a tensor that has one taker."""
         node = tensor.op
         is_open = self._graph.is_open(tensor) and not self._graph.is_waited(node)
         _require(is_open and is_free(node) and self._graph.uses(tensor) == 1)
@@ -133,7 +133,7 @@ class _Match:
         raise _NoMatch
 
     def _scaled(self, node: Node) -> tuple[Tensor, float]:
-        """What a node multiplies by a number, and the number."""
+        """The tensor that a node multiplies by a number, and the number."""
         left, right = node.inputs
         number = _number(right)
         if number is not None:
@@ -148,38 +148,39 @@ class _Match:
     def _attention(self, score: _Score) -> _Attention:
         probabilities = self._softmax.output
         takers = self._takers(probabilities)
-        output = [n for n in takers if n.op == BatchMatMulV2() and self._is_same(n.inputs[0])]
+        output = [n for n in takers if n.op == BatchMatMulV2() and self._is_softmax(n.inputs[0])]
         _require(len(output) == 1)
         v = output[0].inputs[1]
-        _require(not self._is_same(v) and v.dtype == score.q.dtype)
+        _require(not self._is_softmax(v) and v.dtype == score.q.dtype)
         _require(v.shape[-1:].as_list() == score.q.shape[-1:].as_list())
         others = [node for node in takers if node is not output[0]]
         if not others:
             return _Attention(score, v, output[0])
         return self._gradient(score, v, output[0], others)
 
-    def _is_same(self, tensor: Tensor) -> bool:
-        """Whether a tensor is the probabilities, perhaps cast."""
+    def _is_softmax(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the softmax, perhaps cast."""
         return _uncast(tensor) is self._softmax.output
 
     def _takers(self, tensor: Tensor) -> list[Node]:
-        """The nodes that take a tensor, or a cast of it; all of them must be open to the pass."""
-        graph, found = self._graph, list[Node]()
+        """The nodes that take a tensor, or a cast of it; all of them must be replaceable."""
+        graph, result = self._graph, list[Node]()
         takers = list(dict.fromkeys(n for n in graph.takers(tensor) if tensor in n.inputs))
         count = sum(node.inputs.count(tensor) for node in takers)
         _require(count == graph.uses(tensor) and graph.is_open(tensor))
         for node in takers:
             _require(is_free(node) and not graph.is_waited(node))
             _require(graph.device(node) == self._device)
-            found += self._takers(node.output) if node.op.type_name == "Cast" else [node]
-        return list(dict.fromkeys(found))
+            result += self._takers(node.output) if node.op.type_name == "Cast" else [node]
+        return list(dict.fromkeys(result))
 
     # The gradient
 
     def _gradient(
         self, score: _Score, v: Tensor, output: Node, others: Sequence[Node]
     ) -> _Attention:
-        dv = [n for n in others if n.op == BatchMatMulV2(adj_x=True) and self._is_same(n.inputs[0])]
+        adjoint = BatchMatMulV2(adj_x=True)
+        dv = [n for n in others if n.op == adjoint and self._is_softmax(n.inputs[0])]
         products = [node for node in others if node.op.type_name == "Mul"]
         _require(len(dv) <= 1 and len(dv) + len(products) == len(others))
         slope = dv[0].inputs[1] if dv else None
@@ -193,13 +194,13 @@ class _Match:
         _require(slope is None or slope is product.inputs[0])
         slope = product.inputs[0]
         dq, dk = self._score_gradient(of_scores, score)
-        made = [node for node in (*dv, dq, dk) if node is not None]
-        _require(bool(made) and {node.output.dtype for node in made} == {score.q.dtype})
+        gradients = [node for node in (*dv, dq, dk) if node is not None]
+        _require(bool(gradients) and {node.output.dtype for node in gradients} == {score.q.dtype})
         first = self._first([product, *dv])
         return _Attention(score, v, output, slope, dv[0] if dv else None, dq, dk, first)
 
     def _softmax_gradient(self, products: Sequence[Node]) -> tuple[Tensor, Tensor]:
-        """(dp - Σ dp · p) · p: dp, and the result, of the two products with p."""
+        """Match (dp - Σ dp · p) · p from its two products with p. Returns dp, and the result."""
         for summed, result in (products, products[::-1]):
             sums = self._takers(summed.output)
             if len(sums) != 1 or sums[0].op.type_name != "Sum":
@@ -207,7 +208,7 @@ class _Match:
             total, axes = sums[0], integers(sums[0].inputs[1])
             rank = self._softmax.output.shape.rank
             _require(total.op.attributes["keep_dims"] and axes in ([-1], [(rank or 0) - 1]))
-            (difference,) = self._one(total.output)
+            difference = self._only_taker(total.output)
             _require(difference.op.type_name == "Sub")
             _require(_uncast(difference.inputs[1]) is total.output)
             slopes = self._other(summed)
@@ -218,19 +219,19 @@ class _Match:
             return slopes, result.output
         raise _NoMatch
 
-    def _one(self, tensor: Tensor) -> list[Node]:
-        found = self._takers(tensor)
-        _require(len(found) == 1)
-        return found
+    def _only_taker(self, tensor: Tensor) -> Node:
+        takers = self._takers(tensor)
+        _require(len(takers) == 1)
+        return takers[0]
 
     def _other(self, product: Node) -> Tensor:
         """The factor of a product that is not the probabilities."""
         left, right = product.inputs
-        _require(self._is_same(left) != self._is_same(right))
-        return right if self._is_same(left) else left
+        _require(self._is_softmax(left) != self._is_softmax(right))
+        return right if self._is_softmax(left) else left
 
     def _require_only(self, tensor: Tensor, nodes: Iterable[Node]) -> None:
-        """Only some nodes take a tensor."""
+        """Require that only these nodes take a tensor."""
         _require(set(self._takers(tensor)) == set(nodes))
 
     def _score_gradient(self, slope: Tensor, score: _Score) -> tuple[Node | None, Node | None]:
@@ -261,72 +262,72 @@ def _require(holds: bool) -> None:
 
 
 def _uncast(tensor: Tensor) -> Tensor:
-    """What a tensor is without casts between floats."""
+    """A tensor without casts between floats."""
     while tensor.op.op.type_name == "Cast" and tensor.op.inputs[0].dtype.is_floating:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _number(tensor: Tensor) -> float | None:
-    """The value of a constant that is one number."""
+    """The value of a scalar constant."""
     value = value_of(tensor)
     is_one = value is not None and value.size == 1 and value.ndim == 0
     return float(value.item()) if value is not None and is_one else None
 
 
 def _widens(mask: Tensor, scores: Tensor) -> bool:
-    """Whether adding a mask may give more scores than there are."""
-    sizes, own = scores.shape.as_list(), mask.shape.as_list()
-    if len(own) > len(sizes):
+    """Whether adding a mask may broadcast the scores."""
+    sizes, mask_sizes = scores.shape.as_list(), mask.shape.as_list()
+    if len(mask_sizes) > len(sizes):
         return True
-    pairs = zip(own, sizes[len(sizes) - len(own) :], strict=True)
-    return any(mine not in (1, size) or mine is None for mine, size in pairs)
+    pairs = zip(mask_sizes, sizes[len(sizes) - len(mask_sizes) :], strict=True)
+    return any(mask_size not in (1, size) or mask_size is None for mask_size, size in pairs)
 
 
 def _is_causal(mask: Tensor) -> bool:
-    """Whether a mask is zero up to the diagonal and hides all beyond."""
+    """Whether a mask is zero up to the diagonal and masks all beyond."""
     value = value_of(mask)
     if value is None or value.ndim < 2 or value.size != value.shape[-1] * value.shape[-2]:
         return False
     matrix = value.reshape(value.shape[-2:]).astype(np.float32)
-    seen = np.tril(np.ones(matrix.shape, bool))
-    return bool((matrix[seen] == 0).all() and (matrix[~seen] <= _UNSEEN).all())
+    visible = np.tril(np.ones(matrix.shape, bool))
+    return bool((matrix[visible] == 0).all() and (matrix[~visible] <= _MAX_MASKED).all())
 
 
 # The ops
 
 
-def _replace(graph: StepGraph, found: _Attention) -> None:
-    """Put the fused ops in the place of products."""
-    score = found.score
+def _replace(graph: StepGraph, attention: _Attention) -> None:
+    """Replace the products by fused ops."""
+    score = attention.score
 
     def forward() -> tuple[Tensor, Tensor, Tensor]:
         mask = constant(np.zeros((), np.float32)) if score.mask is None else score.mask
         op = FusedAttention(scale=score.scale, causal=score.causal)
-        return mask, *op(score.q, score.k, found.v, mask)
+        return mask, *op(score.q, score.k, attention.v, mask)
 
-    mask, output, lse = graph.build(found.output, forward)
-    graph.fire("attention", found.output)
-    if found.slope is not None and found.first is not None:
-        _replace_gradient(graph, found, (mask, output, lse))
-    graph.replace(found.output.output, output)
+    mask, output, lse = graph.build(attention.output, forward)
+    graph.fire("attention", attention.output)
+    if attention.slope is not None and attention.first is not None:
+        _replace_gradient(graph, attention, (mask, output, lse))
+    graph.replace(attention.output.output, output)
 
 
 def _replace_gradient(
-    graph: StepGraph, found: _Attention, made: tuple[Tensor, Tensor, Tensor]
+    graph: StepGraph, attention: _Attention, forward: tuple[Tensor, Tensor, Tensor]
 ) -> None:
-    score, slope, (mask, output, lse) = found.score, found.slope, made
+    score, slope, (mask, output, lse) = attention.score, attention.slope, forward
     assert slope is not None
-    assert found.first is not None
+    assert attention.first is not None
 
     def backward() -> list[Tensor]:
         wide = Cast(DstT=dtypes.float32)
         delta = reduce_sum(wide(output) * wide(slope), -1)
         op = FusedAttentionGrad(scale=score.scale, causal=score.causal)
-        return list(op(score.q, score.k, found.v, mask, slope, lse, delta))
+        return list(op(score.q, score.k, attention.v, mask, slope, lse, delta))
 
-    slopes = graph.build(found.first, backward)
-    for node, tensor in zip((found.dq, found.dk, found.dv), slopes, strict=True):
+    slopes = graph.build(attention.first, backward)
+    for node, tensor in zip((attention.dq, attention.dk, attention.dv), slopes, strict=True):
         if node is not None:
             graph.replace(node.output, tensor)
-    graph.fire("gradient of attention", found.first)
+    graph.fire("gradient of attention", attention.first)

@@ -1,9 +1,8 @@
-"""Loop-invariant hoisting: what every iteration would compute again is computed before the loop.
+"""Hoists loop-invariant nodes: they are computed once, before the loop.
 
-Hoisted is what depends on nothing that an iteration changes and is worth keeping: products,
-convolutions, reductions, functions such as exponentials, and what leads to them. What is cheap to
-compute in a fused loop stays there, and so does what a trace reads, and what may fail in a loop
-that may not run at all.
+Invariant nodes are hoisted if they are costly (products, convolutions, reductions, functions such
+as exponentials), with the nodes that they depend on. Nodes that are cheap in a fused loop stay, and
+so do those that a trace reads, and those that may fail in a loop that may not run at all.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from thalweg.platform.dtype_traits import compute_dtype
 
 
 def hoist_invariants(graph: StepGraph) -> None:
-    """Have loops not repeat what stays the same."""
+    """Hoist costly invariant nodes out of loops."""
     if "While" not in graph.types:
         return
     loops = [node for node in graph.nodes if isinstance(node.op, While)]
@@ -47,9 +46,8 @@ def hoist_invariants(graph: StepGraph) -> None:
 
 
 def _is_worth_keeping(node: Node) -> bool:
-    """Whether computing an output element takes more than one input element, or longer than to read
-    it: a function of 1,024 floats in a loop is 4 times faster as a value that is read, one of a
-    million floats twice."""
+    """Whether an output element depends on several input elements, or costs more than a read. A
+    function of 1,024 floats is 4 times faster if it is hoisted, one of a million floats twice."""
     op = node.op
     if op.elementwise:
         return _calls_function(node)
@@ -62,7 +60,7 @@ _VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze", "Identity", "Fill", "Bro
 
 
 def _calls_function(node: Node) -> bool:
-    """Whether an element takes a function that costs more than to read its value."""
+    """Whether an element calls a function that costs more than a read."""
     if not node.op.has("element"):
         return False
     inputs = [argument(n, _number_dtype(tensor)) for n, tensor in enumerate(node.inputs)]
@@ -73,13 +71,13 @@ def _calls_function(node: Node) -> bool:
 
 
 def _number_dtype(tensor: Tensor) -> Any:
-    """The dtype of elements as kernels see them; a complex number's parts stand for it."""
+    """The dtype that kernels compute elements in; for complex numbers, that of their parts."""
     dtype = tensor.dtype.base_dtype.real_dtype.as_numpy_dtype
     return compute_dtype(np.dtype(dtype))
 
 
 class _Hoisting:
-    """The hoisting out of one loop."""
+    """Hoists nodes out of one loop."""
 
     def __init__(self, node: Node, graph: StepGraph) -> None:
         self._node, self._graph = node, graph
@@ -87,110 +85,112 @@ class _Hoisting:
         self._count = len(node.outputs)
 
     def run(self) -> None:
-        """Have nodes before the loop compute what stays the same."""
+        """Copy invariant nodes before the loop, and pass their values as arguments."""
         body = self._op.body
         nodes = inner_nodes(body)
-        fixed = self._invariant(nodes)
-        moved = self._frontier(nodes, fixed)
-        if not moved:
+        invariant = self._invariant(nodes)
+        hoisted = self._frontier(nodes, invariant)
+        if not hoisted:
             return
-        self._graph.fired.update(f"invariant {tensor.op.type}" for tensor in moved)
-        outer, before = self._outside(nodes, fixed, moved)
-        places = (self._count, len(self._node.inputs) - self._count + len(moved))
+        self._graph.fired.update(f"invariant {tensor.op.type}" for tensor in hoisted)
+        outer, new_nodes = self._outside(nodes, invariant, hoisted)
+        counts = (self._count, len(self._node.inputs) - self._count + len(hoisted))
         attributes: dict[str, Any] = {
             **self._op.attributes,
-            "condition": _with_arguments(self._op.condition, moved, {}),
-            "body": _with_arguments(body, moved, dict.fromkeys(moved)),
+            "condition": _with_arguments(self._op.condition, hoisted, computes=False),
+            "body": _with_arguments(body, hoisted, computes=True),
         }
-        self._graph.insert(before, self._node)
+        self._graph.insert(new_nodes, self._node)
         self._graph.edit(
             self._node,
             op=While(**attributes),
             inputs=(*self._node.inputs, *outer),
-            annotations={**self._node.annotations, "_counts": places},
+            annotations={**self._node.annotations, "_counts": counts},
         )
 
     def _invariant(self, nodes: Sequence[Node]) -> set[Tensor]:
-        """The tensors of the body that are the same in all iterations."""
+        """The tensors of the body that are equal in all iterations."""
         body = self._op.body
-        fixed = set(body.arguments[self._count :])
-        for given, output in zip(body.arguments, body.outputs, strict=False):
-            if given is output:
-                fixed.add(given)
-        fixed = {tensor for tensor in fixed if not tensor.dtype.is_ref_dtype}
+        invariant = set(body.arguments[self._count :])
+        for variable, output in zip(body.arguments, body.outputs, strict=False):
+            if variable is output:
+                invariant.add(variable)
+        invariant = {tensor for tensor in invariant if not tensor.dtype.is_ref_dtype}
         for node in nodes:
-            if is_free(node) and fixed.issuperset(node.inputs) and not _may_fail(node.op):
-                fixed.update(node.outputs)
-        return fixed
+            if is_free(node) and invariant.issuperset(node.inputs) and not _may_fail(node.op):
+                invariant.update(node.outputs)
+        return invariant
 
-    def _frontier(self, nodes: Sequence[Node], fixed: set[Tensor]) -> list[Tensor]:
-        """What the rest of the body takes of what is worth keeping."""
+    def _frontier(self, nodes: Sequence[Node], invariant: set[Tensor]) -> list[Tensor]:
+        """The hoisted tensors that the rest of the body takes."""
         heavy: set[Tensor] = set()
         for node in nodes:
-            if fixed.issuperset(node.outputs) and node.inputs:
-                own = not node.op.host_only and _is_worth_keeping(node)
-                if own or (not heavy.isdisjoint(node.inputs) and not _enlarges(node)):
+            if invariant.issuperset(node.outputs) and node.inputs:
+                is_costly = not node.op.host_only and _is_worth_keeping(node)
+                if is_costly or (not heavy.isdisjoint(node.inputs) and not _enlarges(node)):
                     heavy.update(node.outputs)
-        staying = [n for n in nodes if not n.outputs or not fixed.issuperset(n.outputs)]
+        staying = [n for n in nodes if not n.outputs or not invariant.issuperset(n.outputs)]
         pending = [*self._op.body.outputs, *(t for node in staying for t in node.inputs)]
-        seen: dict[Tensor, None] = {}
+        needed: dict[Tensor, None] = {}
         while pending:
             tensor = pending.pop()
-            if tensor not in seen:
-                seen[tensor] = None
-                stays = tensor in fixed and tensor not in heavy  # cheap, or larger than it was
-                pending += tensor.op.inputs if stays else ()
-        return [tensor for tensor in seen if tensor in heavy]
+            if tensor not in needed:
+                needed[tensor] = None
+                is_cheap = tensor in invariant and tensor not in heavy  # or larger than its inputs
+                pending += tensor.op.inputs if is_cheap else ()
+        return [tensor for tensor in needed if tensor in heavy]
 
     def _outside(
-        self, nodes: Sequence[Node], fixed: set[Tensor], moved: Sequence[Tensor]
+        self, nodes: Sequence[Node], invariant: set[Tensor], hoisted: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
-        """What stands for tensors of the body before the loop, and the nodes that give it."""
+        """Copies of tensors of the body before the loop, and the nodes that compute them."""
         first = len(self._node.inputs) - len(self._op.body.arguments)
         pairs = zip(self._op.body.arguments, self._node.inputs[first:], strict=True)
-        again = Rewriter(self._graph.workspace, dict(pairs))
+        rewriter = Rewriter(self._graph.workspace, dict(pairs))
         needed: set[Node] = set()
-        pending = [tensor.op for tensor in moved]
+        pending = [tensor.op for tensor in hoisted]
         while pending:
             node = pending.pop()
             if node not in needed and not isinstance(node.op, Argument):
                 needed.add(node)
                 pending += [tensor.op for tensor in node.inputs]
-        made = [again.copy(node) for node in nodes if node in needed]
-        return [again.tensors[tensor] for tensor in moved], made
+        copies = [rewriter.copy(node) for node in nodes if node in needed]
+        return [rewriter.tensors[tensor] for tensor in hoisted], copies
 
 
 def _enlarges(node: Node) -> bool:
-    """Whether there is more to read of what a node gives than of all that it takes."""
-    made, *given = [t.shape.num_elements() for t in (node.outputs[0], *node.inputs)]
-    return made is not None and made > sum([size or made for size in given])
+    """Whether a node's output is larger than all its inputs together."""
+    output_size, *input_sizes = [t.shape.num_elements() for t in (node.outputs[0], *node.inputs)]
+    return output_size is not None and output_size > sum(
+        [size or output_size for size in input_sizes]
+    )
 
 
 def _may_fail(op: Op) -> bool:
     return op.has("requires") or op.host_only or op.type_name == "CheckNumerics"
 
 
-def _with_arguments(body: Body, moved: Sequence[Tensor], replaced: dict[Tensor, None]) -> Body:
-    """A body that takes more arguments; some of them in the place of what it computed."""
-    again = body_rewriter(body)
-    graph = again.workspace
+def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Body:
+    """A body with more arguments; if it computes the hoisted tensors, these replace them."""
+    rewriter = body_rewriter(body)
+    graph = rewriter.workspace
     added: list[Tensor] = []
-    for tensor in moved:
+    for tensor in hoisted:
         name = tensor.op.name.rpartition("/")[2]
         argument = graph.argument(tensor.dtype, tensor.shape, name)
         graph.attribute(argument.op, tensor.op)
         added.append(argument)
-        if tensor in replaced:
-            again.tensors[tensor] = argument
-    known = dict(again.tensors)
+        if computes:
+            rewriter.tensors[tensor] = argument
+    bound = dict(rewriter.tensors)
     for node in inner_nodes(body):
-        if not node.outputs or any(tensor not in known for tensor in node.outputs):
-            again.copy(node)
-            again.tensors.update(known)
+        if not node.outputs or any(tensor not in bound for tensor in node.outputs):
+            rewriter.copy(node)
+            rewriter.tensors.update(bound)
     return replace(
         body,
         graph=graph,
-        arguments=(*(again.tensors[t] for t in body.arguments), *added),
-        outputs=tuple([again.tensors[t] for t in body.outputs]),
-        targets=tuple(again.mapped(body.targets)),
+        arguments=(*(rewriter.tensors[t] for t in body.arguments), *added),
+        outputs=tuple([rewriter.tensors[t] for t in body.outputs]),
+        targets=tuple(rewriter.mapped(body.targets)),
     )

@@ -1,7 +1,7 @@
-"""Common-subexpression elimination: of pure nodes that compute the same, one stays.
+"""Common-subexpression elimination: of equal pure nodes, one stays.
 
-Two nodes are the same where op, attributes, inputs, control inputs and device are; the inputs of a
-commutative op in either order. Small constants are the same where their values are, to the bit.
+Two nodes are equal if their ops, attributes, inputs, control inputs and devices are; the inputs of
+a commutative op in either order. Small constants are equal if their values are, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _MAX_BYTES = 1 << 16  # of constants that are compared
 
 
 def merge_duplicates(graph: StepGraph) -> None:
-    """Compute nothing pure twice."""
-    found: dict[Hashable, list[Node]] = {}
+    """Merge equal pure nodes."""
+    by_key: dict[Hashable, list[Node]] = {}
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
-        kind, inputs = type(node.op), node.inputs
-        key: Any = (kind, inputs)
-        if kind is Const:
+        op_class, inputs = type(node.op), node.inputs
+        key: Any = (op_class, inputs)
+        if op_class is Const:
             key = _constant_key(node)
         elif not inputs:
             return None
-        elif kind.commutative:
-            key = (kind, *sorted(map(id, inputs)))
-        seen = found.get(key)
-        if seen is None:
-            found[key] = [node]
+        elif op_class.commutative:
+            key = (op_class, *sorted(map(id, inputs)))
+        equal_keys = by_key.get(key)
+        if equal_keys is None:
+            by_key[key] = [node]
             return None
-        for first in seen:
+        for first in equal_keys:
             if first in graph and _are_same(first, node, graph):
-                graph.fire(f"duplicate {kind.type_name}", node)
+                graph.fire(f"duplicate {op_class.type_name}", node)
                 return first.outputs
-        seen.append(node)
+        equal_keys.append(node)
         return None
 
     graph.rewrite_once(rewrite)
@@ -52,7 +52,7 @@ def _constant_key(node: Node) -> Hashable:
 
 
 def _are_same(first: Node, second: Node, graph: StepGraph) -> bool:
-    """Whether one of two nodes of the same type and inputs can stand for the other."""
+    """Whether one of two nodes of equal type and inputs can replace the other."""
     if first.controls != second.controls or not is_pure(first):
         return False
     if graph.devices is not None and graph.device(first) != graph.device(second):

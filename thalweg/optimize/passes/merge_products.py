@@ -1,8 +1,8 @@
-"""Products that share an input, as one: `x W1` and `x W2` are parts of `x [W1 W2]`.
+"""Merges products that share an input: `x W1` and `x W2` are parts of `x [W1 W2]`.
 
-A product computes whole vectors of columns. Where products together need fewer of them than each
-for itself, they are one; where they need as many, joining the weights and reading the parts costs
-more than it gains. Weights that are constants are joined once, variables in every step.
+A product computes whole vectors of columns. Products are merged if the merged one needs fewer
+vectors; otherwise joining the weights and splitting the result costs more than it gains. Constant
+weights are joined once, variables in every step.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from thalweg.optimize.step_graph import StepGraph
 
 Array = NDArray[Any]
 
-# Of a product that is merged: wider ones fill vectors by themselves, and a product with a vector
-# is computed along its rows.
+# Of a product to merge: wider ones fill vectors by themselves, and a product with a vector is
+# computed along its rows.
 _MIN_COLUMNS, _MAX_VECTORS = 2, 1.5
-_MIN_ROWS = 32  # of the shared input: few rows are read faster than weights are joined
+_MIN_ROWS = 32  # of the shared input: for fewer, joining the weights costs more
 _WINDOW_VECTORS = 2  # that a convolution with windows computes at once
 _ROOTS = frozenset({"MatMul", "Conv2D"})
-_READ_EARLIER = frozenset({Resource.VARIABLE, Resource.HANDLE, Resource.PYTHON})
+_VARIABLE_RESOURCES = frozenset({Resource.VARIABLE, Resource.HANDLE, Resource.PYTHON})
 
 
 def merge_products(graph: StepGraph) -> None:
-    """Have narrow products of one input be one product."""
+    """Merge narrow products of one input."""
     if graph.types.isdisjoint(_ROOTS):
         return
     for group in _groups(graph):
@@ -52,8 +52,8 @@ def merge_products(graph: StepGraph) -> None:
 
 
 def _groups(graph: StepGraph) -> list[list[Node]]:
-    """Products that are cheaper as one."""
-    found: dict[Any, list[Node]] = defaultdict(list)
+    """Groups of products that are cheaper merged."""
+    by_key: dict[Any, list[Node]] = defaultdict(list)
     products = [node for node in graph.nodes if node.op.type_name in _ROOTS]
     shared = Counter(node.inputs[0] for node in products)
     for node in [node for node in products if shared[node.inputs[0]] > 1]:
@@ -61,8 +61,8 @@ def _groups(graph: StepGraph) -> list[list[Node]]:
             weights = node.inputs[1]
             inner = tuple(weights.shape.as_list()[:-1])
             key = node.inputs[0], node.op, inner, weights.dtype, graph.device(node)
-            found[key].append(node)
-    groups = [group for group in found.values() if _saves_vectors(group, graph)]
+            by_key[key].append(node)
+    groups = [group for group in by_key.values() if _saves_vectors(group, graph)]
     if not groups:
         return []
     reads = _Reads(graph)
@@ -85,18 +85,18 @@ def _is_narrow(node: Node, graph: StepGraph) -> bool:
 
 
 def _lanes(node: Node, graph: StepGraph) -> int:
-    """How many columns a vector of the processor holds."""
+    """The number of columns in a vector of the target."""
     return graph.target(node).vector_bytes // node.output.dtype.size
 
 
 def _saves_vectors(group: Sequence[Node], graph: StepGraph) -> bool:
-    """Whether products together compute fewer vectors of columns."""
+    """Whether the merged product computes fewer vectors of columns."""
     if len(group) < 2:
         return False
     is_dense = prod(_sizes(group[0].inputs[1])[:-2]) == 1
     lanes = _lanes(group[0], graph) * (1 if is_dense else _WINDOW_VECTORS)
     columns = [_columns(node) for node in group]
-    return -(-sum(columns) // lanes) < sum([-(-each // lanes) for each in columns])
+    return -(-sum(columns) // lanes) < sum([-(-count // lanes) for count in columns])
 
 
 def _columns(node: Node) -> int:
@@ -104,7 +104,7 @@ def _columns(node: Node) -> int:
 
 
 def _sizes(tensor: Tensor) -> list[int]:
-    """Static sizes; one that is not known is taken for enough."""
+    """Static sizes; unknown ones count as large enough."""
     return [_MIN_ROWS if size is None else size for size in tensor.shape.as_list()]
 
 
@@ -113,52 +113,52 @@ def _rows(node: Node) -> int:
 
 
 class _Reads:
-    """Which weights can be read before the first product of their group."""
+    """Tells which weights can be read before the first product of their group."""
 
     def __init__(self, graph: StepGraph) -> None:
-        self._unwritten: set[Node] = set()  # the nodes before the first write of any variable
+        self._unwritten: set[Node] = set()  # the nodes before the first write to any variable
         for node in graph.nodes:
-            if any(each.writes and each.resource in _READ_EARLIER for each in accesses(node)):
+            if any(use.writes and use.resource in _VARIABLE_RESOURCES for use in accesses(node)):
                 break
             self._unwritten.add(node)
 
     def may_come_first(self, node: Node) -> bool:
-        """Whether the weights of a product are constants, or variables as the step finds them."""
+        """Whether the weights of a product are constants, or variables before any write."""
         weights = node.inputs[1]
         return value_of(weights) is not None or self._is_variable(weights)
 
     def _is_variable(self, weights: Tensor) -> bool:
-        read = weights.op
-        if not isinstance(read.op, Identity) or read.controls or read not in self._unwritten:
+        node = weights.op
+        if not isinstance(node.op, Identity) or node.controls or node not in self._unwritten:
             return False
-        source = read.inputs[0]
+        source = node.inputs[0]
         return source.dtype.is_ref_dtype and not source.op.inputs and not source.op.controls
 
 
 def _hoist_variables(group: Sequence[Node], graph: StepGraph) -> None:
-    """Have the variables come before the first product, which is to read them."""
+    """Move the variables before the first product, where they are read now."""
     weights = [node.inputs[1] for node in group]
-    for each in dict.fromkeys(w.op.inputs[0].op for w in weights if value_of(w) is None):
-        graph.hoist(each, group[0])
+    for variable in dict.fromkeys(w.op.inputs[0].op for w in weights if value_of(w) is None):
+        graph.hoist(variable, group[0])
 
 
 def _merged(group: Sequence[Node]) -> list[Tensor]:
-    """The outputs of products, cut from one."""
+    """The outputs of the products, split from the merged one."""
     product = group[0].op(group[0].inputs[0], _joined([node.inputs[1] for node in group]))
     sizes = np.array([_columns(node) for node in group], np.int32)
     return SplitV(num_split=len(group))(product, sizes, np.array(-1, np.int32))
 
 
 def _joined(weights: Sequence[Tensor]) -> Tensor:
-    """The columns of all weights."""
-    values = [value_of(each) for each in weights]
+    """The concatenated columns of all weights."""
+    values = [value_of(weight) for weight in weights]
     known = [value for value in values if value is not None]
     if len(known) == len(values):
         return constant(np.concatenate(known, axis=-1))
-    read = [_here(*each) for each in zip(weights, values, strict=True)]
-    return ConcatV2()(read, np.array(-1, np.int32))
+    parts = [_readable(*pair) for pair in zip(weights, values, strict=True)]
+    return ConcatV2()(parts, np.array(-1, np.int32))
 
 
-def _here(weights: Tensor, value: Array | None) -> Tensor:
-    """Weights before the first product, where what the others take may not be there yet."""
+def _readable(weights: Tensor, value: Array | None) -> Tensor:
+    """Weights that can be read before the first product: a variable is read again."""
     return Identity()(weights.op.inputs[0]) if value is None else constant(value)

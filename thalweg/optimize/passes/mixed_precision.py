@@ -1,10 +1,10 @@
-"""Mixed precision: products and what lies between them in a narrow float, all else in float32.
+"""Mixed precision: products and the ops between them in a narrow float, all others in float32.
 
 Matrix products and convolutions gain most and are allowed. Elementwise and moving ops are inferred:
-they follow where they come after an allowed op and before another. What sums, normalises or has a
-wide range (losses, exponentials, reductions, batch norm, updates) is denied: it is in neither list.
-Casts stand at the edges. Variables are never narrow: products read a cast of them, and gradients
-are wide again before they update the float32 weights.
+they are narrow between allowed ops. Ops that sum, normalise or have a wide range (losses,
+exponentials, reductions, batch norm, updates) are denied: they are in neither list. Casts are
+inserted at the borders. Variables are never narrow: products read a cast of them, and gradients are
+cast back before they update the float32 weights.
 """
 
 from __future__ import annotations
@@ -43,63 +43,69 @@ def narrowing(dtype: DType) -> Callable[[StepGraph], None]:
         if graph.types.isdisjoint(ALLOWED):
             return
         casts = _Casts(graph, dtype)
-        for node in _chosen(graph):
+        for node in _nodes_to_narrow(graph):
             casts.narrow(node)
             graph.fire(f"narrow {node.type}", node)
 
     return run
 
 
-def _chosen(graph: StepGraph) -> list[Node]:
+def _nodes_to_narrow(graph: StepGraph) -> list[Node]:
     """The nodes to compute in a narrow float, in their order."""
     nodes = graph.nodes
-    able = {n for n in nodes if n.op.type_name in ALLOWED | INFERRED and _is_wide(n, graph)}
-    products = {node for node in able if node.op.type_name in ALLOWED}
-    after = _spread(nodes, able, products, lambda n: (t.op for t in n.inputs if graph.is_open(t)))
-    before = _spread(
-        nodes[::-1], able, products, lambda n: (u for t in n.outputs for u in graph.takers(t))
+    candidates = {n for n in nodes if n.op.type_name in ALLOWED | INFERRED and _is_wide(n, graph)}
+    products = {node for node in candidates if node.op.type_name in ALLOWED}
+    reached_forward = _reached(
+        nodes, candidates, products, lambda n: (t.op for t in n.inputs if graph.is_open(t))
     )
-    return [node for node in nodes if node in products or (node in after and node in before)]
+    reached_backward = _reached(
+        nodes[::-1], candidates, products, lambda n: (u for t in n.outputs for u in graph.takers(t))
+    )
+    return [
+        node
+        for node in nodes
+        if node in products or (node in reached_forward and node in reached_backward)
+    ]
 
 
-def _spread(
+def _reached(
     nodes: Iterable[Node],
-    able: set[Node],
+    candidates: set[Node],
     products: set[Node],
     neighbours: Callable[[Node], Iterable[Node]],
 ) -> set[Node]:
-    """The nodes that products reach over nodes that are able to be narrow."""
-    found = set(products)
+    """The nodes that products reach over candidates."""
+    reached = set(products)
     for node in nodes:
-        if node in able and any(each in found for each in neighbours(node)):
-            found.add(node)
-    return found
+        if node in candidates and any(neighbour in reached for neighbour in neighbours(node)):
+            reached.add(node)
+    return reached
 
 
 def _is_wide(node: Node, graph: StepGraph) -> bool:
-    """Whether all floats that a node takes and gives are float32, none of them fed in its place."""
-    taken = [tensor.dtype for tensor in node.inputs if tensor.dtype.is_floating]
-    given = [tensor.dtype for tensor in node.outputs]
-    if not taken or not is_free(node) or any(t in graph.feeds for t in node.outputs):
+    """Whether all float inputs and outputs of a node are float32, and no output is fed."""
+    input_dtypes = [tensor.dtype for tensor in node.inputs if tensor.dtype.is_floating]
+    output_dtypes = [tensor.dtype for tensor in node.outputs]
+    if not input_dtypes or not is_free(node) or any(t in graph.feeds for t in node.outputs):
         return False
-    return {*taken, *given} == {dtypes.float32}
+    return {*input_dtypes, *output_dtypes} == {dtypes.float32}
 
 
 class _Casts:
-    """Nodes on their way to a narrow float, and the casts that are shared between them."""
+    """Converts nodes to a narrow float; casts are shared between them."""
 
     def __init__(self, graph: StepGraph, dtype: DType) -> None:
         self._graph, self._dtype = graph, dtype
         self._narrow: dict[Tensor, Tensor] = {}
 
     def narrow(self, node: Node) -> None:
-        """Compute a node in the narrow float; what takes it gets float32 again."""
+        """Compute a node in the narrow float, and cast its outputs back to float32."""
         self._graph.refresh(node)
         inputs = [self._narrowed(tensor, node) for tensor in node.inputs]
         op, grouped = node.op, node.op.parsed.group(inputs, node.input_counts())
 
-        made: list[Tensor] = nest.flatten(self._graph.build(node, lambda: op(*grouped)))
-        for old, new in zip(node.outputs, made, strict=True):
+        outputs: list[Tensor] = nest.flatten(self._graph.build(node, lambda: op(*grouped)))
+        for old, new in zip(node.outputs, outputs, strict=True):
             wide = self._graph.build(node, lambda new=new: Cast(DstT=dtypes.float32)(new))
             self._narrow[wide] = new
             self._graph.replace(old, wide)

@@ -1,8 +1,8 @@
-"""The bodies of conditionals and loops: each is optimised like a step of its own.
+"""Optimises the bodies of conditionals and loops, each like a step of its own.
 
-Its arguments are fed, its outputs and what traces read of it are fetched. A constant that comes in
-as an argument that never changes becomes a constant inside. A body that changes is built anew in
-one graph, and the traces of the control node read from there.
+Its arguments are feeds; its outputs and the tensors that traces read are fetches. A constant that
+is an argument which never changes becomes a constant inside. A body that changes is rebuilt in a
+new graph, and the traces of the control node read from there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.ops.core.basic import Const, Identity
-from thalweg.optimize.facts import value_of
+from thalweg.optimize.facts import open_value
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.optimize.workspace import Workspace, body_rewriter
 
-#: passes over a body: how often each rule fired
+#: Runs passes over a body; returns how often each rule fired.
 Inner = Callable[[StepGraph], Mapping[str, int]]
 
 _MAX_BYTES = 4_096  # of a constant that is copied into a body
 
 
 def optimize_bodies(graph: StepGraph, inner: Inner) -> None:
-    """Run passes in control nodes."""
+    """Run passes in the bodies of control nodes."""
     if graph.types.isdisjoint(CONTROL_TYPES):
         return
     controls = [node for node in graph.nodes if is_control(node)]
@@ -48,10 +48,10 @@ class _Bodies:
 
     def __init__(self, node: Node, traces: Sequence[Node], graph: StepGraph, inner: Inner) -> None:
         self._node, self._traces, self._graph, self._inner = node, traces, graph, inner
-        self._moved: dict[Tensor, Tensor] = {}  # traced tensors, and what stands for them
+        self._traced: dict[Tensor, Tensor] = {}  # the replacements of traced tensors
 
     def run(self) -> None:
-        """Give the control node and its traces other bodies, where any changed."""
+        """Give the control node and its traces the new bodies, if any changed."""
         op = self._node.op
         bodies = [self._optimized(body) for body in op.bodies]
         if all(new is old for new, old in zip(bodies, op.bodies, strict=True)):
@@ -59,7 +59,7 @@ class _Bodies:
         self._graph.edit(self._node, op=_with_bodies(op, bodies))
         for trace in self._traces:
             for tensor in traced_tensors(trace):
-                moved = self._moved.get(tensor)
+                moved = self._traced.get(tensor)
                 if moved is not None:
                     self._graph.edit(trace, op=_with_tensor(trace.op, moved))
 
@@ -67,68 +67,67 @@ class _Bodies:
         traced = [t for trace in self._traces for t in traced_tensors(trace)]
         traced = [tensor for tensor in dict.fromkeys(traced) if tensor.graph is body.graph]
         step = self._step(body, traced)
-        self._place_constants(step, body)
+        self._insert_constants(step, body)
         self._graph.fired.update(self._inner(step))
         return self._rebuilt(body, step, traced) if step.is_changed else body
 
     def _step(self, body: Body, traced: Sequence[Tensor]) -> StepGraph:
         ends = (*body.outputs, *traced)
         nodes = [n for n in needed(ends, body.targets, {}) if not isinstance(n.op, Argument)]
-        own = self._graph.devices, self._graph.processors
-        return StepGraph(nodes, ends, body.targets, frozenset(body.arguments), *own)
+        placement = self._graph.devices, self._graph.processors
+        return StepGraph(nodes, ends, body.targets, frozenset(body.arguments), *placement)
 
-    def _place_constants(self, step: StepGraph, body: Body) -> None:
-        """Have arguments that are always a constant be one."""
+    def _insert_constants(self, step: StepGraph, body: Body) -> None:
+        """Replace arguments that are always a constant by it."""
         for argument, tensor in self._constant_arguments(body).items():
             takers = step.takers(argument)
             if takers:
-                made = step.workspace.replica(tensor.op)
-                step.insert([made], step.nodes[0])
+                constant = step.workspace.replica(tensor.op)
+                step.insert([constant], step.nodes[0])
                 for node in takers:
-                    inputs = [made.output if t is argument else t for t in node.inputs]
+                    inputs = [constant.output if t is argument else t for t in node.inputs]
                     step.edit(node, inputs=inputs)
                 self._graph.fire("constant argument", self._node)
 
     def _constant_arguments(self, body: Body) -> dict[Tensor, Tensor]:
-        """The arguments that no iteration changes, with the constants that they are."""
+        """The arguments that no iteration changes and that are constants, with these."""
         node, op = self._node, self._node.op
         first = len(node.inputs) - len(body.arguments)
         outer = dict(zip(body.arguments, node.inputs[first:], strict=True))
         varying = body.arguments[: len(node.outputs)] if isinstance(op, While) else ()
-        found: dict[Tensor, Tensor] = {}
+        constants: dict[Tensor, Tensor] = {}
         for inner, tensor in outer.items():
-            is_open = inner not in varying and tensor not in self._graph.feeds
-            value = value_of(tensor) if is_open else None
+            value = None if inner in varying else open_value(tensor, self._graph)
             if value is not None and value.nbytes <= _MAX_BYTES:
-                found[inner] = tensor
-        return found
+                constants[inner] = tensor
+        return constants
 
     def _rebuilt(self, body: Body, step: StepGraph, traced: Sequence[Tensor]) -> Body:
-        again = body_rewriter(body)
-        graph = again.workspace
+        rewriter = body_rewriter(body)
+        graph = rewriter.workspace
         for node in step.nodes:
-            again.copy(node)
-        ends = [again.tensors[tensor] for tensor in step.fetches]
+            rewriter.copy(node)
+        ends = [rewriter.tensors[tensor] for tensor in step.fetches]
         for tensor, end in zip(traced, ends[len(body.outputs) :], strict=True):
-            self._moved[tensor] = self._traceable(end, graph)
+            self._traced[tensor] = self._traceable(end, graph)
         return replace(
             body,
             graph=graph,
-            arguments=tuple([again.tensors[tensor] for tensor in body.arguments]),
+            arguments=tuple([rewriter.tensors[tensor] for tensor in body.arguments]),
             outputs=tuple(ends[: len(body.outputs)]),
-            targets=tuple(again.mapped(step.targets)),
+            targets=tuple(rewriter.mapped(step.targets)),
         )
 
     @staticmethod
     def _traceable(tensor: Tensor, graph: Workspace) -> Tensor:
-        """A tensor that a trace can read: one that the body computes."""
+        """A tensor that a trace can read: arguments and constants are copied."""
         if not isinstance(tensor.op.op, Argument | Const):
             return tensor
         return graph.build(tensor.op, lambda: Identity()(tensor))[0]
 
 
 def _with_bodies(op: Op, bodies: Sequence[Body]) -> Op:
-    """A conditional or a loop of other bodies."""
+    """A conditional or a loop with other bodies."""
     changed: Mapping[str, Any]
     if isinstance(op, While):
         changed = {"condition": bodies[0], "body": bodies[1]}

@@ -1,8 +1,8 @@
-"""Matrix chains in the cheapest order.
+"""Multiplies matrix chains in the cheapest order.
 
-A product of products is flattened to its factors, and multiplied in the order that takes the fewest
-multiplications by the static shapes. Only products that nothing else uses are taken apart, and only
-where that saves much: the order changes how results are rounded.
+A product of products is flattened to its factors, and multiplied in the order with the fewest
+multiplications by the static shapes. Only products without other uses are reassociated, and only if
+that saves much: the order changes rounding.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
 
 _MAX_FACTORS = 24
-_MIN_SAVING = 0.8  # of the multiplications that the program asked for
+_MAX_COST = 0.8  # of the new order, relative to the multiplications as written
 
 
 class Factor(NamedTuple):
-    """A matrix of a chain, and whether it is transposed first."""
+    """A matrix of a chain, perhaps transposed."""
 
     tensor: Tensor
-    flipped: bool
+    transposed: bool
     rows: int
     columns: int
 
 
 class Chain(NamedTuple):
-    """A product of several factors, and its multiplications as it is written."""
+    """A product of several factors, and the number of multiplications as written."""
 
     factors: list[Factor]
     cost: int
@@ -48,7 +48,7 @@ def order_products(graph: StepGraph) -> None:
             return None
         factors = chain.factors
         splits, cost = _cheapest(factors)
-        if cost > _MIN_SAVING * chain.cost:
+        if cost > _MAX_COST * chain.cost:
             return None
         graph.fire("matrix chain", node)
         return [graph.build(node, lambda: _multiplied(factors, splits, 0, len(factors) - 1)[0])]
@@ -57,36 +57,35 @@ def order_products(graph: StepGraph) -> None:
 
 
 def _chain(node: Node, graph: StepGraph, depth: int) -> Chain | None:
-    """The factors of a product, those of its own factors in their place; None if a size is
-    unknown."""
+    """The factors of a product, with inner products flattened; None if a size is unknown."""
     if not is_free(node) or not isinstance(node.op, MatMul):
         return None
-    found: list[Factor] = []
+    factors: list[Factor] = []
     cost = 0
     flags = (node.op.transpose_a, node.op.transpose_b)
-    for tensor, flipped in zip(node.inputs, flags, strict=True):
-        is_link = depth > 0 and not flipped and _is_link(tensor, node, graph)
-        inner = _chain(tensor.op, graph, depth - 1) if is_link else _leaf(tensor, flipped)
+    for tensor, transposed in zip(node.inputs, flags, strict=True):
+        is_link = depth > 0 and not transposed and _is_link(tensor, node, graph)
+        inner = _chain(tensor.op, graph, depth - 1) if is_link else _leaf(tensor, transposed)
         if inner is None:
             return None
-        found += inner.factors
+        factors += inner.factors
         cost += inner.cost
-    rows, columns = found[0].rows, found[-1].columns
+    rows, columns = factors[0].rows, factors[-1].columns
     shared = node.inputs[0].shape.as_list()[0 if node.op.transpose_a else 1]
-    return Chain(found, cost + rows * columns * (shared or 0))
+    return Chain(factors, cost + rows * columns * (shared or 0))
 
 
-def _leaf(tensor: Tensor, flipped: bool) -> Chain | None:
-    """A factor that is no product, if its sizes are known."""
+def _leaf(tensor: Tensor, transposed: bool) -> Chain | None:
+    """The chain of a single factor, if its sizes are known."""
     sizes = [size for size in tensor.shape.sizes or () if size is not None]
     if len(sizes) != 2:
         return None
-    rows, columns = reversed(sizes) if flipped else sizes
-    return Chain([Factor(tensor, flipped, rows, columns)], 0)
+    rows, columns = reversed(sizes) if transposed else sizes
+    return Chain([Factor(tensor, transposed, rows, columns)], 0)
 
 
 def _is_link(tensor: Tensor, user: Node, graph: StepGraph) -> bool:
-    """Whether a factor is a product of its own that nothing else uses."""
+    """Whether a factor is a product without other uses."""
     node = tensor.op
     is_own = isinstance(node.op, MatMul) and graph.is_open(tensor) and graph.uses(tensor) == 1
     return is_own and (graph.devices is None or graph.device(node) == graph.device(user))
@@ -96,8 +95,8 @@ Splits = dict[tuple[int, int], int]
 
 
 def _cheapest(factors: Sequence[Factor]) -> tuple[Splits, int]:
-    """Where to split each run of factors, and the multiplications of the whole: the textbook's
-    dynamic programme."""
+    """Where to split each run of factors, and the number of multiplications in all, by dynamic
+    programming."""
     sizes = [factors[0].rows, *(factor.columns for factor in factors)]
     count = len(factors)
     costs = {(i, i): 0 for i in range(count)}
@@ -114,8 +113,8 @@ def _cheapest(factors: Sequence[Factor]) -> tuple[Splits, int]:
 
 def _multiplied(factors: Sequence[Factor], splits: Splits, i: int, j: int) -> tuple[Tensor, bool]:
     if i == j:
-        return factors[i].tensor, factors[i].flipped
+        return factors[i].tensor, factors[i].transposed
     k = splits[i, j]
-    x, flip_x = _multiplied(factors, splits, i, k)
-    y, flip_y = _multiplied(factors, splits, k + 1, j)
-    return MatMul(transpose_a=flip_x, transpose_b=flip_y)(x, y), False
+    x, transpose_x = _multiplied(factors, splits, i, k)
+    y, transpose_y = _multiplied(factors, splits, k + 1, j)
+    return MatMul(transpose_a=transpose_x, transpose_b=transpose_y)(x, y), False

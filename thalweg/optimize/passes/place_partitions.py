@@ -1,9 +1,9 @@
-"""Partitions and stitches in steps that can be compiled.
+"""Rewrites dynamic partitions and stitches so that most of the work can be compiled.
 
-The sizes of parts are known when a step runs and not before, so no kernel makes them. What is
-compiled is where each row goes: all parts, one after the other, have as many rows as there were,
-and the host only cuts them. What puts the parts back where they came from needs no partition of
-the places then, has a known size, and is a kernel with what comes after it.
+The sizes of the parts are known only when a step runs, so no kernel can compute them. A kernel
+computes the destination of each row: the concatenation of all parts has a known size, and the host
+only splits it. A stitch that puts the parts back needs no partition of the indices then, has a
+known size, and is compiled with its readers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from thalweg.ops.arrays.partitioning import (
     StitchParts,
 )
 from thalweg.ops.core.filling import Range
-from thalweg.optimize.facts import value_of
+from thalweg.optimize.facts import open_value
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
 
 _STITCHES = "DynamicStitch", "ParallelDynamicStitch"
 _ROOTS = frozenset({"DynamicPartition", *_STITCHES})
-_MAX_PARTITIONS = 64  # each of them counts all elements
+_MAX_PARTITIONS = 64  # each counts all elements
 
 
 def place_partitions(graph: StepGraph) -> None:
-    """Have partitions compiled but for their cuts, and stitches of their parts altogether."""
+    """Rewrite partitions, and stitches that undo them."""
     if graph.types.isdisjoint(_ROOTS):
         return
 
@@ -62,7 +62,7 @@ def _parts(data: Tensor, partitions: Tensor, count: int) -> list[Tensor]:
 
 
 def _stitch(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
-    """The rows of `dynamic_stitch(dynamic_partition(range(n), …), rows)`, one for every place."""
+    """Match `dynamic_stitch(dynamic_partition(range(n), …), rows)`, which has one row per index."""
     half = len(node.inputs) // 2
     cut, rows = [*node.inputs[:half]], [*node.inputs[half:]]
     parts = cut[0].op
@@ -79,16 +79,16 @@ def _stitch(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
 
 
 def _is_compiled(dtype: DType) -> bool:
-    """Whether kernels have elements of a type. References are read where they are used."""
+    """Whether kernels can compute with a dtype. References are read where they are used."""
     return dtype.is_numpy_compatible and dtype is not string and not dtype.is_ref_dtype
 
 
 def _is_range(tensor: Tensor, graph: StepGraph) -> bool:
-    """Whether a tensor is 0, 1, 2…"""
-    value = value_of(tensor) if graph.is_open(tensor) else None
+    """Whether a tensor is [0, 1, 2, …]."""
+    value = open_value(tensor, graph)
     if value is not None:
         return value.ndim == 1 and np.array_equal(value, np.arange(len(value)))
     if not isinstance(tensor.op.op, Range) or not graph.is_open(tensor):
         return False
-    start, _, step = (value_of(t) if graph.is_open(t) else None for t in tensor.op.inputs)
+    start, _, step = (open_value(t, graph) for t in tensor.op.inputs)
     return start is not None and step is not None and (int(start), int(step)) == (0, 1)

@@ -1,8 +1,8 @@
-"""Control edges that order nothing.
+"""Removes redundant control edges.
 
-A node that waits for a constant, for what it takes a value from, or for what something else that it
-comes after waits for, waits for nothing more. A node that waits for a NoOp or an identity waits for
-what that comes after. What computes may fail, and is waited for as it is.
+A control edge from a constant, from a node that is also an input, or from a node that another input
+or control input waits for, is redundant. An edge from a NoOp or an identity is replaced by edges
+from the nodes that it waits for. Nodes that compute may fail, and keep their edges.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ _MAX_CONTROLS = 1_000  # of a node: a NoOp that groups more is cheaper than its 
 
 
 def simplify_controls(graph: StepGraph) -> None:
-    """Remove control edges that follow from others."""
-    found: dict[Node, tuple[Node, ...]] = {}  # what each node waits for then
+    """Remove control edges that others imply."""
+    new_controls: dict[Node, tuple[Node, ...]] = {}  # what each node waits for then
     for node in [node for node in graph.nodes if node.controls]:
-        controls = _forwarded(node, graph, found)
-        found[node] = tuple(_without_implied(node, controls, found))
-    for node, controls in found.items():
+        controls = _forwarded(node, graph, new_controls)
+        new_controls[node] = tuple(_without_implied(node, controls, new_controls))
+    for node, controls in new_controls.items():
         if controls != node.controls:
             graph.fire("control edges", node, max(1, len(node.controls) - len(controls)))
             graph.edit(node, controls=controls)
 
 
-def _forwarded(node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]) -> list[Node]:
-    """What a node waits for, through nodes that do nothing."""
+def _forwarded(
+    node: Node, graph: StepGraph, new_controls: dict[Node, tuple[Node, ...]]
+) -> list[Node]:
+    """The control inputs of a node, with NoOps and identities replaced by their sources."""
     controls: dict[Node, None] = {}
     for control in node.controls:
         if _does_nothing(control, graph):
-            for earlier in _sources(control, graph, found):
+            for earlier in _sources(control, graph, new_controls):
                 if earlier in graph and not _is_value(earlier):
                     controls[earlier] = None
         elif control in graph and not _is_value(control):
@@ -43,37 +45,39 @@ def _forwarded(node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]
 
 
 def _does_nothing(node: Node, graph: StepGraph) -> bool:
-    """Whether a node only passes on, or only waits. A NoOp that stands for a long list stays."""
+    """Whether a node is a NoOp or an identity with few control inputs."""
     is_one = node.type in _TRANSPARENT and (node.type == "NoOp" or is_pure(node))
-    # Between devices, a NoOp is what makes one token of many.
+    # Between devices, a NoOp combines many tokens into one.
     return is_one and len(node.controls) <= 8 and graph.devices is None
 
 
-def _sources(node: Node, graph: StepGraph, found: dict[Node, tuple[Node, ...]]) -> Iterator[Node]:
-    yield from found.get(node, node.controls)
+def _sources(
+    node: Node, graph: StepGraph, new_controls: dict[Node, tuple[Node, ...]]
+) -> Iterator[Node]:
+    yield from new_controls.get(node, node.controls)
     yield from (tensor.op for tensor in node.inputs if tensor not in graph.feeds)
 
 
 def _is_value(node: Node) -> bool:
-    """Whether a node is a constant: it is there from the beginning."""
+    """Whether a node is a constant, which needs no waiting."""
     return node.type == "Const" and not node.controls
 
 
 def _without_implied(
-    node: Node, controls: list[Node], found: dict[Node, tuple[Node, ...]]
+    node: Node, controls: list[Node], new_controls: dict[Node, tuple[Node, ...]]
 ) -> Iterator[Node]:
-    """Control inputs, less those that another one, or an input, waits for anyway."""
+    """The control inputs that no other control input or input waits for."""
     direct = {*_taken_from(node)}
-    before: set[Node] = set()
-    for each in (*direct, *controls):
-        before.update(found.get(each, each.controls))
-        before.update(_taken_from(each))
+    implied: set[Node] = set()
+    for source in (*direct, *controls):
+        implied.update(new_controls.get(source, source.controls))
+        implied.update(_taken_from(source))
     for control in controls:
-        if control not in direct and control not in before:
+        if control not in direct and control not in implied:
             yield control
 
 
 def _taken_from(node: Node) -> Iterator[Node]:
-    """The nodes whose values a node waits for whatever is asked of it. A conditional or a loop is
-    given some that its bodies need for outputs which nobody takes: it does not wait for these."""
+    """The nodes whose values a node always waits for. A conditional or a loop may have inputs for
+    outputs that nothing takes, and does not wait for these."""
     return iter(()) if node.op.bodies else (tensor.op for tensor in node.inputs)

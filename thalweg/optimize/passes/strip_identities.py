@@ -1,8 +1,8 @@
-"""Nodes that give what they take: identities, `stop_gradient` and the like.
+"""Removes nodes that return their inputs: identities, `stop_gradient` and the like.
 
-They matter while a graph is built, to names, gradients and control dependencies. In a step, those
-that wait for nothing and stay on one device are their inputs. An identity of a variable reads it
-and stays.
+They matter while a graph is built, for names, gradients and control dependencies. In a step, those
+without control inputs that stay on one device are replaced by their inputs. An identity of a
+variable reads it and stays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def strip_identities(graph: StepGraph) -> None:
         return
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
-        if not is_free(node) or _moves(node, graph) or graph.gives_own_value(node):
+        if not is_free(node) or _crosses_devices(node, graph) or graph.gives_own_value(node):
             return None
         graph.fire(node.type, node)
         return node.inputs
@@ -30,7 +30,7 @@ def strip_identities(graph: StepGraph) -> None:
     graph.rewrite(rewrite, _TRANSPARENT)
 
 
-def _moves(node: Node, graph: StepGraph) -> bool:
-    """Whether a node brings a value to another device."""
+def _crosses_devices(node: Node, graph: StepGraph) -> bool:
+    """Whether a node copies a value to another device."""
     device = graph.device(node)
     return graph.devices is not None and any(graph.device(t.op) != device for t in node.inputs)

@@ -1,4 +1,4 @@
-"""Arithmetic that is done with fewer or cheaper operations."""
+"""Arithmetic with fewer or cheaper operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _X = keeps_shape("x")
 
 
 def _same(*names: str) -> Any:
-    """The condition that tensors are known to have one shape."""
+    """The condition that tensors are known to have equal shapes."""
 
     def when(match: Match) -> bool:
         first, *rest = [match.bound[name].shape for name in names]
@@ -60,8 +60,7 @@ def _times_reciprocal(x: Any, c: Any) -> Any:
 
 
 def _is_positive(match: Match) -> bool:
-    """Whether c is above zero: minus twice an infinity and that infinity are no number, and minus
-    once the infinity is one."""
+    """Whether c is positive. For c = -2 and x infinite, `x * c + x` is NaN, but `x * -1` is not."""
     value = value_of(match.bound["c"])
     return value is not None and bool(np.all(value > 0))
 
@@ -78,7 +77,7 @@ def _large_and_small(rng: Any) -> dict[str, Any]:
 
 
 def _reduces_something(match: Match) -> bool:
-    """Whether what is left has fewer elements; none at all would make an infinity of nothing."""
+    """Whether the result has fewer elements than x, but not none: an empty Max is infinite."""
     many: int | None = match.bound["x"].shape.num_elements()
     few = match.root.output.shape.num_elements()
     return many is not None and few is not None and 0 < few < many

@@ -1,4 +1,4 @@
-"""Functions that undo themselves, or that a second application does not change."""
+"""Involutions and idempotent functions: a second application cancels or changes nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from thalweg.optimize.pattern import op
 from thalweg.optimize.rule import Exactness, rule
 
 EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
+
+#: The negation of each comparison of numbers that are ordered.
+NEGATED = {
+    "Greater": "LessEqual",
+    "GreaterEqual": "Less",
+    "Less": "GreaterEqual",
+    "LessEqual": "Greater",
+}
 
 RULES = (
     rule("negation twice", EXACT, lambda x: op.Neg(op.Neg(x)), lambda x: x, dtypes=is_number),
@@ -46,7 +54,7 @@ RULES = (
         lambda x, y: op.LogicalNot(op.NotEqual(x, y)),
         lambda x, y: op.Equal(x, y),
     ),
-    # Of a NaN, neither x > y nor x <= y holds: only integers turn around.
+    # For a NaN, neither x > y nor x <= y holds: only for integers.
     *(
         rule(
             f"not {kind}",
@@ -56,11 +64,6 @@ RULES = (
             lambda match: is_integer(match.bound["x"].dtype),
             is_boolean,
         )
-        for kind, other in (
-            ("Greater", "LessEqual"),
-            ("GreaterEqual", "Less"),
-            ("Less", "GreaterEqual"),
-            ("LessEqual", "Greater"),
-        )
+        for kind, other in NEGATED.items()
     ),
 )

@@ -1,8 +1,8 @@
-"""Neutral and absorbing elements: operands that change nothing, and those that decide alone.
+"""Neutral and absorbing elements: operands that change nothing, or determine the result.
 
-An operand that broadcasts may change the shape though it changes no value: a rule asks whether it
-is known not to. Zero times NaN is NaN, so zero absorbs integers alone. A product of complex numbers
-is one of four real products, in which an infinity makes NaN of a zero: one is not neutral there.
+An operand may change the shape by broadcasting though it changes no value: rules require that it is
+known not to. Zero times NaN is NaN, so zero absorbs integers only. A complex product is four real
+products, where infinity times zero is NaN: one is not neutral there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
 
 
 def keeps_shape(name: str) -> Callable[[Match], bool]:
-    """The condition that what is left has the shape of the whole."""
+    """The condition that an operand has the shape of the result."""
 
     def when(match: Match) -> bool:
         kept = match.bound[name]

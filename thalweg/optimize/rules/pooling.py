@@ -1,8 +1,7 @@
-"""Gradients of max pooling: what is done to each of its elements, or to their sum, is done to the
-fewer elements that come in.
+"""Gradients of max pooling: ops on its elements, or on their sum, are applied to its smaller input.
 
-A window passes its gradient to one element, which is the largest: a ReLU's gradient sees the same
-value there as in the pooled output, and no gradient is lost in a sum over all places.
+A window passes its gradient to its largest element. A ReLU's gradient sees the same value there as
+in the pooled output, and the sum over all elements is that over all windows.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ ROUNDING = Exactness.ROUNDING
 
 
 def _pooled_only(match: Match) -> bool:
-    """Whether nothing else needs the gradient of the pooling."""
+    """Whether nothing else uses the gradient of the pooling."""
     return match.uses(match.root.inputs[0]) == 1
 
 
 def _sums_all_windows(match: Match) -> bool:
-    """Whether windows lie within the images, and channels apart."""
+    """Whether windows lie within the images, and do not span channels."""
     bound = match.bound
     return bound["padding"] == "VALID" and bound["ksize"][-1] == 1
 
@@ -39,14 +38,14 @@ def _images(rng: Any) -> Mapping[str, Any]:
 
 
 def _gradient(x: Any, dy: Any, ksize: Any, strides: Any, padding: Any) -> Any:
-    given = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": "NHWC"}
-    return op.MaxPoolGrad(x, op.MaxPool(x, **given), dy, **given)
+    attributes = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": "NHWC"}
+    return op.MaxPoolGrad(x, op.MaxPool(x, **attributes), dy, **attributes)
 
 
 def _of_pooled(x: Any, dy: Any, ksize: Any, strides: Any, padding: Any) -> Any:
-    given = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": "NHWC"}
-    y = op.MaxPool(x, **given)
-    return op.MaxPoolGrad(x, y, op.ReluGrad(dy, y), **given)
+    attributes = {"ksize": ksize, "strides": strides, "padding": padding, "data_format": "NHWC"}
+    y = op.MaxPool(x, **attributes)
+    return op.MaxPoolGrad(x, y, op.ReluGrad(dy, y), **attributes)
 
 
 RULES = (

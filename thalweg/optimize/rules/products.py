@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,38 +42,48 @@ def _matrices(rng: Any) -> dict[str, Any]:
     return {"x": x, "y": y, "a": a, "b": b, "p": [1, 0]}
 
 
-def _first_transposed(rng: Any) -> dict[str, Any]:
-    found = _matrices(rng)
-    return found | {"x": found["x"].T.copy()}
+def _with_transposed(rng: Any, factor: str, is_batch: bool) -> dict[str, Any]:
+    sample = _matrices(rng)
+    sample[factor] = sample[factor].T.copy()
+    if is_batch:
+        sample |= {name: np.stack([sample[name]] * 2) for name in "xy"} | {"p": [0, 2, 1]}
+    return sample
 
 
-def _second_transposed(rng: Any) -> dict[str, Any]:
-    found = _matrices(rng)
-    return found | {"y": found["y"].T.copy()}
+def _into_factors(
+    product: str, flags: tuple[str, str], transpose: str, title: str, when: Callable[[Match], bool]
+) -> tuple[Rule, Rule]:
+    """The rules that replace transposes of a product's factors by its flags."""
+    multiply, transposed = getattr(op, product), getattr(op, transpose)
+    is_batch = product == "BatchMatMulV2"
+
+    def named(a: Any, b: Any) -> dict[str, Any]:
+        return dict(zip(flags, (a, b), strict=True))
+
+    return (
+        rule(
+            title.format("first"),
+            EXACT,
+            lambda x, y, p, a, b: multiply(transposed(x, const(p)), y, **named(a, b)),
+            lambda x, y, a, b: multiply(x, y, **named(not a, b)),
+            when,
+            sample=lambda rng: _with_transposed(rng, "x", is_batch),
+        ),
+        rule(
+            title.format("second"),
+            EXACT,
+            lambda x, y, p, a, b: multiply(x, transposed(y, const(p)), **named(a, b)),
+            lambda x, y, a, b: multiply(x, y, **named(a, not b)),
+            when,
+            sample=lambda rng: _with_transposed(rng, "y", is_batch),
+        ),
+    )
 
 
-def _batches(found: dict[str, Any]) -> dict[str, Any]:
-    stacked = {name: np.stack([found[name]] * 2) for name in "xy"}
-    return found | stacked | {"p": [0, 2, 1]}
-
+_FLAGS, _BATCH_FLAGS = ("transpose_a", "transpose_b"), ("adj_x", "adj_y")
 
 RULES: tuple[Rule, ...] = (
-    rule(
-        "transpose into the first factor",
-        EXACT,
-        lambda x, y, p, a, b: op.MatMul(op.Transpose(x, const(p)), y, transpose_a=a, transpose_b=b),
-        lambda x, y, a, b: op.MatMul(x, y, transpose_a=not a, transpose_b=b),
-        _is_plain_matrix,
-        sample=_first_transposed,
-    ),
-    rule(
-        "transpose into the second factor",
-        EXACT,
-        lambda x, y, p, a, b: op.MatMul(x, op.Transpose(y, const(p)), transpose_a=a, transpose_b=b),
-        lambda x, y, a, b: op.MatMul(x, y, transpose_a=a, transpose_b=not b),
-        _is_plain_matrix,
-        sample=_second_transposed,
-    ),
+    *_into_factors("MatMul", _FLAGS, "Transpose", "transpose into the {} factor", _is_plain_matrix),
     rule(
         "transpose of a product",
         EXACT,
@@ -82,40 +93,18 @@ RULES: tuple[Rule, ...] = (
         single_use=True,
         sample=_matrices,
     ),
-    rule(
-        "transpose into the first factor of a batch",
-        EXACT,
-        lambda x, y, p, a, b: op.BatchMatMulV2(op.Transpose(x, const(p)), y, adj_x=a, adj_y=b),
-        lambda x, y, a, b: op.BatchMatMulV2(x, y, adj_x=not a, adj_y=b),
+    *_into_factors(
+        "BatchMatMulV2",
+        _BATCH_FLAGS,
+        "Transpose",
+        "transpose into the {} factor of a batch",
         _is_real_swap,
-        sample=lambda rng: _batches(_first_transposed(rng)),
     ),
-    rule(
-        "transpose into the second factor of a batch",
-        EXACT,
-        lambda x, y, p, a, b: op.BatchMatMulV2(x, op.Transpose(y, const(p)), adj_x=a, adj_y=b),
-        lambda x, y, a, b: op.BatchMatMulV2(x, y, adj_x=a, adj_y=not b),
-        _is_real_swap,
-        sample=lambda rng: _batches(_second_transposed(rng)),
-    ),
-    rule(
-        "conjugate transpose into the first factor of a batch",
-        EXACT,
-        lambda x, y, p, a, b: op.BatchMatMulV2(
-            op.ConjugateTranspose(x, const(p)), y, adj_x=a, adj_y=b
-        ),
-        lambda x, y, a, b: op.BatchMatMulV2(x, y, adj_x=not a, adj_y=b),
+    *_into_factors(
+        "BatchMatMulV2",
+        _BATCH_FLAGS,
+        "ConjugateTranspose",
+        "conjugate transpose into the {} factor of a batch",
         _is_complex_swap,
-        sample=lambda rng: _batches(_first_transposed(rng)),
-    ),
-    rule(
-        "conjugate transpose into the second factor of a batch",
-        EXACT,
-        lambda x, y, p, a, b: op.BatchMatMulV2(
-            x, op.ConjugateTranspose(y, const(p)), adj_x=a, adj_y=b
-        ),
-        lambda x, y, a, b: op.BatchMatMulV2(x, y, adj_x=a, adj_y=not b),
-        _is_complex_swap,
-        sample=lambda rng: _batches(_second_transposed(rng)),
     ),
 )

@@ -1,7 +1,6 @@
-"""Constants meet: of two operations with constants, one is computed when the step is planned.
+"""Reassociates sums and products so that two constants become one when the step is planned.
 
-Sums and products are regrouped so that constant meets constant, which folding then joins. The new
-constant must not be larger than the tensor it is applied to.
+The new constant must not be larger than the tensor that it is applied to.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ ROUNDING = Exactness.ROUNDING
 
 
 def _fits(match: Match) -> bool:
-    """Whether both constants broadcast into x, or are single numbers."""
+    """Whether both constants broadcast into x."""
     x = match.bound["x"].shape
     return all(broadcasts_into(match.bound[name].shape, x) for name in "cd")
 
 
-def _is_tame(match: Match) -> bool:
-    """Whether the constants can be multiplied and divided without leaving the numbers."""
+def _is_in_range(match: Match) -> bool:
+    """Whether the constants can be multiplied and divided without overflow or underflow."""
     if not _fits(match):
         return False
     values = [value_of(match.bound[name]) for name in "cd"]
@@ -37,8 +36,8 @@ def _is_tame(match: Match) -> bool:
 
 
 def fold(tensor: Any) -> Any:
-    """The value of an op of constants, as a constant: a chain of sums then takes one sweep."""
-    values = [value_of(each) for each in tensor.op.inputs]
+    """An op of constants, folded: a chain of sums is folded in one traversal."""
+    values = [value_of(operand) for operand in tensor.op.inputs]
     assert all(value is not None for value in values)
     return constant(outputs_of(tensor.op, cast("list[Any]", values))[0])
 
@@ -56,7 +55,7 @@ def _sum(name: str, pattern: SymbolFunction, replacement: SymbolFunction) -> Rul
 
 
 def _product(name: str, pattern: SymbolFunction, replacement: SymbolFunction) -> Rule:
-    return rule(name, ROUNDING, pattern, replacement, _is_tame, is_float, True, _numbers)
+    return rule(name, ROUNDING, pattern, replacement, _is_in_range, is_float, True, _numbers)
 
 
 RULES = (

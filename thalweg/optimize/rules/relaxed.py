@@ -1,6 +1,6 @@
-"""What holds of finite numbers alone: zero absorbs, inverse functions cancel, comparisons turn.
+"""Rules for finite numbers: zero absorbs, inverse functions cancel, comparisons are negated.
 
-A NaN or an infinity that the program would have met may go unseen, so these rules run only where
+They may hide a NaN or an infinity that the program would compute, so they run only if
 `arithmetic_optimization` is AGGRESSIVE.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from thalweg.optimize.facts import is_boolean, is_float
 from thalweg.optimize.pattern import op
 from thalweg.optimize.rule import Exactness, rule
+from thalweg.optimize.rules.involutions import NEGATED
 from thalweg.optimize.rules.neutral import keeps_shape
 
 FINITE = Exactness.FINITE
@@ -44,11 +45,6 @@ RULES = (
             lambda match: is_float(match.bound["x"].dtype),
             is_boolean,
         )
-        for kind, other in (
-            ("Greater", "LessEqual"),
-            ("GreaterEqual", "Less"),
-            ("Less", "GreaterEqual"),
-            ("LessEqual", "Greater"),
-        )
+        for kind, other in NEGATED.items()
     ),
 )

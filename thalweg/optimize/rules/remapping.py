@@ -1,8 +1,8 @@
-"""Inference with constant weights: normalisation and scales become part of products.
+"""Inference with constant weights: normalisation and scales are folded into products.
 
 Bias, activation and residual need no rule: the compiler fuses them into the loops of a product, as
-it does with any elementwise code. What pays is what disappears: a batch norm of constants is a
-factor and an offset per channel, `W2 = W R`, `B2 = B R + P`.
+any elementwise code. A batch norm with constant statistics is a factor and an offset per channel,
+which are folded: `W2 = W R`, `B2 = B R + P`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ROUNDING = Exactness.ROUNDING
 
 
 def _is_of_one_dtype(match: Match) -> bool:
-    """Whether what is normalised has the dtype of the statistics."""
+    """Whether the input of the batch norm has the dtype of the statistics."""
     return match.bound["x"].dtype.base_dtype is match.bound["s"].dtype.base_dtype
 
 
 def _normalised(x: Any, s: Any, o: Any, m: Any, v: Any, e: float, layout: str) -> Any:
-    scale, offset, mean, variance = (np.asarray(value_of(each)) for each in (s, o, m, v))
+    scale, offset, mean, variance = (np.asarray(value_of(tensor)) for tensor in (s, o, m, v))
     factor = scale / np.sqrt(variance + scale.dtype.type(e))
-    parts = [each.astype(scale.dtype) for each in (factor, offset - mean * factor)]
-    times, plus = [each.reshape(-1, 1, 1) if layout == "NCHW" else each for each in parts]
+    parts = [part.astype(scale.dtype) for part in (factor, offset - mean * factor)]
+    times, plus = [part.reshape(-1, 1, 1) if layout == "NCHW" else part for part in parts]
     return [x * times + plus, m, v, m, v]
 
 
@@ -60,10 +60,10 @@ def _biased(kind: str) -> Callable[[Any], Mapping[str, Any]]:
     draw = sampled(kind, True)
 
     def sample(rng: Any) -> Mapping[str, Any]:
-        found = draw(rng)
-        layout = "NCHW" if is_channels_first(found["how"]) else "NHWC"
-        count = channel_count(kind, found["how"], found["w"].shape, True)
-        return found | {"b": rng.normal(size=count), "layout": layout}
+        drawn = draw(rng)
+        layout = "NCHW" if is_channels_first(drawn["how"]) else "NHWC"
+        count = channel_count(kind, drawn["how"], drawn["w"].shape, True)
+        return drawn | {"b": rng.normal(size=count), "layout": layout}
 
     return sample
 
@@ -72,8 +72,8 @@ def _offset(kind: str) -> Callable[[Any], Mapping[str, Any]]:
     draw = sampled(kind, True)
 
     def sample(rng: Any) -> Mapping[str, Any]:
-        found = draw(rng)
-        return found | {"b": rng.normal(size=found["c"].shape)}
+        drawn = draw(rng)
+        return drawn | {"b": rng.normal(size=drawn["c"].shape)}
 
     return sample
 
@@ -88,13 +88,18 @@ def _is_of_one_layout(kind: str) -> Callable[[Match], bool]:
     return when
 
 
+def _scaled_sum(kind: str, x: Any, w: Any, offset: Array, c: Any, how: Any) -> Any:
+    """`(x W + offset) c`, with the factor folded into the weights and the offset."""
+    product = getattr(op, kind)(x, scaled(kind, how, c, w, True), **how)
+    return product + np.asarray(value_of(c) * offset, offset.dtype)
+
+
 def _after_bias(kind: str, title: str) -> Rule:
     def replacement(x: Any, w: Any, b: Any, c: Any, how: Any) -> Any:
         bias = np.asarray(value_of(b))
         if is_channels_first(how):
             bias = bias.reshape(-1, *[1] * (len(how["data_format"]) - 2))
-        product = getattr(op, kind)(x, scaled(kind, how, c, w, True), **how)
-        return product + np.asarray(value_of(c) * bias, bias.dtype)
+        return _scaled_sum(kind, x, w, bias, c, how)
 
     return rule(
         f"factor after {title} with BiasAdd",
@@ -112,18 +117,13 @@ def _after_bias(kind: str, title: str) -> Rule:
 
 
 def _after_offset(kind: str, title: str) -> Rule:
-    def replacement(x: Any, w: Any, b: Any, c: Any, how: Any) -> Any:
-        offset = np.asarray(value_of(b))
-        product = getattr(op, kind)(x, scaled(kind, how, c, w, True), **how)
-        return product + np.asarray(value_of(c) * offset, offset.dtype)
-
     return rule(
         f"factor after {title} with Add",
         ROUNDING,
         lambda x, w, b, c, how: (
             (getattr(op, kind)(x, const(w), **every(how)) + const(b)) * const(c)
         ),
-        replacement,
+        lambda x, w, b, c, how: _scaled_sum(kind, x, w, np.asarray(value_of(b)), c, how),
         is_per_channel(kind, True),
         is_float,
         single_use=True,

@@ -1,4 +1,4 @@
-"""Ops that only move elements: those that move none, and those that undo or continue another."""
+"""Ops that only move elements: those without effect, and pairs that cancel or combine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from thalweg.optimize.facts import (
     same_shape,
     value_of,
 )
-from thalweg.optimize.pattern import const, op
-from thalweg.optimize.rule import Exactness, Match, rule
+from thalweg.optimize.pattern import SymbolFunction, const, op
+from thalweg.optimize.rule import Exactness, Match, Rule, rule
 
 EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
 
@@ -37,7 +37,7 @@ def _identity_order(match: Match) -> bool:
 
 
 def _moves_only_ones(match: Match) -> bool:
-    """Whether axes that have more than one element stay in their order."""
+    """Whether all axes with more than one element keep their order."""
     sizes, order = match.bound["x"].shape.sizes, integers(match.bound["p"])
     if sizes is None or order is None or None in sizes:
         return False
@@ -46,7 +46,7 @@ def _moves_only_ones(match: Match) -> bool:
 
 
 def _filled(name: str, number: int) -> Callable[[Match], bool]:
-    """The condition that a constant is a number everywhere."""
+    """The condition that every element of a constant equals a number."""
 
     def when(match: Match) -> bool:
         return is_filled(match.bound[name], number)
@@ -64,16 +64,12 @@ def _is_plain_slice(match: Match) -> bool:
     return not any(masks) and steps is not None and {*steps} <= {1} and _is_shape_kept(match)
 
 
-def _reduces_ones(match: Match) -> bool:
-    """Whether all axes that are reduced have one element."""
+def _has_only_ones(match: Match) -> bool:
+    """Whether all axes in `a` have one element."""
     sizes, axes = match.bound["x"].shape.sizes, integers(match.bound["a"])
     if sizes is None or axes is None:
         return False
     return all(-len(sizes) <= axis < len(sizes) and sizes[axis] == 1 for axis in axes)
-
-
-def _reverses_ones(match: Match) -> bool:
-    return _reduces_ones(match)
 
 
 def _is_same_dtype(match: Match) -> bool:
@@ -81,12 +77,12 @@ def _is_same_dtype(match: Match) -> bool:
 
 
 def _is_lossless(source: DType, wide: DType) -> bool:
-    """Whether every number of a dtype is one of another."""
-    one, other = source.as_numpy_dtype, wide.as_numpy_dtype
+    """Whether every number of a dtype is representable in another."""
+    source_type, wide_type = source.as_numpy_dtype, wide.as_numpy_dtype
     if source.is_floating and wide.is_floating:
         return source is wide or (source.size < wide.size and not source.is_narrow_float)
-    both = source.is_integer and wide.is_integer
-    return both and np.can_cast(one, other, "safe")
+    are_integers = source.is_integer and wide.is_integer
+    return are_integers and np.can_cast(source_type, wide_type, "safe")
 
 
 def _is_detour(match: Match) -> bool:
@@ -140,16 +136,16 @@ def _permuted(rng: Any) -> Sample:
 
 
 def _plain(rng: Any) -> Sample:
-    found = dict(_permuted(rng))
-    rank = found["x"].ndim
-    return found | {
+    sample = dict(_permuted(rng))
+    rank = sample["x"].ndim
+    return sample | {
         "p": np.arange(rank, dtype=np.int32),
         "b": np.zeros(rank, np.int32),
-        "e": np.array(found["x"].shape, np.int32),
+        "e": np.array(sample["x"].shape, np.int32),
         "s": np.ones(rank, np.int32),
         "z": np.zeros([rank, 2], np.int32),
         "m": np.ones(rank, np.int32),
-        "shape": np.array(found["x"].shape, np.int32),
+        "shape": np.array(sample["x"].shape, np.int32),
         "begin": 0,
         "end": 0,
         "ellipsis": 0,
@@ -186,17 +182,20 @@ def _chosen(rng: Any, holds: bool) -> Sample:
     return {"c": np.full(shape, holds), "x": rng.normal(size=shape), "y": rng.normal(size=shape)}
 
 
+def _no_op(
+    name: str,
+    pattern: SymbolFunction,
+    when: Callable[[Match], bool],
+    sample: Callable[[Any], Sample] | None = _plain,
+) -> Rule:
+    """A rule for an op that returns x unchanged."""
+    return rule(name, EXACT, pattern, lambda x: x, when, sample=sample)
+
+
 _REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min")
 
 RULES = (
-    rule(
-        "reshape to itself",
-        EXACT,
-        lambda x, shape: op.Reshape(x, shape),
-        lambda x: x,
-        _is_shape_kept,
-        sample=_plain,
-    ),
+    _no_op("reshape to itself", lambda x, shape: op.Reshape(x, shape), _is_shape_kept),
     rule("reshape to its own shape", EXACT, lambda x: op.Reshape(x, op.Shape(x)), lambda x: x),
     rule(
         "reshape twice",
@@ -205,25 +204,11 @@ RULES = (
         lambda x, t: op.Reshape(x, t),
         sample=_reshapes,
     ),
-    rule(
-        "broadcast to itself",
-        EXACT,
-        lambda x, shape: op.BroadcastTo(x, const(shape)),
-        lambda x: x,
-        _is_shape_kept,
-        sample=_plain,
-    ),
+    _no_op("broadcast to itself", lambda x, shape: op.BroadcastTo(x, const(shape)), _is_shape_kept),
     rule(
         "broadcast to its own shape", EXACT, lambda x: op.BroadcastTo(x, op.Shape(x)), lambda x: x
     ),
-    rule(
-        "transpose nothing",
-        EXACT,
-        lambda x, p: op.Transpose(x, const(p)),
-        lambda x: x,
-        _identity_order,
-        sample=_plain,
-    ),
+    _no_op("transpose nothing", lambda x, p: op.Transpose(x, const(p)), _identity_order),
     rule(
         "transpose twice",
         EXACT,
@@ -239,17 +224,9 @@ RULES = (
         _moves_only_ones,
         sample=_with_ones,
     ),
-    rule(
-        "slice all",
-        EXACT,
-        lambda x, b, e: op.Slice(x, const(b), const(e)),
-        lambda x: x,
-        _keeps_all,
-        sample=_plain,
-    ),
-    rule(
+    _no_op("slice all", lambda x, b, e: op.Slice(x, const(b), const(e)), _keeps_all),
+    _no_op(
         "strided slice of all",
-        EXACT,
         lambda x, b, e, s, begin, end, ellipsis, new, shrink: op.StridedSlice(
             x,
             const(b),
@@ -261,33 +238,15 @@ RULES = (
             new_axis_mask=new,
             shrink_axis_mask=shrink,
         ),
-        lambda x: x,
         _is_plain_slice,
-        sample=_plain,
     ),
-    rule(
-        "tile once",
-        EXACT,
-        lambda x, m: op.Tile(x, const(m)),
-        lambda x: x,
-        _filled("m", 1),
-        sample=_plain,
-    ),
-    rule(
-        "pad nothing",
-        EXACT,
-        lambda x, z: op.Pad(x, const(z)),
-        lambda x: x,
-        _filled("z", 0),
-        sample=_plain,
-    ),
-    rule(
+    _no_op("tile once", lambda x, m: op.Tile(x, const(m)), _filled("m", 1)),
+    _no_op("pad nothing", lambda x, z: op.Pad(x, const(z)), _filled("z", 0)),
+    _no_op(
         "reverse axes of one element",
-        EXACT,
         lambda x, a: op.ReverseV2(x, const(a)),
-        lambda x: x,
-        _reverses_ones,
-        sample=_with_ones,
+        _has_only_ones,
+        _with_ones,
     ),
     *(
         rule(
@@ -295,27 +254,23 @@ RULES = (
             ROUNDING if kind in ("Sum", "Mean") else EXACT,  # the sum of -0 alone is 0
             lambda x, a, keep, kind=kind: getattr(op, kind)(x, const(a), keep_dims=keep),
             _without_axes,
-            _reduces_ones,
+            _has_only_ones,
             is_number,
             sample=_with_ones,
         )
         for kind in _REDUCTIONS
     ),
-    rule(
+    _no_op(
         "squeeze what was expanded",
-        EXACT,
         lambda x, a, dims: op.Squeeze(op.ExpandDims(x, const(a)), squeeze_dims=dims),
-        lambda x: x,
         _squeezes_the_same,
-        sample=_expanded,
+        _expanded,
     ),
-    rule(
+    _no_op(
         "squeeze nothing",
-        EXACT,
         lambda x, dims: op.Squeeze(x, squeeze_dims=dims),
-        lambda x: x,
         _is_shape_kept,
-        sample=lambda rng: {"x": rng.normal(size=(2, 3)), "dims": ()},
+        lambda rng: {"x": rng.normal(size=(2, 3)), "dims": ()},
     ),
     rule(
         "split into one",
@@ -373,13 +328,7 @@ RULES = (
             ("Transpose", _matrix),
         )
     ),
-    rule(
-        "cast to its own dtype",
-        EXACT,
-        lambda x, to: op.Cast(x, DstT=to),
-        lambda x: x,
-        _is_same_dtype,
-    ),
+    _no_op("cast to its own dtype", lambda x, to: op.Cast(x, DstT=to), _is_same_dtype, None),
     rule(
         "cast through a wider dtype",
         EXACT,
@@ -387,13 +336,7 @@ RULES = (
         lambda x, to: op.Cast(x, DstT=to),
         _is_detour,
     ),
-    rule(
-        "bitcast to its own dtype",
-        EXACT,
-        lambda x, to: op.Bitcast(x, type=to),
-        lambda x: x,
-        _is_same_dtype,
-    ),
+    _no_op("bitcast to its own dtype", lambda x, to: op.Bitcast(x, type=to), _is_same_dtype, None),
     rule(
         "bitcast twice",
         EXACT,

@@ -1,25 +1,26 @@
-"""Stable forms: formulas that overflow or cancel, as what they mean.
+"""Numerically stable forms of formulas that overflow or cancel.
 
-The naive cross-entropy takes the logarithm of a softmax or of a sigmoid, which is that of zero at
-large logits, and its gradient divides by the same zero. Both have a form without: the logarithm is
-computed from the logits, and the division cancels with a factor that the gradient has anyway.
+The naive cross-entropy takes the logarithm of a softmax or of a sigmoid, which is zero at large
+logits, and its gradient divides by the same zero. In the stable forms the logarithm is computed
+from the logits, and the division cancels with a factor of the gradient.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from thalweg.optimize.facts import integers, is_float, last_size, same_shape
-from thalweg.optimize.pattern import const, op
-from thalweg.optimize.rule import Exactness, Match, rule
+from thalweg.optimize.pattern import SymbolFunction, const, op
+from thalweg.optimize.rule import Exactness, Match, Rule, always, rule
 
 ROUNDING = Exactness.ROUNDING
 
 
 def _sums_last_axis(match: Match) -> bool:
-    """Whether g is summed over all of the axis that the softmax normalises."""
+    """Whether g is summed over the whole axis that the softmax normalises."""
     g, z, axes = match.bound["g"], match.bound["z"], integers(match.bound["a"])
     rank, size = match.root.output.shape.rank, last_size(g)
     if axes is None or len(axes) != 1 or rank is None or size is None:
@@ -38,8 +39,9 @@ def _softmax_gradient(g: Any, z: Any, a: Any) -> Any:
 
 
 def _sums_rows(match: Match) -> bool:
-    """Whether rows, which the softmax normalises, are summed with other axes: of one reduction over
-    all, no thread has whole rows, and the log-softmax is not computed where it is summed."""
+    """Whether the rows that the softmax normalises are summed together with all other axes. In one
+    reduction over all axes no thread has whole rows, and the log-softmax cannot be fused into
+    it."""
     rank, axes = match.bound["z"].shape.rank, integers(match.bound["a"])
     if rank is None or rank < 2 or axes is None or match.bound["labels"].shape.rank != rank:
         return False
@@ -47,13 +49,13 @@ def _sums_rows(match: Match) -> bool:
 
 
 def _rows_first(labels: Any, z: Any) -> Any:
-    each = op.Sum(labels * op.LogSoftmax(z), np.array([z.shape.rank - 1], np.int32))
-    return op.Sum(each, np.arange(z.shape.rank - 1, dtype=np.int32))
+    row_sums = op.Sum(labels * op.LogSoftmax(z), np.array([z.shape.rank - 1], np.int32))
+    return op.Sum(row_sums, np.arange(z.shape.rank - 1, dtype=np.int32))
 
 
 def _is_small_cross_entropy(match: Match) -> bool:
-    """Whether this is a cross-entropy of short rows: in one kernel it takes one call less; of long
-    rows, the log-softmax is better kept for the gradient."""
+    """Whether this is a cross-entropy of short rows: fused, it saves a kernel launch. For long rows
+    the log-softmax is better kept for the gradient."""
     labels, z, axes = match.bound["labels"], match.bound["z"], integers(match.bound["a"])
     if z.shape.rank != 2 or not same_shape(labels.shape, z.shape):
         return False
@@ -72,6 +74,28 @@ def _logits(*axes: int) -> Any:
     return sample
 
 
+def _stable(
+    name: str,
+    pattern: SymbolFunction,
+    replacement: SymbolFunction,
+    when: Callable[[Match], bool] = always,
+    sample: Callable[[Any], dict[str, Any]] | None = None,
+    single_use: bool = False,
+) -> Rule:
+    """A rule whose replacement is accurate where the pattern overflows or cancels."""
+    return rule(
+        name, ROUNDING, pattern, replacement, when, is_float, single_use, sample, stabilises=True
+    )
+
+
+def _drawn(names: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda rng: {name: rng.normal(size=(3, 4)) for name in names}
+
+
+def _large_logits(rng: Any) -> dict[str, Any]:
+    return {"z": rng.normal(size=(3, int(rng.integers(1, 6)))) * 5}
+
+
 RULES = (
     rule(
         "sum of a product with a log-softmax",
@@ -82,15 +106,12 @@ RULES = (
         is_float,
         sample=_logits(0, 1),
     ),
-    rule(
+    _stable(
         "cross-entropy of a log-softmax",
-        ROUNDING,
         lambda labels, z, a: op.Sum(labels * op.LogSoftmax(z), const(a)),
         lambda labels, z: -op.SoftmaxCrossEntropyWithLogits(z, labels)[0],
         _is_small_cross_entropy,
-        is_float,
-        sample=_logits(-1),
-        stabilises=True,
+        _logits(-1),
     ),
     rule(
         "exponential of a log-softmax",
@@ -99,111 +120,54 @@ RULES = (
         op.Softmax,
         dtypes=is_float,
         single_use=True,
-        sample=lambda rng: {"z": rng.normal(size=(3, int(rng.integers(1, 6)))) * 5},
+        sample=_large_logits,
     ),
-    rule(
+    _stable(
         "logarithm of a softmax",
-        ROUNDING,
         lambda z: op.Log(op.Softmax(z)),
         op.LogSoftmax,
-        dtypes=is_float,
-        sample=lambda rng: {"z": rng.normal(size=(3, int(rng.integers(1, 6)))) * 5},
-        stabilises=True,
+        sample=_large_logits,
     ),
-    rule(
+    _stable(
         "gradient of the logarithm of a softmax",
-        ROUNDING,
         _softmax_gradient,
         # The loss has the same log-softmax: one pass over the logits serves both.
         lambda g, z, a: g - op.Sum(g, a, keep_dims=True) * op.Exp(op.LogSoftmax(z)),
         _sums_last_axis,
-        is_float,
-        sample=_rows,
-        stabilises=True,
+        _rows,
     ),
-    rule(
-        "logarithm of a sigmoid",
-        ROUNDING,
-        lambda x: op.Log(op.Sigmoid(x)),
-        lambda x: -op.Softplus(-x),
-        dtypes=is_float,
-        stabilises=True,
-    ),
-    rule(
+    _stable("logarithm of a sigmoid", lambda x: op.Log(op.Sigmoid(x)), lambda x: -op.Softplus(-x)),
+    _stable(
         "logarithm of one less a sigmoid",
-        ROUNDING,
         lambda x: op.Log(1 - op.Sigmoid(x)),
         lambda x: -op.Softplus(x),
-        dtypes=is_float,
-        stabilises=True,
     ),
-    rule(
+    _stable(
         "gradient of the logarithm of a sigmoid",
-        ROUNDING,
         lambda x, g: op.SigmoidGrad(op.Sigmoid(x), g / op.Sigmoid(x)),
         lambda x, g: g * op.Sigmoid(-x),
-        dtypes=is_float,
-        stabilises=True,
     ),
-    rule(
+    _stable(
         "gradient of the logarithm of one less a sigmoid",
-        ROUNDING,
         lambda x, g: op.SigmoidGrad(op.Sigmoid(x), -(g / (1 - op.Sigmoid(x)))),
         lambda x, g: -(g * op.Sigmoid(x)),
-        dtypes=is_float,
-        stabilises=True,
     ),
-    rule(
+    _stable(
         "gradient of the sigmoid cross-entropy",
-        ROUNDING,
         lambda x, g, h: op.SigmoidGrad(
             op.Sigmoid(x), op.AddN(-(h / (1 - op.Sigmoid(x))), g / op.Sigmoid(x))
         ),
         lambda x, g, h: g * op.Sigmoid(-x) - h * op.Sigmoid(x),
-        dtypes=is_float,
-        stabilises=True,
-        sample=lambda rng: {name: rng.normal(size=(3, 4)) for name in "xgh"},
+        sample=_drawn("xgh"),
     ),
-    rule(
-        "logarithm of one and an exponential",
-        ROUNDING,
-        lambda x: op.Log(1 + op.Exp(x)),
-        op.Softplus,
-        dtypes=is_float,
-        stabilises=True,
-    ),
-    rule(
-        "log1p of an exponential",
-        ROUNDING,
-        lambda x: op.Log1p(op.Exp(x)),
-        op.Softplus,
-        dtypes=is_float,
-        stabilises=True,
-    ),
-    rule(
+    _stable("logarithm of one and an exponential", lambda x: op.Log(1 + op.Exp(x)), op.Softplus),
+    _stable("log1p of an exponential", lambda x: op.Log1p(op.Exp(x)), op.Softplus),
+    _stable(
         "gradient of softplus",
-        ROUNDING,
         lambda x, g: g / (1 + op.Exp(x)) * op.Exp(x),
         lambda x, g: g * op.Sigmoid(x),
-        dtypes=is_float,
-        stabilises=True,
-        sample=lambda rng: {name: rng.normal(size=(3, 4)) for name in "xg"},
+        sample=_drawn("xg"),
     ),
-    rule(
-        "logarithm of one and more",
-        ROUNDING,
-        lambda x: op.Log(1 + x),
-        op.Log1p,
-        dtypes=is_float,
-        stabilises=True,
-    ),
-    rule(
-        "exponential less one",
-        ROUNDING,
-        lambda x: op.Exp(x) - 1,
-        op.Expm1,
-        dtypes=is_float,
-        single_use=True,
-        stabilises=True,
-    ),
+    _stable("logarithm of one and more", lambda x: op.Log(1 + x), op.Log1p),
+    _stable("exponential less one", lambda x: op.Exp(x) - 1, op.Expm1, single_use=True),
 )

@@ -1,7 +1,7 @@
-"""Constant factors of what a product takes or gives become part of its weights, if those are
-constants: `(x c) W = x (c W)` and `(x W) c = x (W c)`.
+"""Folds constant factors of a product's input or output into its constant weights:
+`(x c) W = x (c W)` and `(x W) c = x (W c)`.
 
-A factor is one number, or one for each channel, wherever the layout has the channels.
+A factor is one number, or one for each channel, in any layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.optimize.rule import Exactness, Match, Rule, rule
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
 
-#: The ops that are linear in weights, as the names of rules have them.
+#: The ops that are linear in their weights, and what rule names call them.
 LINEAR = {
     "MatMul": "a product",
     "Conv2D": "a convolution",
@@ -30,10 +30,10 @@ LINEAR = {
 
 
 def _weight_axes(kind: str, how: Attributes, of_result: bool) -> tuple[int, ...]:
-    """The axes of the weights along which the channels of what goes in, or comes out, lie."""
+    """The axes of the weights that are the channels of the input, or of the result."""
     if kind == "MatMul":
         if how["transpose_a"] and not of_result:
-            return ()  # the last axis of what goes in is that of the rows
+            return ()  # the last axis of the input is that of the rows
         return (-1,) if of_result != how["transpose_b"] else (-2,)
     if kind == "DepthwiseConv2dNative" and of_result:
         return (-2, -1)
@@ -41,7 +41,7 @@ def _weight_axes(kind: str, how: Attributes, of_result: bool) -> tuple[int, ...]
 
 
 def channel_count(kind: str, how: Attributes, weights: Sequence[int], of_result: bool) -> int:
-    """How many channels go in or come out; 1 where a number for each cannot join the weights."""
+    """The number of input or output channels; 1 if a factor per channel cannot be folded."""
     return prod([weights[axis] for axis in _weight_axes(kind, how, of_result)])
 
 
@@ -50,12 +50,12 @@ def _rank(how: Attributes) -> int:
 
 
 def is_channels_first(how: Attributes) -> bool:
-    """Whether attributes say that channels come before other axes."""
+    """Whether the layout in attributes has channels first."""
     return _rank(how) > 2 and how["data_format"].startswith("NC")
 
 
 def is_per_channel(kind: str, of_result: bool) -> Callable[[Match], bool]:
-    """The condition that c is one number, or one for each channel of what goes in or comes out."""
+    """The condition that c is one number, or one for each channel of the input or result."""
 
     def when(match: Match) -> bool:
         factor, weights = value_of(match.bound["c"]), value_of(match.bound["w"])
@@ -63,15 +63,15 @@ def is_per_channel(kind: str, of_result: bool) -> Callable[[Match], bool]:
         if factor is None or weights is None or factor.ndim > _rank(how):
             return False
         count = channel_count(kind, how, weights.shape, of_result)
-        place = _rank(how) - 1 if is_channels_first(how) else 1
-        is_along = factor.ndim >= place and factor.shape[-place] == count
+        axis_from_end = _rank(how) - 1 if is_channels_first(how) else 1
+        is_along = factor.ndim >= axis_from_end and factor.shape[-axis_from_end] == count
         return factor.size == 1 or (factor.size == count and is_along)
 
     return when
 
 
 def scaled(kind: str, how: Attributes, c: Any, w: Any, of_result: bool) -> Array:
-    """The weights times a number, or one for each channel, folded."""
+    """The weights times a factor, folded."""
     factor, weights = np.asarray(value_of(c)), np.asarray(value_of(w))
     axes = {axis % weights.ndim for axis in _weight_axes(kind, how, of_result)}
     if factor.size > 1:
@@ -89,11 +89,11 @@ def sampled(kind: str, of_result: bool) -> Callable[[Any], dict[str, Any]]:
     """Draws a product with a factor."""
 
     def sample(rng: Any) -> dict[str, Any]:
-        found = _matrices(rng) if kind == "MatMul" else _images(rng, kind)
-        how = found["how"]
-        count = channel_count(kind, how, found["w"].shape, of_result)
+        drawn = _matrices(rng) if kind == "MatMul" else _images(rng, kind)
+        how = drawn["how"]
+        count = channel_count(kind, how, drawn["w"].shape, of_result)
         after = [1] * (_rank(how) - 2 if is_channels_first(how) else 0)
-        return found | {"c": rng.normal(size=(count, *after) if rng.integers(2) else ())}
+        return drawn | {"c": rng.normal(size=(count, *after) if rng.integers(2) else ())}
 
     return sample
 
