@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
+from thalweg.autodiff.gradients import InnerGradient, backward, is_differentiable, zeros
 from thalweg.control.bodies import (
     ControlOp,
     TracedBody,
@@ -58,10 +58,10 @@ class Branching(ControlOp, abstract=True):
         inner: Sequence[InnerGradient] = (),
     ) -> list[Any]:
         found: list[Any] = [None] * len(node.inputs)
-        places = [place - 1 for place in wanted if carries(node.inputs[place])]
+        places = [place - 1 for place in wanted if is_differentiable(node.inputs[place])]
         if not places:
             return found
-        some = {place: dys[place] for place in given if carries(node.outputs[place])}
+        some = {place: dys[place] for place in given if is_differentiable(node.outputs[place])}
         lists = _new_lists(node, places, some)
         branches = [
             self._backward(node, body, some, inner, places, lists) for body in self.branches

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
+from thalweg.autodiff.gradients import InnerGradient, backward, is_differentiable, zeros
 from thalweg.control.bodies import (
     ControlOp,
     TracedBody,
@@ -91,7 +91,7 @@ class _BackwardLoop:
         self._dys = dys
         self._inner = inner
         self._variables = self._reached(given)
-        self._wanted = [place for place in wanted if carries(node.inputs[place])]
+        self._wanted = [place for place in wanted if is_differentiable(node.inputs[place])]
         self._invariants = [place for place in self._wanted if place >= len(node.outputs)]
         self._graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
         self._carried: list[tuple[Tensor, Tensor]] = []  # loop variables, and their new values
@@ -101,7 +101,9 @@ class _BackwardLoop:
     def _reached(self, given: Sequence[int]) -> list[int]:
         """The variables that a gradient comes to, in whatever iteration."""
         body = self._op.body
-        carrying = {place for place, tensor in enumerate(self._node.outputs) if carries(tensor)}
+        carrying = {
+            place for place, tensor in enumerate(self._node.outputs) if is_differentiable(tensor)
+        }
         found: set[int] = set()
         fresh = carrying & set(given)
         ends = [tensor for tensor, _ in self._inner]
