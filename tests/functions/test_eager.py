@@ -355,7 +355,7 @@ class TestVariables:
         (v * 2).numpy()
         cell = weakref.ref(v._variable._array)
         del v
-        EAGER.begin()
+        EAGER.start_lazy_trace()
         gc.collect()
         assert cell() is None
 

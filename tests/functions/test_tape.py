@@ -211,7 +211,7 @@ class TestGradientTape:
         array = weakref.ref(y._array)
         tape.gradient(z, x).numpy()
         del y, z
-        EAGER.begin()
+        EAGER.start_lazy_trace()
         gc.collect()
         assert array() is None
 

@@ -454,8 +454,8 @@ def _sum(parts: Sequence[Gradient], method: int | None) -> Gradient:
 
 def _concat_slices(slices: Sequence[IndexedSlices]) -> IndexedSlices:
     indices = [s.indices for s in slices]
-    if len({each.dtype for each in indices}) > 1:
-        indices = [casting.cast(each, int64) for each in indices]
+    if len({t.dtype for t in indices}) > 1:
+        indices = [casting.cast(t, int64) for t in indices]
     return IndexedSlices(
         joining.concat([s.values for s in slices], 0),
         joining.concat(indices, 0),

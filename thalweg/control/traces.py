@@ -1,7 +1,7 @@
-"""What a gradient needs from inside a branch or a loop: values that the step saves on the way.
+"""Traces: values from inside a branch or a loop that the step saves for the gradient.
 
-A trace is a node beside the conditional or the loop that it reads from. Pruning decides whether a
-step has it; in a plan, a control node and the traces that the step needs of it are one unit.
+A trace is a node that takes an output of the conditional or loop it reads from. Pruning decides
+whether a step has it; in a plan, a control node and the traces that the step needs are one unit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from thalweg.ops.core import basic
 class Trace(Op, abstract=True):
     """The base of all traces: `holder` is any output of the control node."""
 
-    stateful = True  # it takes values of its holder's run
-    effects = ()  # the holder has them
+    stateful = True  # its value depends on the run of its holder
+    effects = ()  # those of its holder
     of_process = True
 
     def kernel(self, context: Any, holder: Any) -> Any:
@@ -31,7 +31,7 @@ class Trace(Op, abstract=True):
 
 
 class BranchTrace(Trace):
-    """The value of a tensor inside the branch that was taken; nothing where it was another one."""
+    """The value of a tensor inside a branch; no value if another branch was taken."""
 
     private = True
     signature = "holder: T -> value: dtype"
@@ -46,7 +46,7 @@ class BranchTrace(Trace):
 
 
 class LoopTrace(Trace):
-    """All values of a tensor inside a loop's body, one an iteration, as a list."""
+    """The values of a tensor inside a loop's body, as a list with one entry per iteration."""
 
     private = True
     signature = "holder: T -> values: variant"
@@ -60,7 +60,7 @@ class LoopTrace(Trace):
 
 
 class LoopCount(Trace):
-    """The number of iterations that a loop made."""
+    """The number of iterations of a loop."""
 
     private = True
     signature = "holder: T -> count: int32"
@@ -70,8 +70,8 @@ class LoopCount(Trace):
         return scalar()
 
 
-def traced(node: Node, op: Trace) -> Tensor:
-    """A trace of a control node: made once, in the graph of the node."""
+def add_trace(node: Node, op: Trace) -> Tensor:
+    """A trace of a control node, in the graph of the node; an equal one is reused."""
     graph = node.graph
     for consumer in graph.consumers(node.outputs[0]):
         if consumer.op == op:
@@ -84,13 +84,13 @@ def traced(node: Node, op: Trace) -> Tensor:
 
 
 def traced_tensor(trace: Node) -> Tensor:
-    """The tensor inside a control node that a trace of it gives."""
+    """The tensor inside a control node whose values a trace saves."""
     return cast("BranchTrace", trace.op).tensor
 
 
-def known_in(graph: SubGraph, tensor: Tensor) -> Tensor | None:
-    """A tensor of a body whose value follows from constants and shapes, as a constant of a graph,
-    be it the current one or one around that: there is nothing to save."""
+def as_constant(graph: SubGraph, tensor: Tensor) -> Tensor | None:
+    """A tensor of a body as a constant of another graph, if its value follows from constants and
+    static shapes: then it needs no trace."""
     if tensor.dtype.is_floating or tensor.dtype.is_complex:
         return None
     value = constant_value(tensor)
@@ -101,11 +101,11 @@ def known_in(graph: SubGraph, tensor: Tensor) -> Tensor | None:
 
 
 def is_argument(tensor: Tensor) -> bool:
-    """Whether a tensor came into its sub-graph from outside."""
+    """Whether a tensor is an argument of its sub-graph."""
     return isinstance(tensor.op.op, Argument)
 
 
-def here(tensor: Tensor) -> Tensor:
-    """A tensor as the current graph sees it."""
+def in_current_graph(tensor: Tensor) -> Tensor:
+    """A tensor of an enclosing graph as a tensor of the current one."""
     graph = get_default_graph()
     return graph.capture(tensor) if isinstance(graph, SubGraph) else tensor
