@@ -230,7 +230,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="Incompatible return values of true_fn and false_fn"):
             tf.cond(tf.constant(True), lambda: (1, 2), lambda: 1)
 
-    def test_a_python_truth(self, sess):
+    def test_a_python_bool(self, sess):
         with pytest.raises(TypeError, match="Python `if`"):
             tf.cond(True, lambda: 1, lambda: 2)
 

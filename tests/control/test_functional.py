@@ -157,7 +157,7 @@ def test_gradients_of_both_orders(build: Any) -> None:
 
 
 @pytest.mark.usefixtures("lowering")
-def test_gradient_of_more_turns_than_there_is_room_for_at_first() -> None:
+def test_gradient_of_more_iterations_than_the_initial_capacity() -> None:
     rows = R.normal(size=(200, 16)).astype(np.float32)
     x, decay = tf.constant(rows), tf.constant(np.full(16, 0.5, np.float32))
     total = tf.reduce_sum(tf.scan(lambda held, row: decay * held + row, x, tf.zeros([16])))

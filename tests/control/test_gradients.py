@@ -35,7 +35,7 @@ class TestSwitchCase:
 
         check_gradient(chosen, [X, X + 1], [0, 1], True, 1e-5, 1e-7)
 
-    def test_in_a_loop_by_the_number_of_the_turn(self) -> None:
+    def test_in_a_loop_by_the_number_of_the_iteration(self) -> None:
         def looped(x: Any, w: Any) -> Any:
             def body(i: Any, y: Any) -> Any:
                 steps = [lambda: y * w, lambda: tf.tanh(y), lambda: y + w * w]
@@ -172,7 +172,7 @@ class TestSlices:
         np.testing.assert_allclose(sess.run(dense, {ids: [0, 1]}), first)
         np.testing.assert_allclose(sess.run(tf.convert_to_tensor(twice), {ids: [0, 1]}), second)
 
-    def test_of_a_loop_whose_turns_gather_more_and_more(self, sess: tf.Session) -> None:
+    def test_of_a_loop_whose_iterations_gather_more_and_more(self, sess: tf.Session) -> None:
         v = tf.constant(np.ones((4, 3)))
 
         def body(i: Any, y: Any) -> Any:
@@ -198,7 +198,7 @@ class TestSlices:
 
 
 @pytest.mark.usefixtures("lowering")
-def test_only_variables_that_a_gradient_comes_to_go_back(sess: tf.Session) -> None:
+def test_only_variables_that_a_gradient_reaches_go_back(sess: tf.Session) -> None:
     x = tf.placeholder(tf.float32, [])
     _, a, b = tf.while_loop(
         lambda i, *_: i < 3,

@@ -95,7 +95,7 @@ def test_a_loop_leaves_a_list_as_long_as_it_may_get():
 
 
 @pytest.mark.parametrize("times", [0, 3, 64, 65, 300])
-def test_a_list_grows_past_the_room_there_is_at_first(times):
+def test_a_list_grows_past_its_initial_capacity(times):
     x = tf.constant([1.0, 2.0])
     array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[2])
     array = loop(times, lambda i, array: array.write(i, tf.to_float(i) * x), array)

@@ -1,4 +1,4 @@
-"""Loops whose iteration is a few small kernels, which repeat themselves in native code."""
+"""Loops whose iteration is a few small kernels: native code repeats them in one call."""
 
 from __future__ import annotations
 

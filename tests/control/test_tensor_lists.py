@@ -1,4 +1,4 @@
-"""TensorFlow 2's lists: values that no op changes, as graphs of TensorFlow have them."""
+"""TensorFlow 2's immutable lists, as its graphs have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of weights that every iteration multiplies with: one product after the loop."""
+"""Gradients of weights that every iteration multiplies by: one product after the loop."""
 
 from __future__ import annotations
 

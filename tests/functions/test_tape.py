@@ -215,7 +215,7 @@ class TestGradientTape:
         gc.collect()
         assert array() is None
 
-    def test_a_step_like_the_last_one_is_found_again(self):
+    def test_a_step_like_the_last_one_is_cached(self):
         v = tf.Variable(tf.ones([3]))
 
         def step(data: Any) -> None:

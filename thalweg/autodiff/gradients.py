@@ -58,7 +58,7 @@ class AggregationMethod:
 
 @public("UnconnectedGradients")
 class UnconnectedGradients:
-    """What the gradient of an x is that no y depends on."""
+    """The gradient of an x that no y depends on: None, or zeros."""
 
     NONE = "none"
     ZERO = "zero"
@@ -121,11 +121,11 @@ def gradients(
             aggregation_method,
             enclosing.captured,
         )
-        found = backward_pass.run(seeds)
+        results = backward_pass.run(seeds)
         if unconnected_gradients == "none":
-            return found
+            return results
         return [
-            filling.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)
+            filling.zeros_like(x) if g is None else g for x, g in zip(inputs, results, strict=True)
         ]
 
 
@@ -260,14 +260,14 @@ class _BackwardPass:
         return sorted(reached & ancestors, key=_topological_key, reverse=True)
 
     def _ancestors(self, nodes: Iterable[Node]) -> set[Node]:
-        found: set[Node] = set()
+        ancestors: set[Node] = set()
         pending = list(nodes)
         while pending:
             node = pending.pop()
-            if node not in found:
-                found.add(node)
+            if node not in ancestors:
+                ancestors.add(node)
                 pending += [tensor.op for tensor in self._sources(node)]
-        return found
+        return ancestors
 
     def _sources(self, node: Node) -> Sequence[Tensor]:
         """The inputs of a node; of an argument of a body, the tensor it captures."""

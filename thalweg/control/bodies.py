@@ -95,15 +95,12 @@ def close_bodies(unclosed: Sequence[TracedBody]) -> tuple[list[Body], list[Tenso
 
 
 def _with_arguments(body: Body, captured: Sequence[Tensor]) -> Body:
-    arguments = [_captured_argument(body.graph, tensor) for tensor in captured]
-    return replace(body, arguments=(*body.arguments, *arguments))
-
-
-def _captured_argument(graph: SubGraph, tensor: Tensor) -> Tensor:
-    if tensor not in graph.captures:
-        name = tensor.op.name.rpartition("/")[2]
-        graph.captures[tensor] = graph.argument(tensor.dtype, tensor.shape, name)
-    return graph.captures[tensor]
+    graph = body.graph
+    for tensor in captured:
+        if tensor not in graph.captures:
+            name = tensor.op.name.rpartition("/")[2]
+            graph.captures[tensor] = graph.argument(tensor.dtype, tensor.shape, name)
+    return replace(body, arguments=(*body.arguments, *(graph.captures[t] for t in captured)))
 
 
 @contextmanager

@@ -16,13 +16,7 @@ from thalweg.control.bodies import (
     pack_tensors,
     trace_body,
 )
-from thalweg.control.traces import (
-    BranchTrace,
-    add_trace,
-    as_constant,
-    in_current_graph,
-    is_argument,
-)
+from thalweg.control.traces import BranchTrace, add_trace, as_constant, capture
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -53,8 +47,8 @@ class Branching(ControlOp, abstract=True):
 
     def shape(self, choice: Tensor, inputs: list[Tensor]) -> list[list[TensorShape]]:
         choice.shape.assert_has_rank(0)
-        ends = zip(*(body.outputs for body in self.branches), strict=True)
-        return [[common_shape([tensor.shape for tensor in row]) for row in ends]]
+        rows = zip(*(body.outputs for body in self.branches), strict=True)
+        return [[common_shape([tensor.shape for tensor in row]) for row in rows]]
 
     def gradient(
         self,
@@ -69,7 +63,7 @@ class Branching(ControlOp, abstract=True):
         if not arguments:
             return gradients
         seeds = {i: dys[i] for i in given if is_differentiable(node.outputs[i])}
-        lists = _empty_list_gradients(node, arguments, seeds)
+        lists = _list_totals(node, arguments, seeds)
         branches = [
             self._backward(node, body, seeds, inner, arguments, lists) for body in self.branches
         ]
@@ -79,7 +73,7 @@ class Branching(ControlOp, abstract=True):
         for argument, is_sliced in zip(arguments, sliced, strict=True):
             gradient = next(results)
             if is_sliced:
-                shape = shaping.shape(in_current_graph(node.inputs[1 + argument]))
+                shape = shaping.shape(capture(node.inputs[1 + argument]))
                 gradient = IndexedSlices(gradient, next(results), shape)
             gradients[1 + argument] = gradient
         return gradients
@@ -99,7 +93,7 @@ class Branching(ControlOp, abstract=True):
         indices = {tensor: index for index, tensor in enumerate(body.arguments)}
 
         def source(tensor: Tensor) -> Tensor:
-            if is_argument(tensor):
+            if tensor in indices:
                 return graph.capture(node.inputs[1 + indices[tensor]])
             constant = as_constant(graph, tensor)
             if constant is not None:
@@ -111,21 +105,19 @@ class Branching(ControlOp, abstract=True):
         pairs += [(y, dy) for y, dy in inner if y.graph is body.graph]
         xs = [body.arguments[index] for index in wanted]
         with graph.as_default():
-            ys, seeds = [y for y, _ in pairs], [in_current_graph(dy) for _, dy in pairs]
-            totals = [in_current_graph(lists[i]) if i in lists else None for i in wanted]
+            ys, seeds = [y for y, _ in pairs], [capture(dy) for _, dy in pairs]
+            totals = [capture(lists[i]) if i in lists else None for i in wanted]
             return graph, list(map(_BranchGradient, xs, backward(ys, seeds, xs, totals)))
 
 
-def _empty_list_gradients(
-    node: Node, arguments: Sequence[int], dys: Mapping[int, Any]
-) -> dict[int, Tensor]:
+def _list_totals(node: Node, arguments: Sequence[int], dys: Mapping[int, Any]) -> dict[int, Tensor]:
     """Empty gradients for the lists among the arguments, to which the branch that runs adds. If the
     branches return lists, these have gradients already."""
     if any(node.outputs[index].dtype.base_dtype is variant for index in dys):
         return {}
     inputs = {index: node.inputs[1 + index] for index in arguments}
     lists = {i: tensor for i, tensor in inputs.items() if tensor.dtype.base_dtype is variant}
-    return {index: zeros(in_current_graph(tensor)) for index, tensor in lists.items()}
+    return {index: zeros(capture(tensor)) for index, tensor in lists.items()}
 
 
 class _BranchGradient(NamedTuple):
@@ -262,13 +254,13 @@ def _selector(value: Any, name: str, dtype: DType) -> Tensor:
 
 
 def _resolve_function(
-    given: Callable[[], Any] | None, old: Callable[[], Any] | None, name: str, old_name: str
+    new: Callable[[], Any] | None, old: Callable[[], Any] | None, name: str, old_name: str
 ) -> Callable[[], Any]:
-    if given is not None and old is not None:
+    if new is not None and old is not None:
         raise TypeError(
             f"cond(): {name} and {old_name} may not be set simultaneously. (at {user_line()})"
         )
-    function = old if given is None else given
+    function = old if new is None else new
     if function is None:
         raise TypeError(f"cond(): {name} argument required (at {user_line()})")
     if not callable(function):
@@ -361,7 +353,8 @@ def _numbered_branches(functions: Any) -> list[tuple[int, Any]]:
     if not pairs:
         raise ValueError(f"Must provide at least one item in branch_fns (at {user_line()})")
     for pair in pairs:
-        if not _is_numbered_pair(pair):
+        is_pair = isinstance(pair, list | tuple) and len(cast("Sequence[Any]", pair)) == 2
+        if not (is_pair and isinstance(pair[0], int)):
             raise TypeError(
                 f"branch_fns must be functions, or pairs of a number and a function, not {pair!r} "
                 f"(at {user_line()})"
@@ -374,11 +367,6 @@ def _numbered_branches(functions: Any) -> list[tuple[int, Any]]:
             f"(at {user_line()})"
         )
     return ordered
-
-
-def _is_numbered_pair(pair: Any) -> bool:
-    is_pair = isinstance(pair, list | tuple) and len(cast("Sequence[Any]", pair)) == 2
-    return is_pair and isinstance(pair[0], int)
 
 
 _Function = Callable[[], Any]
@@ -451,11 +439,11 @@ def _assert_any(predicates: Tensor) -> Any:
     return checks.Assert(reduce.reduce_any(predicates), [message, predicates], summarize=10)
 
 
-def _checked_pairs(given: Any) -> list[_Pair]:
-    if isinstance(given, Mapping):
-        items: list[Any] = list(cast("Mapping[Any, Any]", given).items())
-    elif isinstance(given, list | tuple):
-        items = list(cast("Sequence[Any]", given))
+def _checked_pairs(pred_fn_pairs: Any) -> list[_Pair]:
+    if isinstance(pred_fn_pairs, Mapping):
+        items: list[Any] = list(cast("Mapping[Any, Any]", pred_fn_pairs).items())
+    elif isinstance(pred_fn_pairs, list | tuple):
+        items = list(cast("Sequence[Any]", pred_fn_pairs))
     else:
         raise TypeError(f"pred_fn_pairs must be a list, tuple, or dict (at {user_line()})")
     if not items:

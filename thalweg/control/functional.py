@@ -51,7 +51,7 @@ class Rows:
         return rows.unstack(tensor)
 
     def has_row(self, index: Tensor, *_: Any) -> Tensor:
-        """Whether a loop over the rows goes on at an index."""
+        """Whether an index is in range: the condition of a loop over the rows."""
         return index >= 0 if self._is_reversed else index < self._count
 
     def read(self, index: Any) -> Any:

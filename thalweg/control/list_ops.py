@@ -32,6 +32,7 @@ class ListOp(Op, abstract=True):
     stateful = True
     host_only = True
     step_local = True
+    private = True
 
     def shape(self, *_: Tensor) -> Any:
         return scalar()
@@ -76,7 +77,6 @@ class ListWriter(TypedListOp, abstract=True):
 class TensorArrayNew(TypedListOp):
     """A new list."""
 
-    private = True
     signature = "size: int32 -> list: variant"
     effects = ()
     not_differentiable = True
@@ -103,7 +103,6 @@ class TensorArrayNew(TypedListOp):
 class TensorArrayGradient(ListOp):
     """The list of gradients of a list: a new one, or the one of a named source."""
 
-    private = True
     signature = "list: variant -> gradient: variant"
     not_differentiable = True
     source: str = ""
@@ -115,7 +114,6 @@ class TensorArrayGradient(ListOp):
 class TensorArrayWrite(ListWriter):
     """The list with one more entry; a list of gradients adds the value to the entry."""
 
-    private = True
     signature = "list: variant, index: int32, value: dtype -> output: variant"
 
     def shape(self, list: Tensor, index: Tensor, value: Tensor) -> TensorShape:
@@ -134,9 +132,6 @@ class TensorArrayWrite(ListWriter):
 class TensorArrayAdd(TensorArrayWrite):
     """A list of gradients with a value added to one entry."""
 
-    private = True
-    signature = TensorArrayWrite.signature
-
     def numpy(self, list: ListValue, index: Array, value: Array | None) -> ListValue:
         if value is None:  # of a branch that was not taken
             return list
@@ -146,7 +141,6 @@ class TensorArrayAdd(TensorArrayWrite):
 class TensorArrayRead(ListReader):
     """One entry."""
 
-    private = True
     signature = "list: variant, index: int32 -> value: dtype"
 
     def shape(self, list: Tensor, index: Tensor) -> TensorShape:
@@ -165,7 +159,6 @@ class TensorArrayRead(ListReader):
 class TensorArrayGather(ListReader):
     """Entries as the rows of a tensor."""
 
-    private = True
     signature = "list: variant, indices: int32 -> value: dtype"
 
     def shape(self, list: Tensor, indices: Tensor) -> TensorShape:
@@ -183,7 +176,6 @@ class TensorArrayGather(ListReader):
 class TensorArrayScatter(ListWriter):
     """The list with the rows of a tensor written to entries."""
 
-    private = True
     signature = "list: variant, indices: int32, value: dtype -> output: variant"
 
     def numpy(self, list: ListValue, indices: Array, value: Array) -> ListValue:
@@ -198,7 +190,6 @@ class TensorArrayScatter(ListWriter):
 class TensorArrayStack(ListReader):
     """The first entries as the rows of a tensor."""
 
-    private = True
     signature = "list: variant, count: int32 -> value: dtype"
     fills: bool = False  # entries never written to are zeros
 
@@ -218,7 +209,6 @@ class TensorArrayStack(ListReader):
 class TensorArrayUnstack(ListWriter):
     """The list with the rows of a tensor as its first entries."""
 
-    private = True
     takes_buffers = True
     signature = "list: variant, value: dtype -> output: variant"
 
@@ -234,7 +224,6 @@ class TensorArrayUnstack(ListWriter):
 class TensorArrayConcat(ListReader):
     """The entries joined along their first axis, and the length of each."""
 
-    private = True
     signature = "list: variant -> value: dtype, lengths: int64"
 
     def shape(self, list: Tensor) -> list[TensorShape]:
@@ -251,7 +240,6 @@ class TensorArrayConcat(ListReader):
 class TensorArraySplit(ListWriter):
     """The list with pieces of a tensor, of these lengths, as its first entries."""
 
-    private = True
     signature = "list: variant, value: dtype, lengths: int64 -> output: variant"
 
     def numpy(self, list: ListValue, value: Array, lengths: Array) -> ListValue:
@@ -266,7 +254,6 @@ class TensorArraySplit(ListWriter):
 class TensorArrayJoin(TypedListOp):
     """The first entries, of these lengths, joined: the inverse of a split."""
 
-    private = True
     signature = "list: variant, lengths: int64 -> value: dtype"
     given_shape: TensorShape = unknown_shape()
 
@@ -284,7 +271,6 @@ class TensorArrayJoin(TypedListOp):
 class TensorArrayMerge(ListOp):
     """A list of gradients with the entries of another one added."""
 
-    private = True
     signature = "list: variant, other: variant -> output: variant"
 
     def numpy(self, list: ListValue, other: ListValue) -> ListValue:
@@ -300,7 +286,6 @@ class TensorArrayMerge(ListOp):
 class TensorArraySize(ListOp):
     """The number of entries."""
 
-    private = True
     signature = "list: variant -> size: int32"
     not_differentiable = True
 
@@ -311,7 +296,6 @@ class TensorArraySize(ListOp):
 class TensorArrayClose(ListOp):
     """Frees the entries of a list."""
 
-    private = True
     signature = "list: variant ->"
     not_differentiable = True
 

@@ -112,11 +112,8 @@ class Nested:
         if self._sorted_starts is None:
             self._sorted_starts = np.unique(self.starts)
         after = int(np.searchsorted(self._sorted_starts, start, "right"))
-        return (
-            int(self._sorted_starts[after])
-            if after < len(self._sorted_starts)
-            else self.flat.size()
-        )
+        ends = self._sorted_starts[after : after + 1]
+        return int(ends[0]) if len(ends) else self.flat.size()
 
     def grow(self, size: int) -> None:
         """Nothing to do: only loops make nested lists, and these do not grow."""

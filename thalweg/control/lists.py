@@ -81,21 +81,19 @@ class ListValue:
         """A list of the rows of an array; options as in the constructor."""
         return cls(**options).take_over(array, written)
 
-    def take_over(self, array: Array | Buffer, written: Array | None = None) -> Self:
-        """Replace the entries by the rows of an array, which the list then owns. `written` marks
-        the rows that are entries (all, if None); other rows of gradients must be zeros."""
-        is_shared = not isinstance(array, Buffer) and not array.flags.writeable
-        return self._set_rows(array, is_shared, written)
-
-    def _set_rows(
-        self, rows: Array | Buffer, is_shared: bool, written: Array | None = None
+    def take_over(
+        self, array: Array | Buffer, written: Array | None = None, is_shared: bool = False
     ) -> Self:
+        """Replace the entries by the rows of an array, which the list then owns, or shares: then it
+        is copied on write. `written` marks the rows that are entries (all, if None); other rows of
+        gradients must be zeros."""
+        is_shared = is_shared or not (isinstance(array, Buffer) or array.flags.writeable)
         with self._lock:
-            self._check_shape(0, rows.shape[1:])
-            self.shapes.common, self.shapes.others = rows.shape[1:], {}
-            self._raw_storage = Stacked(rows, is_shared)
+            self._check_shape(0, array.shape[1:])
+            self.shapes.common, self.shapes.others = array.shape[1:], {}
+            self._raw_storage = Stacked(array, is_shared)
             if written is None:
-                self._states = bytearray(bytes([_WRITTEN]) * rows.shape[0])
+                self._states = bytearray(bytes([_WRITTEN]) * array.shape[0])
             else:
                 self._states = bytearray(written.astype(bool).tobytes())  # _EMPTY is 0, _WRITTEN 1
         return self
@@ -145,7 +143,8 @@ class ListValue:
 
     def size(self) -> int:
         """The number of entries, written or not."""
-        self._check_open()
+        if self._is_closed:
+            raise self._error("TensorArray has already been closed.")
         return len(self._states)
 
     @property
@@ -251,7 +250,7 @@ class ListValue:
                 return self
             self._index_to_write(count - 1)
             if count == self._states.count(_EMPTY) == len(self._states):
-                return self._set_rows(value, is_shared=True)
+                return self.take_over(value, is_shared=True)
             rows = value.lease() if isinstance(value, Buffer) else value
             return self.scatter(np.arange(count), rows)
 
@@ -350,7 +349,9 @@ class ListValue:
             rows = None if self.clear_after_read else self._all_rows()
             if rows is not None:
                 return rows[entries]
-            return self._stack_entries([self._read_entry(entry, shape) for entry in entries])
+            values = [self._read_entry(entry, shape) for entry in entries]
+            self._check_same_shape([np.shape(value) for value in values])
+            return np.stack(values)
 
     def stack(
         self, count: int | None = None, shape: TensorShape | None = None, fills: bool = False
@@ -480,15 +481,7 @@ class ListValue:
             raise errors.UnimplementedError(None, None, error.message)
         return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
 
-    def _stack_entries(self, values: Sequence[Any]) -> Array:
-        self._check_same_shape([np.shape(value) for value in values])
-        return np.stack(values)
-
     # Checks
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise self._error("TensorArray has already been closed.")
 
     def _check_writable(self, index: int) -> None:
         state = self._states[index]

@@ -136,8 +136,8 @@ def _live_loop_variables(node: Node, op: While, wanted: Wanted) -> tuple[set[int
 def _used_arguments(body: Body, outputs: Sequence[Tensor], wanted: Wanted) -> set[int]:
     """The indices of the arguments that a body uses for outputs and for traced tensors."""
     traced = [tensor for tensor in wanted if tensor.graph is body.graph]
-    found = set(needed([*outputs, *traced], body.targets, {}))
-    return {index for index, tensor in enumerate(body.arguments) if tensor.op in found}
+    nodes = set(needed([*outputs, *traced], body.targets, {}))
+    return {index for index, tensor in enumerate(body.arguments) if tensor.op in nodes}
 
 
 def prune_loop_vars(node: Node, wanted: Wanted) -> Node:

@@ -21,14 +21,7 @@ from thalweg.control.bodies import (
 )
 from thalweg.control.list_ops import TensorArrayRead
 from thalweg.control.sink_invariant_gradients import SunkGradient, sink_gradient
-from thalweg.control.traces import (
-    LoopCount,
-    LoopTrace,
-    add_trace,
-    as_constant,
-    in_current_graph,
-    is_argument,
-)
+from thalweg.control.traces import LoopCount, LoopTrace, add_trace, as_constant, capture
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
@@ -101,50 +94,47 @@ class _BackwardLoop:
         self._wanted = [index for index in wanted if is_differentiable(node.inputs[index])]
         self._invariants = [index for index in self._wanted if index >= len(node.outputs)]
         self._graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
-        self._carried: list[
-            tuple[Tensor, Tensor]
-        ] = []  # backward loop variables, and their next values
+        #: The variables of the backward loop, and their next values.
+        self._carried: list[tuple[Tensor, Tensor]] = []
         self._summed: list[int] = []  # invariants whose gradients are summed in the loop
         self._sunk: list[SunkGradient] = []  # invariants' gradients that are summed after the loop
 
     def _reached_variables(self, given: Sequence[int]) -> list[int]:
         """The indices of the variables that gradients reach in some iteration."""
-        body = self._op.body
-        carrying = {
-            index for index, tensor in enumerate(self._node.outputs) if is_differentiable(tensor)
-        }
-        found: set[int] = set()
-        fresh = carrying & set(given)
-        ends = [tensor for tensor, _ in self._inner]
-        while fresh or ends:
-            found |= fresh
-            ends += [body.outputs[index] for index in sorted(fresh)]
-            nodes, ends = set(needed(ends, (), {})), []
-            fresh = {p for p in carrying if body.arguments[p].op in nodes} - found
-        return sorted(found)
+        body, outputs = self._op.body, self._node.outputs
+        candidates = {index for index, tensor in enumerate(outputs) if is_differentiable(tensor)}
+        reached: set[int] = set()
+        fresh = candidates & set(given)
+        targets = [tensor for tensor, _ in self._inner]
+        while fresh or targets:
+            reached |= fresh
+            targets += [body.outputs[index] for index in sorted(fresh)]
+            nodes, targets = set(needed(targets, (), {})), []
+            fresh = {i for i in candidates if body.arguments[i].op in nodes} - reached
+        return sorted(reached)
 
     def run(self) -> list[Any]:
         node = self._node
-        count = in_current_graph(add_trace(node, LoopCount()))
+        count = capture(add_trace(node, LoopCount()))
         body = self._backward_body()
-        initial = [count - 1, *(in_current_graph(self._dys[index]) for index in self._variables)]
-        initial += [zeros(in_current_graph(node.inputs[index])) for index in self._summed]
+        initial = [count - 1, *(capture(self._dys[index]) for index in self._variables)]
+        initial += [zeros(capture(node.inputs[index])) for index in self._summed]
         initial += [saved.new_list(count) for sunk in self._sunk for saved in sunk.saved]
         shapes = [argument.shape for argument in body.arguments]
         specs = [(argument.dtype, argument.shape) for argument in body.arguments]
-        condition = trace_body(_has_iterations_left, "the gradient of a loop", specs)
+        condition = trace_body(lambda i, *_: i >= 0, "the gradient of a loop", specs)
         results = loop_node(initial, condition, body, shapes, self._op.parallel_iterations)[1:]
-        found: list[Any] = [None] * len(node.inputs)
+        gradients: list[Any] = [None] * len(node.inputs)
         for index in self._wanted:
             if index < len(node.outputs):
-                found[index] = zeros(in_current_graph(node.inputs[index]))
+                gradients[index] = zeros(capture(node.inputs[index]))
         for index in (*self._variables, *self._summed):
-            found[index] = results.pop(0)
+            gradients[index] = results.pop(0)
         for sunk in self._sunk:
             lists = [results.pop(0) for _ in sunk.saved]
-            like = in_current_graph(node.inputs[sunk.input_index])
-            found[sunk.input_index] = sunk.total(lists, count, like)
-        return found
+            like = capture(node.inputs[sunk.input_index])
+            gradients[sunk.input_index] = sunk.total(lists, count, like)
+        return gradients
 
     def _backward_body(self) -> TracedBody:
         """The gradient of one iteration."""
@@ -152,47 +142,40 @@ class _BackwardLoop:
         with graph.as_default():
             iteration = graph.argument(int32, scalar(), "iteration")
             graph.sources[self._op.body.graph] = self._source(iteration)
-            output_gradients = [
-                self._gradient_argument(node.outputs[index]) for index in self._variables
-            ]
-            list_gradients = {
+            dys = [self._gradient_argument(node.outputs[index]) for index in self._variables]
+            list_totals = {
                 index: self._gradient_argument(node.inputs[index])
                 for index in self._invariants
                 if node.inputs[index].dtype.base_dtype is variant
             }
-            found = self._gradients(iteration, output_gradients, list_gradients)
+            gradients = self._gradients(iteration, dys, list_totals)
             self._carried.append((iteration, iteration - 1))
-            for index, argument in zip(self._variables, output_gradients, strict=True):
-                self._carried.append((argument, self._dense(index, found[index])))
+            for index, dy in zip(self._variables, dys, strict=True):
+                dx = gradients[index]
+                new = zeros(self._op.body.arguments[index]) if dx is None else convert_to_tensor(dx)
+                self._carried.append((dy, new))
             for index in self._invariants:
-                if found[index] is not None:
-                    self._add_invariant(index, found[index], list_gradients.get(index), iteration)
+                if gradients[index] is not None:
+                    self._add_invariant(index, gradients[index], list_totals.get(index), iteration)
             for saved in [saved for sunk in self._sunk for saved in sunk.saved]:
                 self._carried.append((saved.argument, saved.write(iteration)))
             outputs = tuple(graph.capture(new) for _, new in self._carried)
         return TracedBody(graph, tuple(argument for argument, _ in self._carried), outputs)
 
     def _add_invariant(
-        self, index: int, gradient: Any, list_gradient: Tensor | None, iteration: Tensor
+        self, index: int, gradient: Any, list_total: Tensor | None, iteration: Tensor
     ) -> None:
         """Sum an iteration's gradient of an invariant: in place for a list, else after the loop if
         that is possible, or in a loop variable."""
-        if list_gradient is not None:
+        if list_total is not None:
             self._summed.append(index)
-            self._carried.append((list_gradient, gradient))
-            return
-        sunk = sink_gradient(index, gradient, iteration, self._graph)
-        if sunk is not None:
+            self._carried.append((list_total, gradient))
+        elif sunk := sink_gradient(index, gradient, iteration, self._graph):
             self._sunk.append(sunk)
-            return
-        self._summed.append(index)
-        total = self._gradient_argument(self._node.inputs[index])
-        self._carried.append((total, AddN()([total, *_summands(convert_to_tensor(gradient))])))
-
-    def _dense(self, index: int, gradient: Any) -> Tensor:
-        if gradient is None:
-            return zeros(self._op.body.arguments[index])
-        return convert_to_tensor(gradient)
+        else:
+            self._summed.append(index)
+            total = self._gradient_argument(self._node.inputs[index])
+            self._carried.append((total, AddN()([total, *_summands(convert_to_tensor(gradient))])))
 
     def _gradient_argument(self, tensor: Tensor) -> Tensor:
         """An argument of the backward body for the gradient of a tensor."""
@@ -204,7 +187,7 @@ class _BackwardLoop:
         indices = {tensor: index for index, tensor in enumerate(self._op.body.arguments)}
 
         def source(tensor: Tensor) -> Tensor:
-            if is_argument(tensor) and indices[tensor] >= len(node.outputs):
+            if indices.get(tensor, -1) >= len(node.outputs):  # an invariant
                 return graph.capture(node.inputs[indices[tensor]])
             constant = as_constant(graph, tensor)
             if constant is not None:
@@ -216,32 +199,24 @@ class _BackwardLoop:
         return source
 
     def _gradients(
-        self,
-        iteration: Tensor,
-        output_gradients: Sequence[Tensor],
-        list_gradients: Mapping[int, Tensor],
+        self, iteration: Tensor, dys: Sequence[Tensor], list_totals: Mapping[int, Tensor]
     ) -> dict[int, Any]:
         """The gradients of an iteration: of the variables before it, and of the invariants its own
         summand (for lists the total, to which it adds in place)."""
         forward = self._op.body
         ys = [forward.outputs[index] for index in self._variables]
-        seeds: list[Any] = list(output_gradients)
+        seeds: list[Any] = list(dys)
         for tensor, gradient in self._inner:
             ys.append(tensor)
             seeds.append(_read_iteration(self._graph.capture(gradient), iteration, tensor))
         indices = (*self._variables, *self._invariants)
         xs = [forward.arguments[index] for index in indices]
-        totals = [list_gradients.get(index) for index in indices]
+        totals = [list_totals.get(index) for index in indices]
         return dict(zip(indices, backward(ys, seeds, xs, totals), strict=True))
 
 
 def _summands(gradient: Tensor) -> Sequence[Tensor]:
     return gradient.op.inputs if isinstance(gradient.op.op, AddN) else [gradient]
-
-
-def _has_iterations_left(iteration: Tensor, *_: Tensor) -> Tensor:
-    """Whether the countdown has not ended."""
-    return iteration >= 0
 
 
 def _read_iteration(values: Tensor, iteration: Tensor, like: Tensor) -> Tensor:
@@ -426,13 +401,13 @@ def _invariant_shapes(
         return [tensor.shape for tensor in initial]
     leaves = nest.flatten(loop_vars)
     try:
-        given = nest.flatten_up_to(loop_vars, invariants, check_types=False)
+        leaf_invariants = nest.flatten_up_to(loop_vars, invariants, check_types=False)
     except (TypeError, ValueError) as error:
         raise type(error)(
             f"shape_invariants must have the structure of the loop variables: {error} "
             f"(at {user_line()})"
         ) from error
-    shapes = [shape for parts in map(_component_shapes, leaves, given) for shape in parts]
+    shapes = [shape for parts in map(_component_shapes, leaves, leaf_invariants) for shape in parts]
     for tensor, shape in zip(initial, shapes, strict=True):
         if not _is_subshape(tensor.shape, shape):
             raise ValueError(

@@ -52,8 +52,8 @@ class Switch(Switching):
 
     def gradient(self, node: Node, of_false: Any, of_true: Any) -> list[Any]:
         predicate = node.inputs[1]
-        ends = [switch(of_false, predicate)[0], switch(of_true, predicate)[1]]
-        return [merge(ends)[0], None]
+        switched = [switch(of_false, predicate)[0], switch(of_true, predicate)[1]]
+        return [merge(switched)[0], None]
 
 
 class RefSwitch(Switching):
@@ -102,7 +102,7 @@ class Enter(FrameOp):
     parallel_iterations: int = 10
 
 
-class RefEnter(Enter, name="RefEnter"):
+class RefEnter(Enter):
     """As Enter, for a reference."""
 
     signature = "data: &T -> output: &T"
@@ -114,7 +114,7 @@ class Exit(FrameOp):
     signature = "data: T -> output: T"
 
 
-class RefExit(Exit, name="RefExit"):
+class RefExit(Exit):
     """As Exit, for a reference."""
 
     signature = "data: &T -> output: &T"
@@ -126,7 +126,7 @@ class NextIteration(FrameOp):
     signature = "data: T -> output: T"
 
 
-class RefNextIteration(NextIteration, name="RefNextIteration"):
+class RefNextIteration(NextIteration):
     """As NextIteration, for a reference."""
 
     signature = "data: &T -> output: &T"
@@ -137,7 +137,7 @@ class RefIdentity(Op):
 
     signature = "input: &T -> output: &T"
     effects = ()  # it forwards a reference
-    stateful = True  # what it refers to may change
+    stateful = True  # its referent may change
     host_only = True
     step_local = True
 
@@ -228,7 +228,7 @@ def switch(
     """The data as (output_false, output_true): the one that `pred` selects is live."""
     if isinstance(data, SparseTensor | IndexedSlices):
         parts = [switch(part, pred) for part in data.components()]
-        return Switch.result(*(type(data)(*ends) for ends in zip(*parts, strict=True)))
+        return Switch.result(*(type(data)(*outputs) for outputs in zip(*parts, strict=True)))
     tensor = convert_to_tensor(data, dtype, name="data", as_ref=_is_reference(data))
     kind = RefSwitch if tensor.dtype.is_ref_dtype else Switch
     return kind()(tensor, convert_to_tensor(pred, boolean, name="pred"), name=name)

@@ -17,7 +17,7 @@ from thalweg.control.list_ops import (
     TensorArrayStack,
     TensorArrayWrite,
 )
-from thalweg.control.traces import in_current_graph
+from thalweg.control.traces import capture
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.dtypes import variant
 from thalweg.graph.node import Tensor
@@ -63,7 +63,7 @@ class ProductSum:
     def total(self, lists: Sequence[Tensor], count: Tensor, like: Tensor) -> Tensor:
         """The sum, given the full list."""
         b = self.saved[0].tensor
-        a = _concat_rows(in_current_graph(self.values), count, self.a)
+        a = _concat_rows(capture(self.values), count, self.a)
         return matmul.matmul(a, _concat_rows(lists[0], count, b), transpose_a=True)
 
 
@@ -78,10 +78,10 @@ class SliceSum:
         """The slices, given the full lists."""
         is_varying = self.saved[1].tensor.shape.as_list()[0] is None
         values, indices = (
-            _concat_varying_rows(found, saved.tensor)
+            _concat_varying_rows(array, saved.tensor)
             if is_varying
-            else _concat_rows(found, count, saved.tensor)
-            for found, saved in zip(lists, self.saved, strict=True)
+            else _concat_rows(array, count, saved.tensor)
+            for array, saved in zip(lists, self.saved, strict=True)
         )
         return IndexedSlices(values, indices, shaping.shape(like))
 

@@ -144,9 +144,9 @@ class TensorArray:
 
     def with_flow(self, flow: Tensor) -> TensorArray:
         """The same list at another point of its flow."""
-        made = copy(self)
-        made._flow = flow
-        return made
+        array = copy(self)
+        array._flow = flow
+        return array
 
     def components(self) -> list[Tensor]:
         """The tensors that represent the list: the flow."""

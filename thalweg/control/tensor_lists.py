@@ -46,9 +46,8 @@ class ImmutableList:
         if self.dtype is not dtype:
             raise invalid(f"Invalid data types; list elements {self.dtype.name}, op {dtype.name}")
         if value is not None:
-            _merge_shapes(
-                self.shape, np.shape(value), "Tried to set item of another shape than a list's"
-            )
+            fault = "Tried to set item of another shape than a list's"
+            _merge_shapes(self.shape, np.shape(value), fault)
 
     def item(self, index: int, shape: Shape) -> Array:
         """An entry; zeros if it is unset."""
@@ -56,17 +55,17 @@ class ImmutableList:
             raise invalid(
                 f"Trying to access element {index} in a list with {len(self.entries)} elements."
             )
-        found = self.entries[index]
-        wanted = self.full_shape(shape, found)
-        return np.zeros(wanted, self.dtype.as_numpy_dtype) if found is None else found
+        entry = self.entries[index]
+        wanted = self.full_shape(shape, entry)
+        return np.zeros(wanted, self.dtype.as_numpy_dtype) if entry is None else entry
 
-    def full_shape(self, shape: Shape, found: Array | None = None) -> tuple[int, ...]:
+    def full_shape(self, shape: Shape, entry: Array | None = None) -> tuple[int, ...]:
         """The shape of an entry, from the list's, the requested and other entries' shapes."""
         known = _merge_shapes(self.shape, shape, "The shape asked for is not that of the list")
-        if found is not None:
-            known = _merge_shapes(known, found.shape, "An entry does not have the shape asked for")
+        if entry is not None:
+            known = _merge_shapes(known, entry.shape, "An entry does not have the shape asked for")
         elif known is None or None in known:
-            others = [entry.shape for entry in self.entries if entry is not None]
+            others = [other.shape for other in self.entries if other is not None]
             known = _merge_shapes(known, others[0], "Entries differ in shape") if others else known
         if known is None or None in known:
             raise invalid(
@@ -308,8 +307,12 @@ class TensorListScatterV2(TypedTensorListOp):
     def numpy(
         self, tensor: Array, indices: Array, element_shape: Array, num_elements: Array
     ) -> ImmutableList:
-        asked = int(num_elements)
-        count = max([asked, *(indices + 1).tolist()]) if asked < 0 else _checked_count(asked)
+        requested = int(num_elements)
+        count = (
+            max([requested, *(indices + 1).tolist()])
+            if requested < 0
+            else _checked_count(requested)
+        )
         empty = (None,) * _checked_count(max(count, 0))
         start = ImmutableList(self.element_dtype, _shape_of(element_shape), empty)
         return _scatter(start, tensor, indices)
@@ -362,10 +365,10 @@ class TensorListConcatV2(TypedTensorListOp):
         self, input_handle: ImmutableList, element_shape: Array, leading_dims: Array
     ) -> tuple[Array, Array]:
         input_handle.check(self.element_dtype)
-        shape, given = _shape_of(element_shape), leading_dims.tolist()
+        shape, leading = _shape_of(element_shape), leading_dims.tolist()
         parts: list[Array] = []
         for index in range(len(input_handle.entries)):
-            first = (given[index],) if index < len(given) else (None,)
+            first = (leading[index],) if index < len(leading) else (None,)
             whole = shape if shape is None else (shape[0] or first[0], *shape[1:])
             parts.append(input_handle.item(index, whole))
         if any(part.ndim == 0 for part in parts):
@@ -390,7 +393,7 @@ class TensorListSplit(TypedTensorListOp):
                 f"{tensor.shape}"
             )
         pieces = np.split(tensor, np.cumsum(lengths)[:-1]) if len(lengths) else []
-        made = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
+        result = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
         for piece in pieces:
-            made.check(made.dtype, piece)
-        return made.with_entries(pieces)
+            result.check(result.dtype, piece)
+        return result.with_entries(pieces)

@@ -6,6 +6,7 @@ whether a step has it; in a plan, a control node and the traces that the step ne
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient
@@ -15,7 +16,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.graph.subgraph import Argument, SubGraph
+from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.core import basic
 
 
@@ -25,6 +26,7 @@ class Trace(Op, abstract=True):
     stateful = True  # its value depends on the run of its holder
     effects = ()  # those of its holder
     of_process = True
+    private = True
 
     def kernel(self, context: Any, holder: Any) -> Any:
         raise AssertionError(f"{context.node.name} is computed with the node it reads from")
@@ -33,7 +35,6 @@ class Trace(Op, abstract=True):
 class BranchTrace(Trace):
     """The value of a tensor inside a branch; no value if another branch was taken."""
 
-    private = True
     signature = "holder: T -> value: dtype"
     tensor: Tensor
     dtype: DType
@@ -48,7 +49,6 @@ class BranchTrace(Trace):
 class LoopTrace(Trace):
     """The values of a tensor inside a loop's body, as a list with one entry per iteration."""
 
-    private = True
     signature = "holder: T -> values: variant"
     tensor: Tensor
 
@@ -62,7 +62,6 @@ class LoopTrace(Trace):
 class LoopCount(Trace):
     """The number of iterations of a loop."""
 
-    private = True
     signature = "holder: T -> count: int32"
     not_differentiable = True
 
@@ -76,10 +75,8 @@ def add_trace(node: Node, op: Trace) -> Tensor:
     for consumer in graph.consumers(node.outputs[0]):
         if consumer.op == op:
             return consumer.outputs[0]
-    with graph.as_default(), graph.name_scope(f"{node.name}_trace/"):
-        if isinstance(graph, SubGraph):
-            with graph.without_scopes():
-                return op(node.outputs[0])
+    scopes = graph.without_scopes() if isinstance(graph, SubGraph) else nullcontext()
+    with graph.as_default(), graph.name_scope(f"{node.name}_trace/"), scopes:
         return op(node.outputs[0])
 
 
@@ -100,12 +97,7 @@ def as_constant(graph: SubGraph, tensor: Tensor) -> Tensor | None:
         return basic.constant(value, tensor.dtype.base_dtype)
 
 
-def is_argument(tensor: Tensor) -> bool:
-    """Whether a tensor is an argument of its sub-graph."""
-    return isinstance(tensor.op.op, Argument)
-
-
-def in_current_graph(tensor: Tensor) -> Tensor:
+def capture(tensor: Tensor) -> Tensor:
     """A tensor of an enclosing graph as a tensor of the current one."""
     graph = get_default_graph()
     return graph.capture(tensor) if isinstance(graph, SubGraph) else tensor

@@ -18,7 +18,7 @@ from thalweg.autodiff.gradients import aggregate, gradients
 from thalweg.functions.eager import EAGER, PROXY, component_tensors
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import NO_LEAF, REFERENCE, VALUE, TraceNode, op_trace_nodes
+from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode, op_trace_nodes
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
@@ -58,7 +58,7 @@ class TraceSpan:
     def wanted(self) -> list[Tensor]:
         """The tensors to save for the gradient: inputs and outputs of the nodes, without leaves."""
         used = [t for node in self.nodes() for t in (*node.inputs, *node.outputs)]
-        leaves = {t for node in self.end.path() if node.leaf != NO_LEAF for t in node.outputs}
+        leaves = {t for node in self.end.path() if node.kind != OP for t in node.outputs}
         saved = [t for t in used if t not in leaves and t.op.type != "Const"]
         return [t for t in dict.fromkeys(saved) if not t.dtype.is_ref_dtype]
 
@@ -80,8 +80,8 @@ class BackwardStage:
         self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
         self.nodes = [node for span in spans for node in span.nodes()]
         path = spans[-1].end.path() if spans else []
-        values = [trace_node.outputs[0] for trace_node in path if trace_node.leaf == VALUE]
-        references = [trace_node.outputs[0] for trace_node in path if trace_node.leaf == REFERENCE]
+        values = [trace_node.outputs[0] for trace_node in path if trace_node.kind == VALUE]
+        references = [trace_node.outputs[0] for trace_node in path if trace_node.kind == REFERENCE]
         self.leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
         self.cells: dict[Tensor, Any] = dict(zip(references, lazy_trace.cells, strict=False))
         self._entered = {lazy_trace.templates[at]: t for t, at in lazy_trace.entered.items()}
@@ -187,13 +187,13 @@ class BackwardStage:
         # A leaf that a node of this stage produced as well is differentiated here.
         linked = {leaf: link for leaf, link in self._links.items() if leaf not in produced}
         xs = list(dict.fromkeys([*sources.values(), *linked]))
-        found = gradients(
+        results = gradients(
             [self.differentiable(y) for y, seeds in self.seeds.items() for _ in seeds],
             [self.differentiable(x) for x in xs],
-            [seed for given in self.seeds.values() for seed in given],
+            [seed for seeds in self.seeds.values() for seed in seeds],
             stop_gradients=self._stop_gradients(produced | set(xs)),
         )
-        of = {x: gradient for x, gradient in zip(xs, found, strict=True) if gradient is not None}
+        of = {x: gradient for x, gradient in zip(xs, results, strict=True) if gradient is not None}
         for leaf, (stage, tensor) in linked.items():
             if leaf in of:
                 stage.seeds.setdefault(tensor, []).append(of[leaf])
@@ -223,16 +223,14 @@ class EagerGradient:
         """The gradients of the sources."""
         ys = [y if type(y) is EagerTensor else convert_to_tensor(y) for y in targets]
         xs = [self._source(source) for source in sources]
-        given = [self._seed(y, seed) for y, seed in zip(ys, seeds, strict=True)]
-        key = self._key(EAGER.current(), ys, xs, given, is_zero)
-        return EAGER.record_subgraph(key, lambda: self._build(ys, xs, given, is_zero))
+        filled_seeds = [self._seed(y, seed) for y, seed in zip(ys, seeds, strict=True)]
+        key = self._key(EAGER.current(), ys, xs, filled_seeds, is_zero)
+        return EAGER.record_subgraph(key, lambda: self._build(ys, xs, filled_seeds, is_zero))
 
     def _source(self, source: Any) -> Any:
         """The tensor of a source; a marker for a variable that is not watched."""
         if isinstance(source, Variable):
-            return (
-                source.gradient_source() if source in self.variables else _UnwatchedVariable(source)
-            )
+            return source.gradient_source() if source in self.variables else _Unwatched(source)
         if not isinstance(source, Tensor):
             raise ValueError(f"Source must be a tensor or a variable, got {source!r}")
         return source
@@ -290,7 +288,7 @@ class EagerGradient:
         summands: list[list[Any]] = [[] for _ in xs]
         for stage in reversed(stages):
             stage.differentiate(summands)
-        results = [aggregate(found) if found else None for found in summands]
+        results = [aggregate(parts) if parts else None for parts in summands]
         _enter_proxy_values(stages, results)
         if is_zero:
             pairs = zip(xs, results, strict=True)
@@ -298,7 +296,7 @@ class EagerGradient:
         return results
 
 
-class _UnwatchedVariable:
+class _Unwatched:
     """Marks a source that is not watched."""
 
     def __init__(self, variable: Variable) -> None:
@@ -312,9 +310,7 @@ def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any])
         return
     lazy_trace = EAGER.lazy_trace
     known = set(lazy_trace.templates)
-    pending = [
-        tensor for result in results if result is not None for tensor in component_tensors(result)
-    ]
+    pending = [tensor for result in results for tensor in component_tensors(result)]
     while pending:
         tensor = pending.pop()
         if tensor in known:

@@ -19,9 +19,8 @@ from thalweg.graph.node import Node, Tensor
 class BareGraph(Graph):
     """A graph without nodes."""
 
-    collection_factories: ClassVar[
-        dict[Any, Callable[[], Any]]
-    ] = {}  # first entries of the library's own
+    #: The first entries of the library's own collections.
+    collection_factories: ClassVar[dict[Any, Callable[[], Any]]] = {}
 
     def enter_scope(self, name: str | None) -> str:
         """Set the prefix of new variables' names."""

@@ -65,8 +65,8 @@ def value_and_grad(f: Function, argnums: ArgNums = 0, has_aux: bool = False) -> 
             tape.watch(sources)
             result = f(*arguments, **kwargs)
             value = _scalar(result[0] if has_aux else result, "tf.grad")
-        found = tape.gradient(value, sources, unconnected_gradients="zero")
-        gradients = found[0] if isinstance(argnums, int) else tuple(found)
+        packed = tape.gradient(value, sources, unconnected_gradients="zero")
+        gradients = packed[0] if isinstance(argnums, int) else tuple(packed)
         return ((value, result[1]) if has_aux else value), gradients
 
     return call
@@ -98,8 +98,8 @@ def vjp(f: Function, *primals: TensorStructure) -> tuple[Any, Function]:
 
     def pullback(cotangents: Any) -> tuple[Any, ...]:
         nest.assert_same_structure(outputs, cotangents)
-        found = tape.gradient(outputs, sources, cotangents, unconnected_gradients="zero")
-        return tuple(found)
+        gradients = tape.gradient(outputs, sources, cotangents, unconnected_gradients="zero")
+        return tuple(gradients)
 
     return outputs, pullback
 
@@ -117,8 +117,8 @@ def jvp(f: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
         cotangents = nest.map_structure(filling.zeros_like, outputs)
         outer.watch(cotangents)
         pulled = list(pullback(cotangents))
-    found = outer.gradient(pulled, cotangents, list(tangents), unconnected_gradients="zero")
-    return outputs, found
+    tangents_out = outer.gradient(pulled, cotangents, list(tangents), unconnected_gradients="zero")
+    return outputs, tangents_out
 
 
 # TensorFlow's names

@@ -28,7 +28,7 @@ from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.devices import eager_devices, generation, resources
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
-from thalweg.functions.trace import NO_LEAF, ConcreteValue, Trace, TraceNode, consulted
+from thalweg.functions.trace import OP, ConcreteValue, Trace, TraceNode, consulted
 from thalweg.graph import build
 from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
@@ -106,7 +106,7 @@ class EagerGraph(threading.local, BareGraph):
             if child.is_special:
                 self._apply_special(lazy_trace, child)
         self.flush_if_long(lazy_trace, child, origin)
-        return outputs[0] if child.result is None else child.result(outputs)
+        return outputs[0] if child.pack is None else child.pack(outputs)
 
     def _argument_key(self, lazy_trace: LazyTrace, argument: Any) -> Any:
         """The position of an argument, or the positions of a list; None if it is not eager yet."""
@@ -191,10 +191,10 @@ class EagerGraph(threading.local, BareGraph):
             inputs = tuple(_templates(lazy_trace, argument) for argument in arguments)
             node = build.add_node(lazy_trace.trace, op, inputs, _node_name(name))
         nodes = tuple(lazy_trace.trace.nodes[start:])
-        child = TraceNode(lazy_trace.end, nodes, node.outputs, NO_LEAF)
-        child.result = _output_packer(node)
+        child = TraceNode(lazy_trace.end, nodes, node.outputs, OP)
+        child.pack = _output_packer(node)
         child.is_plain = (
-            child.result is None
+            child.pack is None
             and child.size < _MIN_LOOP_FLUSH
             and not (child.is_special or child.has_effects)
         )
@@ -403,7 +403,7 @@ class EagerGraph(threading.local, BareGraph):
                 self._apply_special(lazy_trace, child)
         if EagerGraph.sync:
             lazy_trace.finish()
-        return child.result(outputs)
+        return child.pack(outputs)
 
     def build_subgraph(
         self, lazy_trace: LazyTrace, key: Any, make: Callable[[], Sequence[Any]]
@@ -417,8 +417,8 @@ class EagerGraph(threading.local, BareGraph):
         new_nodes = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
         nodes = tuple(node for node in new_nodes if PROXY not in node.annotations)
         outputs = [tensor for result in results for tensor in component_tensors(result)]
-        child = TraceNode(lazy_trace.end, nodes, tuple(outputs), NO_LEAF)
-        child.result = _result_packer(results)
+        child = TraceNode(lazy_trace.end, nodes, tuple(outputs), OP)
+        child.pack = _result_packer(results)
         if key is not None and lazy_trace.end is before:
             lazy_trace.cache_child(key, child, leaves)
         return child
@@ -454,12 +454,12 @@ class EagerGraph(threading.local, BareGraph):
             return self._unseeded
         if seed2 == self._counter:  # the seed was made for this call
             return Stream(seed, seed2)
-        found = self._streams.get((seed, seed2))
-        if found is None:
+        stream = self._streams.get((seed, seed2))
+        if stream is None:
             if len(self._streams) >= _MAX_STREAMS:
                 del self._streams[next(iter(self._streams))]
-            found = self._streams[seed, seed2] = Stream(seed, seed2)
-        return found
+            stream = self._streams[seed, seed2] = Stream(seed, seed2)
+        return stream
 
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Generator[None]:
@@ -521,9 +521,9 @@ def _first_symbolic(arguments: Sequence[Any]) -> Tensor | None:
     """The first argument that is a tensor of a graph."""
     for argument in arguments:
         if isinstance(argument, list | tuple):
-            found = _first_symbolic(cast("Sequence[Any]", argument))
-            if found is not None:
-                return found
+            symbolic = _first_symbolic(cast("Sequence[Any]", argument))
+            if symbolic is not None:
+                return symbolic
         elif isinstance(argument, Tensor) and type(argument) is not EagerTensor:
             return argument
     return None

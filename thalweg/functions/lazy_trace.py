@@ -139,7 +139,7 @@ class LazyTrace:
         child = trace_node.children.get(key)
         if child is None:
             child = self._new_leaf(tensor, held, key)
-        if child.leaf == REFERENCE:
+        if child.kind == REFERENCE:
             self.cells.append(held)
         else:
             self.values.append(held)
@@ -161,10 +161,10 @@ class LazyTrace:
     def _new_leaf(self, tensor: EagerTensor, held: Any, key: int) -> TraceNode:
         if tensor.dtype.is_ref_dtype:
             template = self.trace.reference(tensor.dtype, tensor.shape, _device_of(held))
-            leaf = REFERENCE
+            kind = REFERENCE
         else:
-            template, leaf = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
-        child = self.end.children[key] = TraceNode(self.end, (template.op,), (template,), leaf)
+            template, kind = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
+        child = self.end.children[key] = TraceNode(self.end, (template.op,), (template,), kind)
         return child
 
     def enter_device_scope(self, device: str) -> None:
@@ -262,7 +262,7 @@ class LazyTrace:
                 self._run()
 
     def __del__(self) -> None:
-        if not self.done and self.end.effects:  # its thread ended
+        if not self.done and self.end.path_has_effects:  # its thread ended
             self.finish()
 
     def _run(self) -> None:
@@ -270,7 +270,7 @@ class LazyTrace:
         count = self.end.count
         live = [t for t in self.tensors if getrefcount(t) > _TRACE_REFCOUNT and t._position < count]
         spans = self.spans and [span for ref in self.spans if (span := ref()) is not None]
-        if live or self.end.effects or spans:
+        if live or self.end.path_has_effects or spans:
             try:
                 self._compute(live, spans)
             except BaseException as error:  # also an interrupt: the tensors have no values
@@ -323,7 +323,8 @@ class LazyTrace:
         """Compute each tensor alone, so that only those which depend on the failed op fail. After
         an interrupt all of them fail."""
         is_interrupted = not isinstance(error, Exception)
-        failure = Failure(_interrupted() if is_interrupted else error)
+        message = "The step that was to compute this value was interrupted; compute it again."
+        failure = Failure(errors.CancelledError(None, None, message) if is_interrupted else error)
         for tensor in live:
             if tensor._array is not None:
                 continue
@@ -360,11 +361,6 @@ class LazyTrace:
         return True
 
 
-def _interrupted() -> errors.OpError:
-    message = "The step that was to compute this value was interrupted; compute it again."
-    return errors.CancelledError(None, None, message)
-
-
 _leaf_keys = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
 _numbers = itertools.count()
 
@@ -390,13 +386,13 @@ def _without_effects(trace_node: TraceNode) -> TraceNode:
     end: TraceNode | None = None
     for original in trace_node.path():
         nodes = tuple(node for node in original.nodes if not has_effect(node))
-        end = TraceNode(end, nodes, original.outputs, original.leaf)
+        end = TraceNode(end, nodes, original.outputs, original.kind)
         end.consulted = original.consulted
     return cast("TraceNode", end)
 
 
 def _save_for_tapes(spans: list[Any], results: list[Any]) -> None:
-    """Give each span the results that it wanted."""
+    """Save in each span the values of its `wanted` tensors."""
     for span in spans:
         count = len(span.wanted())
         span.save([_as_array(result) for result in results[:count]])

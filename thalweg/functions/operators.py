@@ -186,7 +186,7 @@ def _cache_shortcut(
         return
     end = lazy_trace.end
     before = end.parent
-    if before is not trace_node and before is not None and before.leaf == LITERAL:
+    if before is not trace_node and before is not None and before.kind == LITERAL:
         before = before.parent
     if before is trace_node and end.is_plain:
         trace_node.shortcuts[key] = lazy_trace.shortcut_target()

@@ -21,7 +21,7 @@ from thalweg.functions import tensors
 from thalweg.functions.eager import EAGER
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import LITERAL, NO_LEAF, TraceNode
+from thalweg.functions.trace import LITERAL, OP, TraceNode
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import global_graph, graphs
@@ -64,7 +64,7 @@ class CachedPath:
         path = end.path(start)
         self.end = end
         self.templates: list[Tensor] = [t for trace_node in path for t in trace_node.outputs]
-        self.ops = [trace_node for trace_node in path if trace_node.leaf == NO_LEAF]
+        self.ops = [trace_node for trace_node in path if trace_node.kind == OP]
         self.results = results  # positions relative to the start
         self.pack = pack
         self.is_single_op = len(path) == 1 and end.is_plain
@@ -163,8 +163,8 @@ def _call_and_cache(
 
 
 def _is_replayable(trace_node: TraceNode) -> bool:
-    if trace_node.leaf != NO_LEAF:
-        return trace_node.leaf == LITERAL
+    if trace_node.kind != OP:
+        return trace_node.kind == LITERAL
     return not (trace_node.is_special or trace_node.has_effects or trace_node.consulted)
 
 

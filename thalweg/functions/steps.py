@@ -81,6 +81,7 @@ class PlannedStep:
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
         self._plan = self._make_plan(step)
         self._fetches: Sequence[Any] = self._plan.fetches or step.fetches
+        self.randoms = randoms
         self._state_nodes = [*(tensor.op for tensor in references), *randoms]
         self.context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
@@ -304,13 +305,11 @@ class _StepBuilder:
 
     def __init__(self, trace_node: TraceNode, values: Sequence[Any]) -> None:
         path = trace_node.path()
-        self._values = [p.outputs[0] for p in path if p.leaf == VALUE]
-        self._references = [p.outputs[0] for p in path if p.leaf == REFERENCE]
+        self._values = [p.outputs[0] for p in path if p.kind == VALUE]
+        self._references = [p.outputs[0] for p in path if p.kind == REFERENCE]
         consulted = {leaf for p in path for leaf in p.consulted}
         # Shapes depend on these values: they are constants of the step.
-        self._constants = {
-            self._values[leaf]: np.asarray(values[leaf]) for leaf in sorted(consulted)
-        }
+        self._constants = {self._values[i]: np.asarray(values[i]) for i in sorted(consulted)}
         self._nodes = [node for p in path for node in p.nodes]
         self._op_indices = {node: n for n, p in enumerate(op_trace_nodes(path)) for node in p.nodes}
         self._randoms = [node for p in path for node in p.randoms]

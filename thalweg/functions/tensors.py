@@ -71,9 +71,9 @@ class _Probe:
 def _temporary_refcount() -> int:
     """The reference count of an object that only the call of its method holds; 0 if this
     interpreter counts no more for one that a variable holds too."""
-    held = _Probe()
+    referenced = _Probe()
     alone = _Probe().count()
-    return alone if held.count() > alone else 0
+    return alone if referenced.count() > alone else 0
 
 
 _TEMPORARY_REFCOUNT = _temporary_refcount()

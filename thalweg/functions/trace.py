@@ -35,7 +35,8 @@ from thalweg.ops.random.random import Random
 
 Array = NDArray[Any]
 
-NO_LEAF, VALUE, REFERENCE, LITERAL, SCOPE = 0, 1, 2, 3, 4
+#: The kinds of trace nodes: an op (and the root), the leaves, a device scope.
+OP, VALUE, REFERENCE, LITERAL, SCOPE = range(5)
 
 _MAX_CONSULTED = 64  # elements of a value that shape inference may read
 
@@ -55,21 +56,21 @@ class TraceNode:
         "consulted",
         "count",
         "custom_gradients",
-        "effects",
         "first_op",
         "generic",
         "has_effects",
         "is_plain",
         "is_special",
-        "leaf",
+        "kind",
         "line",
         "nodes",
         "outputs",
+        "pack",
         "parent",
+        "path_has_effects",
         "plans",
         "prediction",
         "randoms",
-        "result",
         "shortcuts",
         "size",
         "writes",
@@ -80,19 +81,19 @@ class TraceNode:
         parent: TraceNode | None,
         nodes: tuple[Node, ...],
         outputs: tuple[Tensor, ...],
-        leaf: int,
+        kind: int,
     ) -> None:
         self.parent = parent
         self.nodes = nodes
         self.outputs = outputs
-        self.leaf = leaf
+        self.kind = kind
         self.children: dict[Any, Any] = {}
         self.generic: set[Any] = set()  # dtypes and shapes of constants that enter as values
         self.plans: dict[Any, Any] = {}
         self.shortcuts: dict[Any, Any] = {}  # operator and operands → the trace node, past literals
         self.prediction: _Prediction = _NO_PREDICTION  # the last operator recorded here
         self.line: MadeAt | None = None  # of the user's code, for shortcuts to here
-        self.result: Any = None  # packs the outputs; None for a single tensor
+        self.pack: Any = None  # packs the outputs; None for a single tensor
         self.consulted: tuple[int, ...] = ()  # leaves whose values shape inference read
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))
         self.writes = any(written_variables(node) for node in nodes)
@@ -100,10 +101,12 @@ class TraceNode:
         self.custom_gradients: int = customs + (0 if parent is None else parent.custom_gradients)
         self.is_special = bool(self.randoms) or self.writes or customs > 0
         self.has_effects = any(has_effect(node) for node in nodes)
-        self.effects: bool = self.has_effects or (parent is not None and parent.effects)
+        self.path_has_effects: bool = self.has_effects or (
+            parent is not None and parent.path_has_effects
+        )
         self.is_plain = False  # its only result is a single tensor: the fast path takes it
         before = None if parent is None else parent.first_op
-        is_op = leaf == NO_LEAF and parent is not None
+        is_op = kind == OP and parent is not None
         self.first_op: TraceNode | None = before or (self if is_op else None)  # of the path
         self.count: int = len(outputs) + (0 if parent is None else parent.count)  # of positions
         self.size: int = len(nodes) + (0 if parent is None else parent.size)
@@ -230,7 +233,7 @@ class Trace(SubGraph):
         super().__init__(eager, "eager code")
         self.eager = eager
         self.generation = generation[0]
-        self.root = TraceNode(None, (), (), NO_LEAF)
+        self.root = TraceNode(None, (), (), OP)
 
     def _share(self, outer: Graph) -> None:
         """Names are this graph's own: only errors show them."""
@@ -303,4 +306,4 @@ class Trace(SubGraph):
 
 def op_trace_nodes(path: Sequence[TraceNode]) -> Iterator[TraceNode]:
     """The trace nodes of a path that are ops, not leaves."""
-    return (node for node in path if node.leaf == NO_LEAF and node.parent is not None)
+    return (node for node in path if node.kind == OP and node.parent is not None)

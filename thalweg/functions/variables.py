@@ -61,10 +61,8 @@ class EagerVariable(ResourceVariable):
 
     def _allocate(self, value: Any, dtype: DType, validate: bool, shape: Any, request: str) -> None:
         """Create the cell with its first value, and the node."""
-        if shape is None:
-            static_shape = TensorShape.of(value.shape) if validate else unknown_shape()
-        else:
-            static_shape = TensorShape(shape)
+        inferred = TensorShape.of(value.shape) if validate else unknown_shape()
+        static_shape = inferred if shape is None else TensorShape(shape)
         device = eager_devices().device_for(request, dtype, static_shape)
         cell = VariableCell(self._name, dtype, static_shape, True, device.allocate)
         if isinstance(value, Buffer) and value.device == device.name:

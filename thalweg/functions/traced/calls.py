@@ -21,7 +21,7 @@ from thalweg.functions.trace import Reference
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.graph import Graph
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import Body, inline
@@ -60,11 +60,6 @@ class CachedCall:
     device: str  # requested by the scopes around the call
 
 
-class _PlannedCall(NamedTuple):
-    step: PlannedStep
-    randoms: list[Node]
-
-
 class EagerCall:
     """A traced body that eager code calls."""
 
@@ -85,10 +80,10 @@ class EagerCall:
         self._values = [t for t in self._captured if not t.dtype.is_ref_dtype]
         self._variables = [v for v in map(variable_of, self._references) if v is not None]
         #: By the generation of the devices, and the device that the caller's scopes request.
-        self._steps: dict[tuple[int, str], _PlannedCall] = {}
+        self._steps: dict[tuple[int, str], PlannedStep] = {}
 
     @property
-    def _planned(self) -> _PlannedCall | None:
+    def _planned(self) -> PlannedStep | None:
         """The step for the current devices; None if the body computes nothing."""
         key = generation[0], EAGER.device_name
         planned = self._steps.get(key)
@@ -96,7 +91,7 @@ class EagerCall:
             planned = self._steps[key] = self._plan(key[1])
         return planned
 
-    def _plan(self, device: str) -> _PlannedCall:
+    def _plan(self, device: str) -> PlannedStep:
         graph = Graph()
         with graph.as_default():
             inputs = [_input(graph, tensor) for tensor in self._body.arguments]
@@ -110,7 +105,7 @@ class EagerCall:
                 node.device = device
         randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
         step = Step(tuple(outputs), tuple(targets), feeds)
-        return _PlannedCall(planned_step(step, references, randoms), randoms)
+        return planned_step(step, references, randoms)
 
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """The result for these arguments: tensors, arrays or numbers."""
@@ -123,9 +118,9 @@ class EagerCall:
             return self._pack([], None)
         streams = [EAGER.stream(node.op) for node in planned.randoms]
         immutable = _immutable_inputs(tensors, len(arrays))
-        results = planned.step.run(arrays, self._cells(), streams, immutable)
+        results = planned.run(arrays, self._cells(), streams, immutable)
         outputs = list(map(_result_tensor, results, self._dtypes))
-        _set_devices(outputs, planned.step.devices)
+        _set_devices(outputs, planned.devices)
         return self._pack(outputs, None)
 
     def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
@@ -143,23 +138,23 @@ class EagerCall:
         planned = self._planned
         if planned is None or planned.randoms or any(map(_is_pending, tensors)):
             return None
-        arrays, path = self._arrays(tensors), planned.step.path
+        arrays, path = self._arrays(tensors), planned.path
         if path is None or path.cells or path.inputs != list(range(len(arrays))):
             return None
-        bound = planned.step.bind(arrays, _immutable_inputs(tensors, len(arrays)))
+        bound = planned.bind(arrays, _immutable_inputs(tensors, len(arrays)))
         if bound is None:
             return None
-        step, cells = planned.step, self._cells()
+        cells = self._cells()
         return CachedCall(
             expected=expected,
             run=bound[0],
-            context=step.context,
+            context=planned.context,
             captured=arrays[len(tensors) :],
-            variables=[cells[number] for number in step.cells],
+            variables=[cells[number] for number in planned.cells],
             dtypes=self._dtypes,
             shapes=[TensorShape.of(shape) for shape in bound[1]],
             has_effects=self._has_effects,
-            pack=self._packer(step.devices),
+            pack=self._packer(planned.devices),
             device=EAGER.device_name,
         )
 
@@ -208,7 +203,7 @@ def _immutable_inputs(tensors: Sequence[Any], count: int) -> list[int]:
 def run_pending_before(has_effects: bool) -> None:
     """Run pending ops before a call, if they or the call have effects."""
     lazy_trace = EAGER.lazy_trace
-    if not lazy_trace.done and (has_effects or lazy_trace.end.effects):
+    if not lazy_trace.done and (has_effects or lazy_trace.end.path_has_effects):
         lazy_trace.finish()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.control.bodies import components, pack_tensors
-from thalweg.control.traces import in_current_graph
+from thalweg.control.traces import capture
 from thalweg.functions.eager import EAGER
 from thalweg.functions.traced.calls import CachedCall, EagerCall, ExpectedArgument
 from thalweg.functions.traced.function_graph import FunctionGraph
@@ -24,7 +24,7 @@ from thalweg.functions.traced.signature import (
     Sizes,
     TensorKind,
     TraceKey,
-    argument_names,
+    arguments_of,
     is_tensor,
     replace_tensors,
 )
@@ -147,9 +147,9 @@ class ConcreteFunction:
         return f"<tf.ConcreteFunction {self}>"
 
     def __str__(self) -> str:
-        given = ", ".join(f"{name}={_spec_text(value)}" for name, value in self.bound.items())
+        arguments = ", ".join(f"{name}={_spec_text(value)}" for name, value in self.bound.items())
         outputs = ", ".join(f"{t.dtype.base_dtype.name}{t.shape}" for t in self.body.outputs)
-        return f"{self.name}({given}) -> {outputs or 'nothing'}"
+        return f"{self.name}({arguments}) -> {outputs or 'nothing'}"
 
     # Calls
 
@@ -162,10 +162,10 @@ class ConcreteFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with arguments of the traced signature; Python values may be omitted."""
-        given = self.parameters.bind_partial(args, kwargs)
+        arguments = self.parameters.bind_partial(args, kwargs)
         tensors: list[Any] = []
         for name, wanted in self.bound.items():
-            tensors += _match_argument(name, wanted, given.get(name, wanted))
+            tensors += _match_argument(name, wanted, arguments.get(name, wanted))
         return self.call(tensors)
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -189,11 +189,11 @@ class ConcreteFunction:
         """Inline the body in the current graph."""
         graph = get_default_graph()
         with graph.name_scope(self.name):
-            given = [
+            arguments = [
                 convert_to_tensor(value, argument.dtype.base_dtype)
                 for value, argument in zip(tensors, self.body.arguments, strict=False)
             ]
-            inputs = [in_current_graph(tensor) for tensor in (*given, *self.captured_inputs)]
+            inputs = [capture(tensor) for tensor in (*arguments, *self.captured_inputs)]
             outputs, targets = inline(self.body, inputs)
             done: Node | None = None
             if targets and not isinstance(graph, FunctionGraph):  # that orders effects by itself
@@ -207,21 +207,21 @@ class ConcreteFunction:
         return self.results.pack(outputs, done)
 
 
-def _match_argument(name: str, wanted: Any, given: Any) -> list[Any]:
+def _match_argument(name: str, wanted: Any, argument: Any) -> list[Any]:
     """The tensors of an argument; raises if it is not as the function was traced for."""
-    specs, values = _leaves(wanted), _leaves(given)
+    specs, values = _leaves(wanted), _leaves(argument)
     if len(specs) != len(values):
-        raise TypeError(f"argument '{name}' must be like {wanted!r}, not {given!r}")
-    found: list[Any] = []
+        raise TypeError(f"argument '{name}' must be like {wanted!r}, not {argument!r}")
+    tensors: list[Any] = []
     for spec, value in zip(specs, values, strict=True):
         if isinstance(spec, TensorSpec):
-            found.append(_checked_tensor(name, spec, value))
+            tensors.append(_checked_tensor(name, spec, value))
         elif value is not spec and (is_tensor(value) or value != _dereference(spec)):
             raise TypeError(
                 f"argument '{name}' was traced for the value {spec!r}, and is {value!r} now: get "
                 "another concrete function for it"
             )
-    return found
+    return tensors
 
 
 def _dereference(leaf: Any) -> Any:
@@ -269,8 +269,9 @@ def trace(
     with graph.as_default():
         inner = _arguments(graph, kinds, shapes, arguments)
         rest = iter(inner)
-        given = {key: replace_tensors(value, rest) for key, value in arguments.bound.items()}
-        results = Results(parameters.call(function, given), graph)
+        symbolic = {key: replace_tensors(value, rest) for key, value in arguments.bound.items()}
+        args, kwargs = parameters.split(symbolic)
+        results = Results(function(*args, **kwargs), graph)
     captured = tuple(graph.captures)
     body = Body(
         graph,
@@ -288,11 +289,8 @@ def _arguments(
     shapes: Sequence[Sizes],
     arguments: Arguments,
 ) -> list[Tensor]:
-    names = [
-        name.partition("'")[2].partition("'")[0]
-        for name, kind in zip(argument_names(arguments), arguments.skeleton, strict=True)
-        if isinstance(kind, TensorKind)
-    ]
+    bound = arguments.bound.items()
+    names = [name for name, value in bound for _ in arguments_of({name: value}).tensors]
     return [
         graph.argument(dtype, TensorShape.of(sizes), name.lstrip("_") or "argument")
         for dtype, sizes, name in zip(kinds, shapes, names, strict=True)

@@ -123,9 +123,9 @@ class TraceCache:
         """The trace for a call, made on first use."""
         outer = root(get_default_graph())
         key = (IdentityKey(outer), arguments.skeleton)
-        found = self._lookup(key, arguments)
-        if found is not None:
-            return found
+        concrete = self._lookup(key, arguments)
+        if concrete is not None:
+            return concrete
         with _lock:
             return self._lookup(key, arguments) or self._trace_new(function, arguments, outer, key)
 
@@ -140,7 +140,7 @@ class TraceCache:
         return None
 
     def _all(self) -> list[ConcreteFunction]:
-        return [concrete for kept in list(self._traces_by_key.values()) for concrete in kept]
+        return [concrete for traces in list(self._traces_by_key.values()) for concrete in traces]
 
     # Tracing
 
@@ -223,9 +223,9 @@ class TraceCache:
 
     def _insert(self, key: Any, concrete: ConcreteFunction) -> None:
         """Add a trace, those with fewest unknown sizes first; evict dead and least recent ones."""
-        kept = [concrete, *self._traces_by_key.get(key, ())]
-        kept.sort(key=_unknown_dims)
-        self._traces_by_key[key] = kept
+        traces = [concrete, *self._traces_by_key.get(key, ())]
+        traces.sort(key=_unknown_dims)
+        self._traces_by_key[key] = traces
         self._traces_by_key.move_to_end(key)
         for dead in [k for k in self._traces_by_key if _is_dead(k)]:
             del self._traces_by_key[dead]

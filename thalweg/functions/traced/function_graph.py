@@ -118,21 +118,20 @@ class FunctionGraph(SubGraph):
         is_visible_effect = is_visible(candidate) or op.blocking
         if not written and not is_visible_effect:
             return super()._add(op, inputs, controls, *rest)
-        before = dict.fromkeys(controls)
-        before |= dict.fromkeys([] if self._last_visible is None else [self._last_visible])
-        before |= dict.fromkeys(self._writes if is_visible_effect else [])
-        node = super()._add(op, inputs, tuple(before), *rest)
-        self._record_effect(node, bool(written), is_visible_effect)
-        return node
-
-    def _record_effect(self, node: Node, writes: bool, is_visible_effect: bool) -> None:
+        predecessors = list(controls)
+        if self._last_visible is not None:
+            predecessors.append(self._last_visible)
+        if is_visible_effect:
+            predecessors += self._writes
+        node = super()._add(op, inputs, tuple(dict.fromkeys(predecessors)), *rest)
         self.effects.append(node)
-        if writes:
+        if written:
             self._reads.clear()
             self._writes.append(node)
         if is_visible_effect:
             self._last_visible = node
             self._writes.clear()
+        return node
 
 
 def _is_read(tensor: Tensor) -> bool:

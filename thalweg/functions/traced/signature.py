@@ -215,29 +215,29 @@ class TraceKey(NamedTuple):
 def differences(old: TraceKey, new: Arguments) -> list[str]:
     """Descriptions of how a call differs from a trace."""
     shapes, old_shapes = iter(new.shapes), iter(old.shapes)
-    found: list[str] = []
+    texts: list[str] = []
     for name, before, after in zip(argument_names(new), old.skeleton, new.skeleton, strict=False):
         old_sizes = next(old_shapes, None) if isinstance(before, TensorKind) else None
         new_sizes = next(shapes, None) if isinstance(after, TensorKind) else None
         if isinstance(before, TensorKind) and isinstance(after, TensorKind):
-            found += _tensor_difference(name, before, after, old_sizes, new_sizes)
+            texts += _tensor_difference(name, before, after, old_sizes, new_sizes)
         elif before != after:
-            found.append(f"{name}: {_kind_difference(before, after)}")
+            texts.append(f"{name}: {_kind_difference(before, after)}")
             if not all(isinstance(kind, ValueKind | IdentityKey) for kind in (before, after)):
                 break  # the rest of the skeletons does not correspond
-    return found
+    return texts
 
 
 def _tensor_difference(
     name: str, before: TensorKind, after: TensorKind, old: Sizes, new: Sizes
 ) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     if before.dtype is not after.dtype:
-        found.append(f"{name}: dtype {before.dtype.name} → {after.dtype.name}")
+        texts.append(f"{name}: dtype {before.dtype.name} → {after.dtype.name}")
     if not covers(old, new):
         before_text, after_text = (s if s is not None else "unknown" for s in (old, new))
-        found.append(f"{name}: shape {before_text} → {after_text}")
-    return found
+        texts.append(f"{name}: shape {before_text} → {after_text}")
+    return texts
 
 
 def _kind_difference(before: Kind, after: Kind) -> str:
@@ -265,11 +265,11 @@ def covers(known: Sizes, given: Sizes) -> bool:
     return all(a is None or a == b for a, b in zip(known, given, strict=True))
 
 
-def generalized(one: Sizes, other: Sizes) -> Sizes:
+def generalized(first: Sizes, second: Sizes) -> Sizes:
     """The most specific shape that covers both."""
-    if one is None or other is None or len(one) != len(other):
+    if first is None or second is None or len(first) != len(second):
         return None
-    return tuple(a if a == b else None for a, b in zip(one, other, strict=True))
+    return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
 
 
 # Parameters
@@ -302,17 +302,12 @@ class Parameters:
             return self.bind(args, kwargs)
         return self._signature.bind_partial(*args, **kwargs).arguments
 
-    def call(self, function: Callable[..., Any], bound: dict[str, Any]) -> Any:
-        """Call a function with arguments by parameter."""
-        args, kwargs = self.split(bound)
-        return function(*args, **kwargs)
-
     def split(self, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments, from arguments by parameter."""
         if self._signature is None:
             return tuple(bound.values()), {}
-        given = inspect.BoundArguments(self._signature, cast("Any", bound))
-        return given.args, given.kwargs
+        arguments = inspect.BoundArguments(self._signature, cast("Any", bound))
+        return arguments.args, arguments.kwargs
 
     def bind_specs(self, bound: dict[str, Any]) -> Arguments:
         """The arguments of a call, which must fit the input signature."""
