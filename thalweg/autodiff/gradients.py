@@ -299,8 +299,11 @@ class _BackwardPass:
             options["given"] = [p for p, total in enumerate(totals) if total is not None]
         with get_default_graph().name_scope(f"{node.name}_grad"), self._colocated_with(node):
             results = _as_gradients(self._call_gradient(node, function, totals, options), node)
+            # Values that were read never change: only for an op that takes a variable by reference
+            # could another gradient see an early update.
             if self._gate and any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
-                results = _gate_gradients(results)
+                present = [gradient for gradient in results if gradient is not None]
+                results = basic.tuple_(results) if len(present) > 1 else results
         for tensor, gradient in zip(node.inputs, results, strict=True):
             if isinstance(gradient, InnerGradient):
                 self._inner_gradients[tensor.op].append(gradient)
@@ -393,15 +396,6 @@ def _as_gradients(result: Any, node: Node) -> list[Any]:
 
 
 _GRADIENTS = (Tensor, IndexedSlices, ListEntry, InnerGradient, type(None))
-
-
-def _gate_gradients(gradients: list[Any]) -> list[Any]:
-    """Make each gradient depend on all of them.
-
-    Values that were read never change, so this is needed only for ops that take a variable by
-    reference: another gradient could otherwise see an early update."""
-    present = [g for g in gradients if g is not None]
-    return basic.tuple_(gradients) if len(present) > 1 else gradients
 
 
 def _with_checked_shape(gradient: Part, tensor: Tensor) -> Part:

@@ -227,7 +227,9 @@ class TensorArrayConcat(ListReader):
     signature = "list: variant -> value: dtype, lengths: int64"
 
     def shape(self, list: Tensor) -> list[TensorShape]:
-        return [_any_length(self.element_shape), unknown_shape(1)]
+        element = self.element_shape
+        value = unknown_shape(1).concatenate(element[1:]) if element.rank else unknown_shape()
+        return [value, unknown_shape(1)]
 
     def numpy(self, list: ListValue) -> tuple[Array, Array]:
         return self.checked(list).concat(shape=self.element_shape)
@@ -310,10 +312,6 @@ class TensorArrayClose(ListOp):
 def row_shape(shape: TensorShape) -> TensorShape:
     """The shape of the rows of a tensor."""
     return unknown_shape() if shape.rank is None else shape[1:]
-
-
-def _any_length(shape: TensorShape) -> TensorShape:
-    return unknown_shape() if not shape.rank else unknown_shape(1).concatenate(shape[1:])
 
 
 operators["list_gradient"] = TensorArrayGradient()

@@ -122,7 +122,7 @@ class _BackwardLoop:
         initial += [saved.new_list(count) for sunk in self._sunk for saved in sunk.saved]
         shapes = [argument.shape for argument in body.arguments]
         specs = [(argument.dtype, argument.shape) for argument in body.arguments]
-        condition = trace_body(lambda i, *_: i >= 0, "the gradient of a loop", specs)
+        condition = trace_body(_has_iterations_left, "the gradient of a loop", specs)
         results = loop_node(initial, condition, body, shapes, self._op.parallel_iterations)[1:]
         gradients: list[Any] = [None] * len(node.inputs)
         for index in self._wanted:
@@ -175,7 +175,9 @@ class _BackwardLoop:
         else:
             self._summed.append(index)
             total = self._gradient_argument(self._node.inputs[index])
-            self._carried.append((total, AddN()([total, *_summands(convert_to_tensor(gradient))])))
+            dense = convert_to_tensor(gradient)
+            summands = dense.op.inputs if isinstance(dense.op.op, AddN) else [dense]
+            self._carried.append((total, AddN()([total, *summands])))
 
     def _gradient_argument(self, tensor: Tensor) -> Tensor:
         """An argument of the backward body for the gradient of a tensor."""
@@ -215,8 +217,8 @@ class _BackwardLoop:
         return dict(zip(indices, backward(ys, seeds, xs, totals), strict=True))
 
 
-def _summands(gradient: Tensor) -> Sequence[Tensor]:
-    return gradient.op.inputs if isinstance(gradient.op.op, AddN) else [gradient]
+def _has_iterations_left(iteration: Tensor, *_: Tensor) -> Tensor:
+    return iteration >= 0
 
 
 def _read_iteration(values: Tensor, iteration: Tensor, like: Tensor) -> Tensor:

@@ -307,13 +307,10 @@ class TensorListScatterV2(TypedTensorListOp):
     def numpy(
         self, tensor: Array, indices: Array, element_shape: Array, num_elements: Array
     ) -> ImmutableList:
-        requested = int(num_elements)
-        count = (
-            max([requested, *(indices + 1).tolist()])
-            if requested < 0
-            else _checked_count(requested)
-        )
-        empty = (None,) * _checked_count(max(count, 0))
+        count = int(num_elements)
+        if count < 0:  # as many as the indices need
+            count = max([0, *(indices + 1).tolist()])
+        empty = (None,) * _checked_count(count)
         start = ImmutableList(self.element_dtype, _shape_of(element_shape), empty)
         return _scatter(start, tensor, indices)
 
@@ -368,9 +365,9 @@ class TensorListConcatV2(TypedTensorListOp):
         shape, leading = _shape_of(element_shape), leading_dims.tolist()
         parts: list[Array] = []
         for index in range(len(input_handle.entries)):
-            first = (leading[index],) if index < len(leading) else (None,)
-            whole = shape if shape is None else (shape[0] or first[0], *shape[1:])
-            parts.append(input_handle.item(index, whole))
+            length = leading[index] if index < len(leading) else None
+            entry_shape = shape if shape is None else (shape[0] or length, *shape[1:])
+            parts.append(input_handle.item(index, entry_shape))
         if any(part.ndim == 0 for part in parts):
             raise invalid("Concat saw a scalar shape at index 0 but requires at least vectors.")
         if not parts:

@@ -79,7 +79,7 @@ class BackwardStage:
         self.lazy_trace = lazy_trace
         self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
         self.nodes = [node for span in spans for node in span.nodes()]
-        path = spans[-1].end.path() if spans else []
+        path = spans[-1].end.path()
         values = [trace_node.outputs[0] for trace_node in path if trace_node.kind == VALUE]
         references = [trace_node.outputs[0] for trace_node in path if trace_node.kind == REFERENCE]
         self.leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))

@@ -51,7 +51,7 @@ from thalweg.runtime.kernels import Context, raise_at
 Array = NDArray[Any]
 
 _MAX_RECORDED = 2_000  # pending nodes of a lazy trace, which then runs
-_MIN_LOOP_FLUSH = 250  # pending nodes from which a lazy trace runs at the start of an iteration
+_LONG_TRACE = 250  # pending nodes from which a lazy trace runs at the start of an iteration
 _MAX_NODES = 20_000  # of a trace tree, which is then dropped
 _MAX_STREAMS = 1_000
 
@@ -173,13 +173,10 @@ class EagerGraph(threading.local, BareGraph):
     def flush_if_long(self, lazy_trace: LazyTrace, child: TraceNode, origin: MadeAt) -> None:
         """Run a long trace whose values are not read, at the start of a loop iteration: then the
         next trace has the same structure."""
-        if child.size < _MIN_LOOP_FLUSH and not EagerGraph.sync:
+        if child.size < _LONG_TRACE and not EagerGraph.sync:
             return
-        if (
-            EagerGraph.sync
-            or child.size >= _MAX_RECORDED
-            or origin == lazy_trace.line(child.first_op)
-        ):
+        is_loop_start = origin == lazy_trace.line(child.first_op)
+        if EagerGraph.sync or child.size >= _MAX_RECORDED or is_loop_start:
             lazy_trace.finish()
 
     def _build_child(
@@ -195,7 +192,7 @@ class EagerGraph(threading.local, BareGraph):
         child.pack = _output_packer(node)
         child.is_plain = (
             child.pack is None
-            and child.size < _MIN_LOOP_FLUSH
+            and child.size < _LONG_TRACE
             and not (child.is_special or child.has_effects)
         )
         lazy_trace.cache_child(key, child, leaves)

@@ -317,7 +317,11 @@ class LazyTrace:
         if index is None:
             return error
         line = self.line(next(itertools.islice(op_trace_nodes(self.end.path()), index, None)))
-        return error if line is None else error.at(_with_origin(node, line))
+        if line is None:
+            return error
+        located = copy(node)
+        located.code, located.lasti = line
+        return error.at(located)
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
         """Compute each tensor alone, so that only those which depend on the failed op fail. After
@@ -397,12 +401,6 @@ def _save_for_tapes(spans: list[Any], results: list[Any]) -> None:
         count = len(span.wanted())
         span.save([_as_array(result) for result in results[:count]])
         results = results[count:]
-
-
-def _with_origin(node: Node, origin: MadeAt) -> Node:
-    moved = copy(node)
-    moved.code, moved.lasti = origin
-    return moved
 
 
 def _as_array(result: Any) -> Any:

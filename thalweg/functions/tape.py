@@ -111,16 +111,13 @@ class GradientTape:
             if isinstance(item, Variable):
                 self._variables[item] = None
             elif isinstance(item, Tensor):
-                self._watch(item)
+                self._watched[item] = None
+                if isinstance(item, EagerTensor):
+                    EAGER.template(item)  # enters it into the span
             else:
                 raise ValueError(
                     f"Passed in object of type {type(item).__name__}, expected a tensor or variable"
                 )
-
-    def _watch(self, tensor: Tensor) -> None:
-        self._watched[tensor] = None
-        if isinstance(tensor, EagerTensor):
-            EAGER.template(tensor)  # enters it into the span
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """The variables that were read or watched, in order of first use."""
@@ -208,7 +205,7 @@ class GradientTape:
         variables = set(self.watched_variables())
         inside = {node for span in self._graph_spans for node in span.nodes()}
         watched_tensors = _watched_tensors(inside, self._watched, variables)
-        is_watched = [_is_watched(source, watched_tensors, variables) for source in sources]
+        is_watched = [source in watched_tensors or source in variables for source in sources]
         xs = list(itertools.compress(sources, is_watched))
         stops = [t for n in inside for t in n.inputs if t.op not in inside and not _is_read(t.op)]
         stops = [t for t in stops if t not in self._watched and t not in xs]
@@ -340,10 +337,6 @@ class GraphSpan:
 def _is_read(node: Node) -> bool:
     """Whether a node reads a variable."""
     return node.type == "Identity" and node.inputs[0].dtype.is_ref_dtype
-
-
-def _is_watched(source: Any, watched_tensors: set[Tensor], variables: set[Variable]) -> bool:
-    return source in variables if isinstance(source, Variable) else source in watched_tensors
 
 
 def _watched_tensors(

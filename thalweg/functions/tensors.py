@@ -346,12 +346,9 @@ def _value_text(tensor: EagerTensor, write: Callable[[Any], str]) -> str:
 
 def _is_basic_index(key: Any) -> bool:
     """Whether an index means the same to NumPy and to TensorFlow."""
-    kind = cast("Any", type(key))
-    return kind is int or (kind is slice and all(_is_slice_bound(b) for b in (key.start, key.stop)))
-
-
-def _is_slice_bound(bound: Any) -> bool:
-    return bound is None or type(bound) is int
+    if class_of(key) is slice:
+        return all(bound is None or type(bound) is int for bound in (key.start, key.stop))
+    return class_of(key) is int
 
 
 def known(array: Any, dtype: Any = None, shape: TensorShape | None = None) -> EagerTensor:

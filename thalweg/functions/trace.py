@@ -101,9 +101,8 @@ class TraceNode:
         self.custom_gradients: int = customs + (0 if parent is None else parent.custom_gradients)
         self.is_special = bool(self.randoms) or self.writes or customs > 0
         self.has_effects = any(has_effect(node) for node in nodes)
-        self.path_has_effects: bool = self.has_effects or (
-            parent is not None and parent.path_has_effects
-        )
+        had_effects = parent is not None and parent.path_has_effects
+        self.path_has_effects: bool = self.has_effects or had_effects
         self.is_plain = False  # its only result is a single tensor: the fast path takes it
         before = None if parent is None else parent.first_op
         is_op = kind == OP and parent is not None
