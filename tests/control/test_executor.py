@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("on_executor")
 
 
 def called(function, inputs, dtype=tf.int32):
-    """A blocking call of a Python function without effects, that gives a scalar."""
+    """A blocking call of a pure Python function that returns a scalar."""
     result = tf.py_func(function, inputs, dtype, stateful=False)
     result.set_shape([])
     return result

@@ -123,12 +123,12 @@ PROGRAMS = [growing, often, in_a_branch, three_deep, two_beside, with_weights]
 def derivatives(program: Callable[..., Any], loop: Loop, order: int = 2) -> tuple[Any, list[Any]]:
     """A value and its gradients: of the sum, of the sum of squares of that, and so on."""
     x = tf.constant(X)
-    found = [program(loop, x)]
+    result = [program(loop, x)]
     for _ in range(order):
-        seed = found[-1] if len(found) == 1 else found[-1] ** 2
+        seed = result[-1] if len(result) == 1 else result[-1] ** 2
         slope = tf.gradients(tf.reduce_sum(seed), x, unconnected_gradients="zero")[0]
-        found.append(tf.convert_to_tensor(slope))
-    return x, found
+        result.append(tf.convert_to_tensor(slope))
+    return x, result
 
 
 @cache
@@ -139,10 +139,10 @@ def of_unrolled(program: Callable[..., Any], order: int) -> list[Any]:
 
 
 def check(session: tf.Session, program: Callable[..., Any], order: int = 2) -> list[Any]:
-    """Check a program against itself unrolled; what a plan says of its loops."""
+    """Check a program against its unrolled form; returns the plan's text on its loops."""
     _, fetches = derivatives(program, graphed, order)
-    for found, value in zip(session.run(fetches), of_unrolled(program, order), strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-7, atol=1e-12)
+    for result, value in zip(session.run(fetches), of_unrolled(program, order), strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-7, atol=1e-12)
     return session.plan(fetches).controls
 
 

@@ -21,8 +21,8 @@ class TestValues:
     def test_any_number_of_iterations(self, sess, count):
         limit, x = tf.placeholder(tf.int32, []), tf.placeholder(tf.float32, [2])
         _, y = tf.while_loop(lambda i, _: i < limit, lambda i, y: (i + 1, y * x), [0, x])
-        found = sess.run(y, {limit: count, x: [2.0, 3.0]})
-        assert found.tolist() == [2.0 ** (count + 1), 3.0 ** (count + 1)]
+        result = sess.run(y, {limit: count, x: [2.0, 3.0]})
+        assert result.tolist() == [2.0 ** (count + 1), 3.0 ** (count + 1)]
 
     def test_variables_that_are_swapped(self, sess):
         result = tf.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, b, a), [0, 1.0, 2.0])
@@ -52,9 +52,9 @@ class TestValues:
             return made[1]
 
         _, total = tf.while_loop(lambda i, _: i < 4, body, [0, 0.0])
-        once, twice, found = sess.run([*made, total])
+        once, twice, result = sess.run([*made, total])
         assert twice == 2 * once
-        assert found == pytest.approx(3 * once + twice)
+        assert result == pytest.approx(3 * once + twice)
         assert made[0].name.endswith("weights/drawn:0")
         assert made[0].graph is total.graph
 
@@ -93,10 +93,10 @@ class TestValues:
             return {"i": state["i"] + 1, "x": (a * b, [b + 1.0])}
 
         result = tf.while_loop(lambda s: s["i"] < 3, lambda s: [body(s)], [start])
-        found = sess.run(result)
-        assert found["i"] == 3
-        assert found["x"][0].tolist() == [24.0]
-        assert found["x"][1] == [5.0]
+        actual = sess.run(result)
+        assert actual["i"] == 3
+        assert actual["x"][0].tolist() == [24.0]
+        assert actual["x"][1] == [5.0]
 
     def test_sparse_tensors(self, sess):
         start = tf.SparseTensor([[0], [3]], [2.0, 4.0], [10])
@@ -116,10 +116,10 @@ class TestValues:
         assert sess.run(text) == b"n012"
 
     def test_maximum_iterations(self, sess):
-        most = tf.placeholder(tf.int32, [])
-        result = tf.while_loop(lambda i: i < 10, lambda i: i + 1, [0], maximum_iterations=most)
-        assert sess.run(result, {most: 4}) == 4
-        assert sess.run(result, {most: 40}) == 10
+        limit = tf.placeholder(tf.int32, [])
+        result = tf.while_loop(lambda i: i < 10, lambda i: i + 1, [0], maximum_iterations=limit)
+        assert sess.run(result, {limit: 4}) == 4
+        assert sess.run(result, {limit: 40}) == 10
 
     def test_a_single_variable_comes_alone(self, sess):
         same = tf.while_loop(lambda i: i < 2, lambda i: [i + 1], [0], return_same_structure=True)
@@ -253,8 +253,8 @@ class TestGradients:
         gradients = tf.gradients(loss, [x, w])
         random = np.random.RandomState(0)
         feeds = {x: random.randn(3), w: random.randn(3, 3)}
-        found = sess.run(gradients, feeds)
-        for tensor, gradient in zip((x, w), found, strict=True):
+        result = sess.run(gradients, feeds)
+        for tensor, gradient in zip((x, w), result, strict=True):
             flat = feeds[tensor].reshape(-1)
             for place in range(flat.size):
                 at = flat[place]

@@ -340,7 +340,7 @@ def test_tapes_keep_what_steps_computed_on_the_gpu(transfers: Transfers) -> None
 
 
 def trained(train: Callable[[], Any]) -> tuple[Any, Any]:
-    """What training gives on the GPU, and on the CPU."""
+    """The results of training on the GPU and on the CPU."""
     found = train()
     with tf.device("/cpu:0"):
         return found, train()
