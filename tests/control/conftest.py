@@ -1,4 +1,4 @@
-"""Tests of control flow run in a graph of their own, in each of the ways a control node can run."""
+"""Tests of control flow run in a new graph, once for each way to run control nodes."""
 
 from collections.abc import Iterator
 

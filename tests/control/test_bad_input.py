@@ -1,4 +1,4 @@
-"""Nonsense given to conditionals and loops: the error says what is wrong, at the user's line."""
+"""Invalid arguments of conditionals and loops: errors name the fault and the user's line."""
 
 from __future__ import annotations
 

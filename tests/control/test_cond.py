@@ -51,10 +51,10 @@ class TestValues:
             return {"a": tf.constant(scale), "b": [sparse, (tf.constant([scale]),)]}
 
         result = tf.cond(choice, lambda: branch(1.0), lambda: branch(2.0))
-        found = sess.run(result, {choice: False})
-        assert found["a"] == 2.0
-        assert found["b"][0].values.tolist() == [2.0]
-        assert found["b"][1][0].tolist() == [2.0]
+        actual = sess.run(result, {choice: False})
+        assert actual["a"] == 2.0
+        assert actual["b"][0].values.tolist() == [2.0]
+        assert actual["b"][1][0].tolist() == [2.0]
 
     def test_strings(self, sess):
         choice = tf.placeholder(tf.bool, [])
@@ -230,7 +230,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="Incompatible return values of true_fn and false_fn"):
             tf.cond(tf.constant(True), lambda: (1, 2), lambda: 1)
 
-    def test_a_python_truth(self, sess):
+    def test_a_python_bool(self, sess):
         with pytest.raises(TypeError, match="Python `if`"):
             tf.cond(True, lambda: 1, lambda: 2)
 

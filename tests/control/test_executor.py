@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("on_executor")
 
 
 def called(function, inputs, dtype=tf.int32):
-    """A blocking call of a Python function without effects, that gives a scalar."""
+    """A blocking call of a pure Python function that returns a scalar."""
     result = tf.py_func(function, inputs, dtype, stateful=False)
     result.set_shape([])
     return result
@@ -104,7 +104,7 @@ class TestOverlap:
 
 
 class TestOrder:
-    def test_side_effects_come_in_turn(self, sess):
+    def test_side_effects_come_in_order(self, sess):
         seen = []
         variable = tf.Variable(0)
 
@@ -236,7 +236,7 @@ class TestStopping:
 
 
 class TestErrors:
-    def test_the_first_error_is_laid_to_its_node(self, sess):
+    def test_the_first_error_is_attributed_to_its_node(self, sess):
         def body(i):
             with tf.control_dependencies([tf.Assert(i < 3, ["too far", i], name="guard")]):
                 return i + 1
@@ -327,7 +327,7 @@ def test_many_threads_run_one_loop(sess):
     assert results == {limit: sum(range(limit)) for limit in range(10, 50, 10)}
 
 
-def test_values_are_let_go_of(sess):
+def test_values_are_freed(sess):
     """A value of one iteration does not outlive the next."""
     alive, counts = weakref.WeakValueDictionary(), []
 

@@ -33,8 +33,8 @@ def run(values: Any, feeds: Any = None) -> Any:
         return session.run(values, feeds)
 
 
-def close(found: Any, wanted: Any) -> None:
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+def close(result: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(result, wanted, rtol=1e-12)
 
 
 def folded(fn: Any, rows: Any, start: Any = None) -> list[Any]:
@@ -46,8 +46,8 @@ def folded(fn: Any, rows: Any, start: Any = None) -> list[Any]:
     return values
 
 
-def mix(held: Any, row: Any) -> Any:
-    return held * 0.5 + row * row
+def mix(total: Any, row: Any) -> Any:
+    return total * 0.5 + row * row
 
 
 @pytest.mark.usefixtures("lowering")
@@ -60,9 +60,9 @@ class TestValues:
             return {"sum": parts["a"] + parts["b"][0], "long": tf.cast(parts["b"][1], tf.int64)}
 
         elems = {"a": ROWS, "b": (2 * ROWS, np.arange(4))}
-        found = run(tf.map_fn(swap, elems, dtype={"sum": tf.float64, "long": tf.int64}))
-        close(found["sum"], 3 * ROWS)
-        np.testing.assert_array_equal(found["long"], np.arange(4))
+        result = run(tf.map_fn(swap, elems, dtype={"sum": tf.float64, "long": tf.int64}))
+        close(result["sum"], 3 * ROWS)
+        np.testing.assert_array_equal(result["long"], np.arange(4))
 
     @pytest.mark.parametrize("start", [None, ROWS[0] + 1])
     def test_foldl(self, start: Any) -> None:
@@ -78,23 +78,23 @@ class TestValues:
 
     @pytest.mark.parametrize("start", [None, ROWS[0] + 1])
     def test_scan_in_reverse(self, start: Any) -> None:
-        found = run(tf.scan(mix, ROWS, start, reverse=True))
-        close(found, folded(mix, ROWS[::-1], start)[::-1])
+        result = run(tf.scan(mix, ROWS, start, reverse=True))
+        close(result, folded(mix, ROWS[::-1], start)[::-1])
 
     def test_folds_of_structures(self) -> None:
         elems = (ROWS, [ROWS + 1])
 
-        def both(held: Any, row: Any) -> Any:
-            return row[0] + held[1], held[0] * row[1][0]
+        def both(total: Any, row: Any) -> Any:
+            return row[0] + total[1], total[0] * row[1][0]
 
         start = (ROWS[0], ROWS[1])
         left, right = start
         for one, two in zip(ROWS, ROWS + 1, strict=True):
             left, right = one + right, left * two
-        for found, wanted in zip(run(tf.foldl(both, elems, start)), (left, right), strict=True):
-            close(found, wanted)
-        for found, wanted in zip(run(tf.scan(both, elems, start)), (left, right), strict=True):
-            close(found[-1], wanted)
+        for result, wanted in zip(run(tf.foldl(both, elems, start)), (left, right), strict=True):
+            close(result, wanted)
+        for result, wanted in zip(run(tf.scan(both, elems, start)), (left, right), strict=True):
+            close(result[-1], wanted)
 
     def test_sizes_that_come_with_the_step(self) -> None:
         x = tf.placeholder(tf.float64, [None, None])
@@ -110,21 +110,21 @@ class TestValues:
         x = tf.placeholder(tf.float64, [None, 3])
         mapped, scanned = tf.map_fn(tf.square, x), tf.scan(tf.add, x, np.zeros(3))
         total = tf.foldl(tf.add, x, np.full(3, 2.0))
-        found = run([mapped, scanned, total], {x: np.zeros((0, 3))})
-        assert [value.shape for value in found] == [(0, 3), (0, 3), (3,)]
-        close(found[2], 2.0)
+        result = run([mapped, scanned, total], {x: np.zeros((0, 3))})
+        assert [value.shape for value in result] == [(0, 3), (0, 3), (3,)]
+        close(result[2], 2.0)
 
     def test_inside_each_other(self) -> None:
-        def inner(held: Any, row: Any) -> Any:
-            return tf.foldl(lambda a, b: a + b * row, ROWS, held)
+        def inner(total: Any, row: Any) -> Any:
+            return tf.foldl(lambda a, b: a + b * row, ROWS, total)
 
-        wanted = folded(lambda held, row: held + ROWS.sum(0) * row, ROWS, np.zeros(3))
+        wanted = folded(lambda total, row: total + ROWS.sum(0) * row, ROWS, np.zeros(3))
         close(run(tf.scan(inner, ROWS, np.zeros(3))), wanted)
 
     def test_strings(self) -> None:
         words = tf.constant(["a", "b"])
-        found = run(tf.map_fn(lambda word: word + "!", words))
-        assert found.tolist() == [b"a!", b"b!"]
+        result = run(tf.map_fn(lambda word: word + "!", words))
+        assert result.tolist() == [b"a!", b"b!"]
 
     def test_long_scan(self) -> None:
         rows = R.normal(size=(3000, 2))
@@ -135,9 +135,9 @@ class TestValues:
             return row * tf.get_variable("scale", [], tf.float64, tf.constant_initializer(3.0))
 
         with tf.variable_scope("root"):
-            found = tf.map_fn(scaled, ROWS)
+            result = tf.map_fn(scaled, ROWS)
         assert [v.name for v in tf.global_variables()] == ["root/scale:0"]
-        close(run(found), 3 * ROWS)
+        close(run(result), 3 * ROWS)
 
 
 @pytest.mark.usefixtures("lowering")
@@ -157,16 +157,16 @@ def test_gradients_of_both_orders(build: Any) -> None:
 
 
 @pytest.mark.usefixtures("lowering")
-def test_gradient_of_more_turns_than_there_is_room_for_at_first() -> None:
+def test_gradient_of_more_iterations_than_the_initial_capacity() -> None:
     rows = R.normal(size=(200, 16)).astype(np.float32)
     x, decay = tf.constant(rows), tf.constant(np.full(16, 0.5, np.float32))
-    total = tf.reduce_sum(tf.scan(lambda held, row: decay * held + row, x, tf.zeros([16])))
-    found = run(tf.gradients(total, [x, decay]))
+    total = tf.reduce_sum(tf.scan(lambda value, row: decay * value + row, x, tf.zeros([16])))
+    result = run(tf.gradients(total, [x, decay]))
     ahead = (1 - 0.5 ** np.arange(200, 0, -1)) / 0.5  # 1 + 1/2 + … for the rows still to come
-    states = np.array(folded(lambda held, row: 0.5 * held + row, rows, np.zeros(16)))
+    states = np.array(folded(lambda value, row: 0.5 * value + row, rows, np.zeros(16)))
     before = np.concatenate([np.zeros((1, 16)), states[:-1]])
-    np.testing.assert_allclose(found[0], np.tile(ahead[:, None], 16), rtol=1e-5)
-    np.testing.assert_allclose(found[1], (before * ahead[:, None]).sum(0), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(result[0], np.tile(ahead[:, None], 16), rtol=1e-5)
+    np.testing.assert_allclose(result[1], (before * ahead[:, None]).sum(0), rtol=1e-3, atol=1e-3)
 
 
 def test_results_of_several_shapes() -> None:
@@ -226,5 +226,5 @@ def test_maps_and_scans_of_empty_elements(shape: tuple[int, ...]) -> None:
         x = tf.placeholder(tf.float32, None)
         mapped = tf.map_fn(tf.tanh, x)
         scanned = tf.scan(lambda a, b: a + b, x)
-        found = session.run([mapped, scanned], {x: np.zeros(shape, np.float32)})
-    assert [value.shape for value in found] == [shape, shape]
+        result = session.run([mapped, scanned], {x: np.zeros(shape, np.float32)})
+    assert [value.shape for value in result] == [shape, shape]

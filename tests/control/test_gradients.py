@@ -35,7 +35,7 @@ class TestSwitchCase:
 
         check_gradient(chosen, [X, X + 1], [0, 1], True, 1e-5, 1e-7)
 
-    def test_in_a_loop_by_the_number_of_the_turn(self) -> None:
+    def test_in_a_loop_by_the_number_of_the_iteration(self) -> None:
         def looped(x: Any, w: Any) -> Any:
             def body(i: Any, y: Any) -> Any:
                 steps = [lambda: y * w, lambda: tf.tanh(y), lambda: y + w * w]
@@ -131,20 +131,20 @@ class TestSlices:
     def test_of_a_conditional(self, sess: tf.Session) -> None:
         v, c = tf.Variable([1.0, 42.0]), tf.placeholder(tf.bool, [])
         chosen = tf.cond(c, lambda: tf.identity(v), lambda: tf.gather(v, [1, 1]))
-        (found,) = tf.gradients(chosen, v)
-        assert isinstance(found, tf.IndexedSlices)
+        (result,) = tf.gradients(chosen, v)
+        assert isinstance(result, tf.IndexedSlices)
         sess.run(v.initializer)
-        dense = tf.convert_to_tensor(found)
+        dense = tf.convert_to_tensor(result)
         assert sess.run(dense, {c: True}).tolist() == [1.0, 1.0]
         assert sess.run(dense, {c: False}).tolist() == [0.0, 2.0]
 
     def test_a_branch_that_gathers_nothing_has_no_rows(self, sess: tf.Session) -> None:
         v, c = tf.Variable(np.ones((5, 2))), tf.placeholder(tf.bool, [])
         y = tf.cond(c, lambda: tf.reduce_sum(tf.gather(v, [3])), lambda: tf.zeros([], v.dtype))
-        (found,) = tf.gradients(y, v)
+        (result,) = tf.gradients(y, v)
         sess.run(v.initializer)
-        assert sess.run(found.indices, {c: True}).tolist() == [3]
-        assert sess.run(found.values, {c: False}).shape == (0, 2)
+        assert sess.run(result.indices, {c: True}).tolist() == [3]
+        assert sess.run(result.values, {c: False}).shape == (0, 2)
         train = tf.train.GradientDescentOptimizer(1.0).minimize(y)
         sess.run(train, {c: True})
         sess.run(train, {c: False})
@@ -160,9 +160,9 @@ class TestSlices:
             return i + 1, 0.5 * y + tf.reduce_sum(tf.gather(v, ids + i) ** 3)
 
         y = tf.while_loop(lambda i, _: i < count, body, [0, tf.zeros([], tf.float64)])[1]
-        (found,) = tf.gradients(y, v)
-        assert isinstance(found, tf.IndexedSlices)
-        dense = tf.convert_to_tensor(found)
+        (result,) = tf.gradients(y, v)
+        assert isinstance(result, tf.IndexedSlices)
+        dense = tf.convert_to_tensor(result)
         (twice,) = tf.gradients(dense, v)
         first, second = np.zeros_like(table), np.zeros_like(table)
         for i in range(count):
@@ -172,15 +172,15 @@ class TestSlices:
         np.testing.assert_allclose(sess.run(dense, {ids: [0, 1]}), first)
         np.testing.assert_allclose(sess.run(tf.convert_to_tensor(twice), {ids: [0, 1]}), second)
 
-    def test_of_a_loop_whose_turns_gather_more_and_more(self, sess: tf.Session) -> None:
+    def test_of_a_loop_whose_iterations_gather_more_and_more(self, sess: tf.Session) -> None:
         v = tf.constant(np.ones((4, 3)))
 
         def body(i: Any, y: Any) -> Any:
             return i + 1, y + tf.reduce_sum(tf.gather(v, tf.range(i)))
 
         y = tf.while_loop(lambda i, _: i < 5, body, [0, tf.zeros([], tf.float64)])[1]
-        (found,) = tf.gradients(y, v)
-        dense = sess.run(tf.convert_to_tensor(found))
+        (result,) = tf.gradients(y, v)
+        dense = sess.run(tf.convert_to_tensor(result))
         assert dense[:, 0].tolist() == [4, 3, 2, 1]
 
     def test_of_a_conditional_in_a_loop(self, sess: tf.Session) -> None:
@@ -191,14 +191,14 @@ class TestSlices:
             return i + 1, tf.cond(tf.equal(i, 3), lambda: tf.square(y), lambda: y + row)
 
         y = tf.while_loop(lambda i, _: i < 5, body, [0, tf.zeros([], tf.float64)])[1]
-        (found,) = tf.gradients(y, v)
+        (result,) = tf.gradients(y, v)
         sess.run(v.initializer)
-        dense = sess.run(tf.convert_to_tensor(found))
+        dense = sess.run(tf.convert_to_tensor(result))
         np.testing.assert_allclose(dense, [[19.0, 19.0]] + [[0.0, 0.0]] * 4)
 
 
 @pytest.mark.usefixtures("lowering")
-def test_only_variables_that_a_gradient_comes_to_go_back(sess: tf.Session) -> None:
+def test_only_variables_that_a_gradient_reaches_go_back(sess: tf.Session) -> None:
     x = tf.placeholder(tf.float32, [])
     _, a, b = tf.while_loop(
         lambda i, *_: i < 3,

@@ -17,7 +17,7 @@ def array(number, shape=(2,)):
 
 
 class Model:
-    """What a list should do: entries by index, those that were read and cleared, the size."""
+    """The reference model of a list: entries by index, cleared entries, the size."""
 
     def __init__(self, size, dynamic, clears, accumulates):
         self.size, self.dynamic, self.clears, self.accumulates = size, dynamic, clears, accumulates
@@ -68,7 +68,7 @@ ACTIONS = st.lists(
 
 @given(ACTIONS, st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_random_writes_and_reads(actions, dynamic, clears, accumulates, uniform):
-    held = ListValue(
+    list_value = ListValue(
         tf.float32,
         4,
         dynamic_size=dynamic,
@@ -81,11 +81,11 @@ def test_random_writes_and_reads(actions, dynamic, clears, accumulates, uniform)
         value = array(number, (2,) if uniform else shape)
         if is_write:
             wrong = model.write(index, value)
-            result = outcome(lambda i=index, v=value: held.write(i, v))
-            assert result is held if wrong is None else wrong in result
+            result = outcome(lambda i=index, v=value: list_value.write(i, v))
+            assert result is list_value if wrong is None else wrong in result
         else:
             wanted = model.read(index)
-            result = outcome(lambda i=index: held.read(i))
+            result = outcome(lambda i=index: list_value.read(i))
             if isinstance(wanted, str):
                 assert wanted in result
             elif wanted is not None:
@@ -93,8 +93,8 @@ def test_random_writes_and_reads(actions, dynamic, clears, accumulates, uniform)
                 seen.append((result, wanted))
             elif not isinstance(result, str):  # a shape was known: zeros
                 assert not np.any(result)
-        assert held.size() == model.size
-        assert held.written.tolist() == [i in model.entries for i in range(model.size)]
+        assert list_value.size() == model.size
+        assert list_value.written.tolist() == [i in model.entries for i in range(model.size)]
     for result, wanted in seen:  # what was read stays
         np.testing.assert_array_equal(result, wanted)
 
@@ -104,10 +104,10 @@ def test_stack_and_concat_of_any_shapes(shapes):
     values = [array(number, shape) for number, shape in enumerate(shapes)]
 
     def filled():
-        held = ListValue(tf.float32, len(shapes))
+        list_value = ListValue(tf.float32, len(shapes))
         for index, value in enumerate(values):
-            held.write(index, value)
-        return held
+            list_value.write(index, value)
+        return list_value
 
     stacked = outcome(filled().stack)
     if len(set(shapes)) == 1:
@@ -126,11 +126,11 @@ def test_stack_and_concat_of_any_shapes(shapes):
 
 def test_an_array_becomes_a_list_and_comes_back_without_a_copy():
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
-    held = ListValue(tf.float32, 3).unstack(rows)
-    assert np.shares_memory(held.stack(), rows)
-    assert np.shares_memory(held.concat()[0], rows)
-    assert not held.stack().flags.writeable
-    assert not held.read(1).flags.writeable
+    list_value = ListValue(tf.float32, 3).unstack(rows)
+    assert np.shares_memory(list_value.stack(), rows)
+    assert np.shares_memory(list_value.concat()[0], rows)
+    assert not list_value.stack().flags.writeable
+    assert not list_value.read(1).flags.writeable
     pieces = ListValue(tf.float32, 3).split(rows.reshape(-1), np.array([2, 2, 2]))
     assert np.shares_memory(pieces.stack(), rows)
 
@@ -147,16 +147,16 @@ def test_what_was_given_out_never_changes():
 
 def test_a_list_over_an_array_of_native_code():
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
-    held = ListValue.of_stacked(rows, np.array([True, False, True]), dtype=tf.float32)
-    assert held.written.tolist() == [True, False, True]
-    assert held.stacked is not None
-    assert held.read(2).tolist() == [4, 5]
+    list_value = ListValue.of_stacked(rows, np.array([True, False, True]), dtype=tf.float32)
+    assert list_value.written.tolist() == [True, False, True]
+    assert list_value.stacked is not None
+    assert list_value.read(2).tolist() == [4, 5]
     with pytest.raises(InvalidArgumentError, match="index 1 because it has not yet been written"):
-        held.read(1)
-    held.write(1, array(7))
+        list_value.read(1)
+    list_value.write(1, array(7))
     assert rows[1].tolist() == [7, 7]
     assert ListValue.of_stacked(rows, dtype=tf.float32).stack().tolist() == rows.tolist()
-    gradients = held.gradient().add(0, array(1))
+    gradients = list_value.gradient().add(0, array(1))
     assert gradients.take_over(np.zeros((3, 2), np.float32), np.array([False] * 3)) is gradients
     assert gradients.add(0, array(2)).read(0).tolist() == [2, 2]
     with pytest.raises(InvalidArgumentError, match="incompatible"):
@@ -164,46 +164,46 @@ def test_a_list_over_an_array_of_native_code():
 
 
 def test_single_entries_are_packed_when_they_can_be():
-    held = ListValue(tf.float32, 2)
-    assert held.as_stacked() is None
-    held.write(0, array(1)).write(1, array(2, (3,)))
-    assert held.stacked is None
-    assert held.as_stacked() is None
+    list_value = ListValue(tf.float32, 2)
+    assert list_value.as_stacked() is None
+    list_value.write(0, array(1)).write(1, array(2, (3,)))
+    assert list_value.stacked is None
+    assert list_value.as_stacked() is None
     gradients = ListValue(tf.float32, 2, tf.TensorShape([2])).gradient()
     assert gradients.as_stacked().tolist() == [[0, 0], [0, 0]]
 
 
 def test_gradients_take_the_shapes_of_the_list_they_are_like():
-    held = ListValue(tf.float32, 3, clear_after_read=True)
-    held.write(0, array(1)).write(1, array(2, (3,)))
-    held.read(1)
-    gradients = held.gradient()
+    list_value = ListValue(tf.float32, 3, clear_after_read=True)
+    list_value.write(0, array(1)).write(1, array(2, (3,)))
+    list_value.read(1)
+    gradients = list_value.gradient()
     assert gradients.read(0).tolist() == [0, 0]
     assert gradients.read(1).tolist() == [0, 0, 0]
     assert gradients.add(1, array(4, (3,))).concat()[0].tolist() == [0, 0, 4, 4, 4, 0, 0]
-    other = held.gradient().add(1, array(1, (3,))).add(0, array(2))
+    other = list_value.gradient().add(1, array(1, (3,))).add(0, array(2))
     assert gradients.merge(other).read(1).tolist() == [5, 5, 5]
     assert gradients.read(0).tolist() == [2, 2]
     with pytest.raises(InvalidArgumentError, match="shape of its zeros is not known"):
         ListValue(tf.float32, 1).gradient().read(0)
     with pytest.raises(InvalidArgumentError, match="only gradients"):
-        held.add(0, array(1))
+        list_value.add(0, array(1))
 
 
 def test_one_list_of_gradients_for_a_named_source():
-    held = ListValue(tf.float32, 1)
-    assert held.gradient("a") is held.gradient("a")
-    assert held.gradient("a") is not held.gradient("b")
-    assert held.gradient() is not held.gradient()
+    list_value = ListValue(tf.float32, 1)
+    assert list_value.gradient("a") is list_value.gradient("a")
+    assert list_value.gradient("a") is not list_value.gradient("b")
+    assert list_value.gradient() is not list_value.gradient()
 
 
 def test_scatter_and_gather():
-    held = ListValue(tf.float32, 1, dynamic_size=True)
-    held.scatter(np.array([3, 0]), np.array([[1, 1], [2, 2]], np.float32))
-    assert held.size() == 4
-    assert held.gather(np.array([0, 3, 0])).tolist() == [[2, 2], [1, 1], [2, 2]]
-    held.scatter(np.array([1, 2]), np.array([[5, 5], [6, 6]], np.float32))
-    assert held.gather(np.array([2, 1])).tolist() == [[6, 6], [5, 5]]
+    list_value = ListValue(tf.float32, 1, dynamic_size=True)
+    list_value.scatter(np.array([3, 0]), np.array([[1, 1], [2, 2]], np.float32))
+    assert list_value.size() == 4
+    assert list_value.gather(np.array([0, 3, 0])).tolist() == [[2, 2], [1, 1], [2, 2]]
+    list_value.scatter(np.array([1, 2]), np.array([[5, 5], [6, 6]], np.float32))
+    assert list_value.gather(np.array([2, 1])).tolist() == [[6, 6], [5, 5]]
     cleared = ListValue(tf.float32, 2, clear_after_read=True).unstack(np.ones(2, np.float32))
     with pytest.raises(InvalidArgumentError, match="index 0 twice"):
         cleared.gather(np.array([0, 0]))
@@ -213,7 +213,7 @@ def test_scatter_and_gather():
         (np.array([0]), np.ones(2), "as many"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
-            held.scatter(indices, value)
+            list_value.scatter(indices, value)
 
 
 def test_entries_of_any_type():
@@ -227,18 +227,18 @@ def test_entries_of_any_type():
 
 
 def test_growing_keeps_what_is_there():
-    held = ListValue(tf.float32, 0, dynamic_size=True)
+    list_value = ListValue(tf.float32, 0, dynamic_size=True)
     for index in range(40):
-        held.write(index, array(index))
-    assert held.stack()[:, 0].tolist() == list(range(40))
-    assert len(held.stacked) == 40
+        list_value.write(index, array(index))
+    assert list_value.stack()[:, 0].tolist() == list(range(40))
+    assert len(list_value.stacked) == 40
 
 
 def test_closed_and_empty_lists():
-    held = ListValue(tf.float32, 2)
-    held.close()
+    list_value = ListValue(tf.float32, 2)
+    list_value.close()
     with pytest.raises(InvalidArgumentError, match="already been closed"):
-        held.size()
+        list_value.size()
     with pytest.raises(InvalidArgumentError, match="Size should be >= 0"):
         ListValue(tf.float32, -1)
     with pytest.raises(UnimplementedError, match="size zero"):
@@ -251,10 +251,10 @@ def test_closed_and_empty_lists():
 
 
 def test_an_entry_must_have_the_declared_shape():
-    held = ListValue(tf.float32, 2, tf.TensorShape([None, 2]))
-    held.write(0, array(1, (3, 2)))
+    list_value = ListValue(tf.float32, 2, tf.TensorShape([None, 2]))
+    list_value.write(0, array(1, (3, 2)))
     with pytest.raises(InvalidArgumentError, match=r"index 1 because the value shape is \[2\]"):
-        held.write(1, array(1))
+        list_value.write(1, array(1))
     with pytest.raises(InvalidArgumentError, match="incompatible with"):
         ListValue(tf.float32, 2, tf.TensorShape([3])).unstack(np.zeros((2, 2), np.float32))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.control.test_tensor_array import kept, matrix
+from tests.control.test_tensor_array import matrix, reusable_array
 from tests.ops.harness import check_gradient
 
 
@@ -17,37 +17,37 @@ def loop(times, body, start):
 
 
 def read_and_written(x):
-    start = kept(4).write(0, x[0] ** 2)
+    start = reusable_array(4).write(0, x[0] ** 2)
     array = loop(3, lambda i, array: array.write(i + 1, array.read(i) * x[i]), start)
     return array.stack()
 
 
 def read_from_outside(x):
-    rows = kept(3).unstack(x)
+    rows = reusable_array(3).unstack(x)
     total = loop(3, lambda i, total: total * rows.read(i), tf.ones([2], tf.float64))
     return total * rows.read(1)
 
 
 def growing(x):
-    array = kept(0, dynamic_size=True)
+    array = reusable_array(0, dynamic_size=True)
     array = loop(3, lambda i, array: array.write(i, x[i] ** 2), array)
     return tf.reshape(array.stack(), [3, 2]) ** 2
 
 
 def ragged(x):
-    array = kept(3, infer_shape=False)
+    array = reusable_array(3, infer_shape=False)
     array = loop(3, lambda i, array: array.write(i, x[:i] ** 2), array)
     return tf.reshape(array.concat(), [3, 2]) ** 2
 
 
 def partly_written_before(x):
-    array = kept(3).write(2, x[2])
+    array = reusable_array(3).write(2, x[2])
     array = loop(2, lambda i, array: array.write(i, x[i] ** 2), array)
     return array.read(0) * array.read(2) ** 2
 
 
 def in_a_branch(x):
-    array = kept(3).write(0, x[0])
+    array = reusable_array(3).write(0, x[0])
     array = tf.cond(
         x[0, 0] > 0, lambda: array.write(1, x[1] ** 2), lambda: array.write(1, x[2] ** 3)
     )
@@ -95,7 +95,7 @@ def test_a_loop_leaves_a_list_as_long_as_it_may_get():
 
 
 @pytest.mark.parametrize("times", [0, 3, 64, 65, 300])
-def test_a_list_grows_past_the_room_there_is_at_first(times):
+def test_a_list_grows_past_its_initial_capacity(times):
     x = tf.constant([1.0, 2.0])
     array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[2])
     array = loop(times, lambda i, array: array.write(i, tf.to_float(i) * x), array)

@@ -1,4 +1,4 @@
-"""Loop variables, outputs and inputs that nothing looks at: a step has none of them."""
+"""Dead loop variables, outputs and inputs are pruned from steps."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_a_variable_that_decides_or_feeds_another_lives(sess: tf.Session) -> Non
     assert [sess.run(one) for one in result] == [4, 10, 10, 5]
 
 
-def test_variables_that_change_places_live_together(sess: tf.Session) -> None:
+def test_variables_that_are_swapped_live_together(sess: tf.Session) -> None:
     _, a, _ = tf.while_loop(
         lambda i, a, b: i < 3,
         lambda i, a, b: (i + 1, b, a),
@@ -136,7 +136,7 @@ def _saved(sess: tf.Session, fetch: Any, fed: Any) -> list[str]:
     return [line for line in lines if "(per iteration)" in line]
 
 
-def test_a_thin_loop_keeps_its_name_and_its_line(sess: tf.Session) -> None:
+def test_a_pruned_loop_keeps_its_name_and_its_line(sess: tf.Session) -> None:
     i, x = tf.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), [0, tf.constant(1.0)])
     node = i.op
     thin = prune_loop_vars(node, {i})

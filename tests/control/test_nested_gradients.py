@@ -123,12 +123,12 @@ PROGRAMS = [growing, often, in_a_branch, three_deep, two_beside, with_weights]
 def derivatives(program: Callable[..., Any], loop: Loop, order: int = 2) -> tuple[Any, list[Any]]:
     """A value and its gradients: of the sum, of the sum of squares of that, and so on."""
     x = tf.constant(X)
-    found = [program(loop, x)]
+    result = [program(loop, x)]
     for _ in range(order):
-        seed = found[-1] if len(found) == 1 else found[-1] ** 2
+        seed = result[-1] if len(result) == 1 else result[-1] ** 2
         slope = tf.gradients(tf.reduce_sum(seed), x, unconnected_gradients="zero")[0]
-        found.append(tf.convert_to_tensor(slope))
-    return x, found
+        result.append(tf.convert_to_tensor(slope))
+    return x, result
 
 
 @cache
@@ -139,10 +139,10 @@ def of_unrolled(program: Callable[..., Any], order: int) -> list[Any]:
 
 
 def check(session: tf.Session, program: Callable[..., Any], order: int = 2) -> list[Any]:
-    """Check a program against itself unrolled; what a plan says of its loops."""
+    """Check a program against its unrolled form; returns the plan's text on its loops."""
     _, fetches = derivatives(program, graphed, order)
-    for found, value in zip(session.run(fetches), of_unrolled(program, order), strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-7, atol=1e-12)
+    for result, value in zip(session.run(fetches), of_unrolled(program, order), strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-7, atol=1e-12)
     return session.plan(fetches).controls
 
 
@@ -165,7 +165,7 @@ def test_of_few_iterations(iterations: int, sess: tf.Session) -> None:
     assert all(c.was_native for c in check(sess, lambda loop, x: growing(loop, x, iterations)))
 
 
-def test_a_plan_tells_how_loops_ran(sess: tf.Session) -> None:
+def test_a_plan_shows_how_loops_ran(sess: tf.Session) -> None:
     _, fetches = derivatives(growing, graphed, 1)
     assert "native" not in str(sess.plan(fetches))
     sess.run(fetches)
@@ -173,7 +173,7 @@ def test_a_plan_tells_how_loops_ran(sess: tf.Session) -> None:
     assert shown.count("(While): native") == 2
 
 
-def test_a_plan_tells_why_the_executor_ran_a_loop(sess: tf.Session) -> None:
+def test_a_plan_shows_why_the_executor_ran_a_loop(sess: tf.Session) -> None:
     growing_text = tf.while_loop(
         lambda i, t: i < 2, lambda i, t: (i + 1, tf.string_join([t, "a"])), [0, tf.constant("b")]
     )[1]
@@ -201,7 +201,7 @@ def test_native_code_and_the_executor_take_over_from_each_other(
     assert not all(control.was_native for control in controls)
 
 
-def test_arrays_that_turns_make(sess: tf.Session) -> None:
+def test_arrays_that_iterations_make(sess: tf.Session) -> None:
     """`map_fn` inside a loop: an array that a iteration makes, writes, reads and stacks."""
 
     def mapped(loop: Loop, x: Any) -> Any:
@@ -215,7 +215,7 @@ def test_arrays_that_turns_make(sess: tf.Session) -> None:
     assert all(control.was_native for control in check(sess, mapped, 1))
 
 
-def test_arrays_that_branches_of_turns_make(sess: tf.Session) -> None:
+def test_arrays_that_branches_of_iterations_make(sess: tf.Session) -> None:
     assert all(control.was_native for control in check(sess, mapped_in_a_branch, 1))
 
 

@@ -23,9 +23,9 @@ def sess():
 def counting_loop(limit, step=1, frame="frame", parallel=10):
     """The first number not under `limit`, and the Merge that the loop begins with."""
     start = control.enter(tf.constant(0), frame, parallel_iterations=parallel)
-    most = control.enter(limit, frame, is_constant=True, parallel_iterations=parallel)
+    maximum = control.enter(limit, frame, is_constant=True, parallel_iterations=parallel)
     merged = control.merge([start, start])
-    goes_on = control.loop_cond(merged.output < most)
+    goes_on = control.loop_cond(merged.output < maximum)
     leaves, stays = control.switch(merged.output, goes_on)
     merged.output.op._update_input(1, control.next_iteration(stays + step))
     return control.exit(leaves), merged.output.op
@@ -194,10 +194,10 @@ class TestGraphDefs:
     def test_a_loop_comes_back(self, sess):
         result, merge = counting_loop(tf.placeholder_with_default(10, []), 4)
         definition = tf.get_default_graph().as_graph_def()
-        with tf.Graph().as_default(), tf.Session() as again:
+        with tf.Graph().as_default(), tf.Session() as imported:
             names = [result.name, merge.name]
-            found, merged = tf.import_graph_def(definition, return_elements=names, name="")
-            assert again.run(found) == sess.run(result) == 12
+            actual, merged = tf.import_graph_def(definition, return_elements=names, name="")
+            assert imported.run(actual) == sess.run(result) == 12
             assert merged.inputs[1].op.type == "NextIteration"
 
     def test_other_cycles_are_errors(self, sess):
@@ -215,8 +215,8 @@ class TestGraphDefs:
         merged = control.merge([inside, inside]).output
         leaves, stays = control.switch(merged, control.loop_cond(tf.identity(merged) < 5))
         with tf.control_dependencies([tf.assign_add(stays, 1)]):
-            again = same(stays)
-        merged.op._update_input(1, control.next_iteration(again))
+            forwarded = same(stays)
+        merged.op._update_input(1, control.next_iteration(forwarded))
         out = control.exit(leaves)
         sess.run(variable.initializer)
         assert sess.run(tf.identity(out)) == 5
@@ -260,10 +260,10 @@ class TestExport:
         assert not types & {"If", "Case", "While", "Argument", "LoopTrace", "BranchTrace"}
         expected = sess.run(fetches, feeds)
         named = {tensor.name: value for tensor, value in feeds.items()}
-        with tf.Graph().as_default(), tf.Session() as again:
+        with tf.Graph().as_default(), tf.Session() as imported:
             tf.import_graph_def(definition, name="")
-            found = again.run([tensor.name for tensor in fetches], named)
-        for one, other in zip(expected, found, strict=True):
+            result = imported.run([tensor.name for tensor in fetches], named)
+        for one, other in zip(expected, result, strict=True):
             assert one.tolist() == other.tolist()
         return types
 
@@ -299,11 +299,11 @@ class TestExport:
 
         loop = tf.while_loop(lambda i: i < 5, body, [0])
         definition = tf.get_default_graph().as_graph_def()
-        with tf.Graph().as_default(), tf.Session() as again:
+        with tf.Graph().as_default(), tf.Session() as imported:
             tf.import_graph_def(definition, name="")
-            again.run(variable.initializer.name)
-            assert again.run(loop.name) == 5
-            assert again.run("counter:0") == 10
+            imported.run(variable.initializer.name)
+            assert imported.run(loop.name) == 5
+            assert imported.run("counter:0") == 10
 
     def test_a_single_node_can_be_shown(self, sess):
         loop = tf.while_loop(lambda i: i < 5, lambda i: i + 1, [0])

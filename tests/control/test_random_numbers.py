@@ -58,8 +58,8 @@ def test_every_body_draws_numbers_of_its_own_from_the_seed_of_the_graph() -> Non
 
 
 def test_native_loops_draw_what_the_executor_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found, wanted in zip(draws(monkeypatch, True), draws(monkeypatch, False), strict=True):
-        for one, other in zip(found, wanted, strict=True):
+    for result, wanted in zip(draws(monkeypatch, True), draws(monkeypatch, False), strict=True):
+        for one, other in zip(result, wanted, strict=True):
             np.testing.assert_array_equal(one, other)
 
 

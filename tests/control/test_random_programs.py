@@ -120,16 +120,16 @@ class Graphed:
         branches = [lambda block=block: self.block(block, state) for block in blocks]
         return tf.switch_case(self.number(state, place), branches)
 
-    def loop(self, state: list[Any], most: int, condition: Any, body: Any) -> list[Any]:
+    def loop(self, state: list[Any], limit: int, condition: Any, body: Any) -> list[Any]:
         _, end = tf.while_loop(
-            lambda i, s: tf.logical_and(i < most, self.truth(s, condition)),
+            lambda i, s: tf.logical_and(i < limit, self.truth(s, condition)),
             lambda i, s: (i + 1, self.block(body, s)),
             (tf.constant(0), state),
         )
         return end
 
     def array(self, state: list[Any], count: int, place: int, body: Any) -> list[Any]:
-        """A loop that writes what a vector was at every iteration to an array, and sums it up."""
+        """A loop that writes a vector to an array in every iteration, and sums the array."""
         array = tf.TensorArray(state[0].dtype, count, element_shape=[WIDTH])
         _, end, array = tf.while_loop(
             lambda i, *_: i < count,
@@ -142,7 +142,7 @@ class Graphed:
 
 
 class Unrolled(Graphed):
-    """Runs programs as a straight line: decides with the values that there are."""
+    """Runs programs as straight-line code: takes decisions on values."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -154,29 +154,29 @@ class Unrolled(Graphed):
         number = self._session.run(self.number(state, place))
         return self.block(blocks[number if 0 <= number < len(blocks) else -1], state)
 
-    def loop(self, state: list[Any], most: int, condition: Any, body: Any) -> list[Any]:
-        for _ in range(most):
+    def loop(self, state: list[Any], limit: int, condition: Any, body: Any) -> list[Any]:
+        for _ in range(limit):
             if not self._session.run(self.truth(state, condition)):
                 break
             state = self.block(body, state)
         return state
 
     def array(self, state: list[Any], count: int, place: int, body: Any) -> list[Any]:
-        kept: list[Any] = []
+        saved: list[Any] = []
         for _ in range(count):
-            kept.append(state[place])
+            saved.append(state[place])
             state = self.block(body, state)
         changed = list(state)
-        changed[place] = tf.reduce_mean(tf.stack(kept), 0)
+        changed[place] = tf.reduce_mean(tf.stack(saved), 0)
         return changed
 
 
 def slopes(y: list[Any], starts: Any) -> list[Any]:
     """The gradients of a sum of squares."""
-    found = tf.gradients(tf.add_n([tf.reduce_sum(x * x) for x in y]), starts)
+    result = tf.gradients(tf.add_n([tf.reduce_sum(x * x) for x in y]), starts)
     return [
         tf.zeros_like(x) if slope is None else tf.convert_to_tensor(slope)
-        for x, slope in zip(starts, found, strict=True)
+        for x, slope in zip(starts, result, strict=True)
     ]
 
 
@@ -193,9 +193,9 @@ def twice(machine: Any, program: Any, starts: Any, session: Any) -> list[Any]:
     state = machine.block(program, starts)
     first = slopes(state, starts)
     fetches = [state, first, slopes(first, starts)]
-    found = session.run(fetches)
+    result = session.run(fetches)
     check_native(session, fetches)
-    return found
+    return result
 
 
 def check_native(session: Any, fetches: Any) -> None:
@@ -215,10 +215,10 @@ def run(program: Any, seed: int, results: Any = results) -> None:
         for native in (True, False):
             before, control_region.NATIVE = control_region.NATIVE, native
             try:
-                found = results(Graphed(), program, starts, session)
+                result = results(Graphed(), program, starts, session)
             finally:
                 control_region.NATIVE = before
-            for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
+            for a, b in zip(tf.nest.flatten(result), tf.nest.flatten(wanted), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 

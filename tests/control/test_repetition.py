@@ -1,4 +1,4 @@
-"""Loops whose iteration is a few small kernels, which repeat themselves in native code."""
+"""Loops whose iteration is a few small kernels: native code repeats them in one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thalweg.device.cuda.discovery import found_driver
 
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A GPU, where there is one, runs loops in another way."""
+    """Use the CPU: a GPU runs loops differently."""
     monkeypatch.setenv("THALWEG_CUDA", "0")
     found_driver.cache_clear()
     yield
@@ -41,10 +41,10 @@ def iterations(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
 
 def test_a_counter_counts(iterations: list[Iteration]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
-        most = tf.placeholder(tf.int32, [])
-        count = tf.while_loop(lambda i: i < most, lambda i: i + 1, [tf.constant(0)])
-        found = [int(session.run(count, {most: n})) for n in (-5, 0, 1, 2, 3, 4, 7, 1000)]
-    assert found == [0, 0, 1, 2, 3, 4, 7, 1000]
+        limit = tf.placeholder(tf.int32, [])
+        count = tf.while_loop(lambda i: i < limit, lambda i: i + 1, [tf.constant(0)])
+        result = [int(session.run(count, {limit: n})) for n in (-5, 0, 1, 2, 3, 4, 7, 1000)]
+    assert result == [0, 0, 1, 2, 3, 4, 7, 1000]
     assert iterations
 
 
@@ -56,9 +56,9 @@ def test_a_vector_is_carried_from_call_to_call(iterations: list[Iteration]) -> N
             lambda i, y: (i + 1, 0.5 * y + x),
             [tf.constant(0), tf.zeros_like(x)],
         )
-        given = np.arange(5.0)
-        found = session.run(y, {x: given})
-    np.testing.assert_allclose(found, given * (2 - 0.5**9))
+        fed = np.arange(5.0)
+        result = session.run(y, {x: fed})
+    np.testing.assert_allclose(result, fed * (2 - 0.5**9))
 
 
 def test_an_iteration_of_several_kernels_is_one_function(iterations: list[Iteration]) -> None:
@@ -69,12 +69,12 @@ def test_an_iteration_of_several_kernels_is_one_function(iterations: list[Iterat
         slope = tf.gradients(tf.reduce_sum(tf.square(states)), [factor])[0]
         rng = np.random.default_rng(0)
         x, w = rng.standard_normal((20, 6)), rng.random(6)
-        found, slopes = session.run([states, slope], {rows: x, factor: w})
+        result, slopes = session.run([states, slope], {rows: x, factor: w})
     expected, state = [], np.zeros(6)
     for row in x:
         state = np.tanh(w * state + row)
         expected.append(state)
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(result, expected)
     backward, total = np.zeros(6), np.zeros(6)
     for iteration in reversed(range(20)):
         inner = (backward + 2 * expected[iteration]) * (1 - expected[iteration] ** 2)
@@ -99,11 +99,11 @@ def test_a_wrong_index_in_the_middle_of_an_iteration_is_an_error_of_the_step(
         loop = tf.while_loop(
             lambda i, *_: i < 6, body, [tf.constant(0), tf.zeros([3]), tf.constant(0.0)]
         )
-        given = np.array([0, 1, 2, 3, 2, 1], np.int32)
-        fine = session.run(loop[1], {table: np.ones((4, 3)), places: given})
-        given[wrong] = 4
+        fed = np.array([0, 1, 2, 3, 2, 1], np.int32)
+        fine = session.run(loop[1], {table: np.ones((4, 3)), places: fed})
+        fed[wrong] = 4
         with pytest.raises(tf.errors.InvalidArgumentError, match="4"):
-            session.run(loop, {table: np.ones((4, 3)), places: given})
+            session.run(loop, {table: np.ones((4, 3)), places: fed})
     np.testing.assert_array_equal(fine, [6, 6, 6])
     assert iterations
 
@@ -120,7 +120,7 @@ def test_a_division_by_zero_is_an_error_of_the_step() -> None:
 
 
 def _after(dtype, start, holds, body):
-    """What a loop over one number leaves, in native code."""
+    """The result of a loop over one number, in native code."""
     with tf.Graph().as_default(), tf.Session() as session:
         first = tf.placeholder(dtype, [])
         return session.run(tf.while_loop(holds, body, [first]), {first: start})
@@ -143,19 +143,19 @@ def test_counting_past_the_largest_number_wraps_as_in_numpy(dtype, start) -> Non
 def test_steps_of_any_size_end_where_they_should(step, start) -> None:
     if step > 0:
         expected = start if start >= 100_000 else start + -(-(100_000 - start) // step) * step
-        found = _after(np.int32, start, lambda i: i < 100_000, lambda i: i + step)
+        result = _after(np.int32, start, lambda i: i < 100_000, lambda i: i + step)
     else:
         expected = start if start < -100_000 else start - ((start + 100_000) // -step + 1) * -step
-        found = _after(np.int32, start, lambda i: i >= -100_000, lambda i: i + step)
-    assert found == expected
+        result = _after(np.int32, start, lambda i: i >= -100_000, lambda i: i + step)
+    assert result == expected
 
 
 def test_a_loop_that_only_counts_is_no_loop_in_machine_code(monkeypatch) -> None:
     requests = []
     request = control_parts.iteration_request
 
-    def noted(*given):
-        requests.append(request(*given))
+    def noted(*arguments):
+        requests.append(request(*arguments))
         return requests[-1]
 
     monkeypatch.setattr(control_parts, "iteration_request", noted)

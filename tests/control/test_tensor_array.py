@@ -20,7 +20,7 @@ def matrix(rows, columns=2):
     return np.random.RandomState(rows).uniform(0.5, 2, (rows, columns))
 
 
-def kept(size, dtype=tf.float64, **options):
+def reusable_array(size, dtype=tf.float64, **options):
     return tf.TensorArray(dtype, size, clear_after_read=False, **options)
 
 
@@ -231,59 +231,59 @@ def test_closing(session):
 
 
 def reads(x):
-    array = kept(3).unstack(x)
+    array = reusable_array(3).unstack(x)
     return array.read(0) * array.read(2) * array.read(0)
 
 
 def writes(x):
-    array = kept(3)
+    array = reusable_array(3)
     for index in range(3):
         array = array.write(index, x[index] * x[0])
     return array.read(1) * array.read(2)
 
 
 def stacked(x):
-    array = kept(3).write(1, x[0]).write(0, x[1] * x[2]).write(2, x[0])
+    array = reusable_array(3).write(1, x[0]).write(0, x[1] * x[2]).write(2, x[0])
     return array.stack() ** 3
 
 
 def gathered(x):
-    array = kept(0, dynamic_size=True).scatter([4, 1, 3], x)
+    array = reusable_array(0, dynamic_size=True).scatter([4, 1, 3], x)
     return array.gather([1, 4, 1]) ** 2 * array.read(3)
 
 
 def concatenated(x):
-    array = kept(2, infer_shape=False).split(x, [1, 2])
+    array = reusable_array(2, infer_shape=False).split(x, [1, 2])
     return tf.reshape(array.concat(), [3, 2]) ** 2 * tf.reshape(array.read(1), [2, 2])[:1]
 
 
 def grown(x):
-    array = kept(3, dynamic_size=True).unstack(x)
+    array = reusable_array(3, dynamic_size=True).unstack(x)
     array = array.write(3, x[0] * x[1])
     return tf.reshape(array.stack(), [4, 2]) ** 2
 
 
 def split_and_grown(x):
-    array = kept(3, dynamic_size=True, infer_shape=False).split(x, [1, 1, 1])
+    array = reusable_array(3, dynamic_size=True, infer_shape=False).split(x, [1, 1, 1])
     array = array.write(3, x[:2])
     return tf.reshape(array.concat(), [5, 2]) ** 2
 
 
 def chained(x):
-    array = kept(4).write(0, x[0])
+    array = reusable_array(4).write(0, x[0])
     for index in range(1, 4):
         array = array.write(index, array.read(index - 1) * x[index % 3])
     return array.stack()
 
 
 def forked(x):
-    start = kept(3).write(0, x[0])
+    start = reusable_array(3).write(0, x[0])
     left, right = start.write(1, x[1] ** 2), start.write(2, x[2] ** 2)
     return left.read(1) * left.read(0) * right.read(2) * right.read(0)
 
 
 def through_identity(x):
-    array = kept(3).unstack(x).identity()
+    array = reusable_array(3).unstack(x).identity()
     return array.read(1) ** 2 * array.stack()
 
 
@@ -308,7 +308,7 @@ def test_gradients_of_both_orders(build):
 
 def test_ops_on_lists_of_gradients_are_differentiable():
     def merged(x):
-        array = kept(3).unstack(x)
+        array = reusable_array(3).unstack(x)
         entry = array.read(0) * array.read(1)
         return tf.gradients(entry**2, x)[0] * tf.gradients(forked(x) ** 2, x)[0]
 

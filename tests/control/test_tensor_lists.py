@@ -1,4 +1,4 @@
-"""TensorFlow 2's lists: values that no op changes, as graphs of TensorFlow have them."""
+"""TensorFlow 2's immutable lists, as its graphs have them."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ def test_gather_and_scatter(session: Any):
     made = lists.TensorListScatterV2(**F)([[1.0], [2.0]], [2, 0], ANY, -1)
     np.testing.assert_array_equal(session.run(stack(made)), [[2], [0], [1]])
     more = lists.TensorListScatterIntoExistingList(**F)(made, [[7.0]], [3])
-    found = lists.TensorListGather(**F)(more, [3, 0], ANY)
-    np.testing.assert_array_equal(session.run(found), [[7], [2]])
+    result = lists.TensorListGather(**F)(more, [3, 0], ANY)
+    np.testing.assert_array_equal(session.run(result), [[7], [2]])
 
 
 def test_split_and_concat(session: Any):
     made = lists.TensorListSplit(**F)([1.0, 2.0, 3.0], ANY, np.array([1, 2]))
     none = np.zeros(0, np.int64)
     joined, lengths = lists.TensorListConcatV2(**F)(made, ANY, none)
-    found, counts = session.run([joined, lengths])
-    np.testing.assert_array_equal(found, [1, 2, 3])
+    result, counts = session.run([joined, lengths])
+    np.testing.assert_array_equal(result, [1, 2, 3])
     np.testing.assert_array_equal(counts, [1, 2])
 
 

@@ -1,4 +1,4 @@
-"""Gradients of weights that every iteration multiplies with: one product after the loop."""
+"""Gradients of weights that every iteration multiplies by: one product after the loop."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_first_and_second_order(
             (wanted,) = tf.gradients(tf.reduce_sum(unrolled(w, x, count) ** 2), w)
             wanted = tf.zeros_like(w) if wanted is None else wanted
             feeds = {x: start, iterations: count}
-            found, exact = session.run([slope, wanted], feeds)
-            np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-12)
+            result, exact = session.run([slope, wanted], feeds)
+            np.testing.assert_allclose(result, exact, rtol=1e-9, atol=1e-12)
             if 0 < count < 70:
                 (exact_second,) = tf.gradients(tf.reduce_sum(wanted**2), w)
-                found, exact = session.run([second, exact_second], feeds)
-                np.testing.assert_allclose(found, exact, rtol=1e-8, atol=1e-12)
+                result, exact = session.run([second, exact_second], feeds)
+                np.testing.assert_allclose(result, exact, rtol=1e-8, atol=1e-12)

@@ -18,13 +18,13 @@ class TestValues:
         assert sess.run(tf.while_loop(lambda i: i < 1000, lambda i: i + 1, [0])) == 1000
 
     @pytest.mark.parametrize("count", [0, 1, 2, 7])
-    def test_any_number_of_turns(self, sess, count):
+    def test_any_number_of_iterations(self, sess, count):
         limit, x = tf.placeholder(tf.int32, []), tf.placeholder(tf.float32, [2])
         _, y = tf.while_loop(lambda i, _: i < limit, lambda i, y: (i + 1, y * x), [0, x])
-        found = sess.run(y, {limit: count, x: [2.0, 3.0]})
-        assert found.tolist() == [2.0 ** (count + 1), 3.0 ** (count + 1)]
+        result = sess.run(y, {limit: count, x: [2.0, 3.0]})
+        assert result.tolist() == [2.0 ** (count + 1), 3.0 ** (count + 1)]
 
-    def test_variables_that_change_places(self, sess):
+    def test_variables_that_are_swapped(self, sess):
         result = tf.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, b, a), [0, 1.0, 2.0])
         assert sess.run(list(result)) == [3, 2.0, 1.0]
 
@@ -52,9 +52,9 @@ class TestValues:
             return made[1]
 
         _, total = tf.while_loop(lambda i, _: i < 4, body, [0, 0.0])
-        once, twice, found = sess.run([*made, total])
+        once, twice, result = sess.run([*made, total])
         assert twice == 2 * once
-        assert found == pytest.approx(3 * once + twice)
+        assert result == pytest.approx(3 * once + twice)
         assert made[0].name.endswith("weights/drawn:0")
         assert made[0].graph is total.graph
 
@@ -66,7 +66,7 @@ class TestValues:
         dataset = tf.data.Dataset.range(3).map(mapped)
         assert sess.run(dataset.make_one_shot_iterator().get_next()) == 1
 
-    def test_a_truth_as_variable(self, sess):
+    def test_a_bool_as_variable(self, sess):
         x = tf.placeholder(tf.int32, [])
         _, i = tf.while_loop(lambda go, i: go, lambda go, i: (i + 1 < x, i + 1), [True, 0])
         assert sess.run(i, {x: 6}) == 6
@@ -93,10 +93,10 @@ class TestValues:
             return {"i": state["i"] + 1, "x": (a * b, [b + 1.0])}
 
         result = tf.while_loop(lambda s: s["i"] < 3, lambda s: [body(s)], [start])
-        found = sess.run(result)
-        assert found["i"] == 3
-        assert found["x"][0].tolist() == [24.0]
-        assert found["x"][1] == [5.0]
+        actual = sess.run(result)
+        assert actual["i"] == 3
+        assert actual["x"][0].tolist() == [24.0]
+        assert actual["x"][1] == [5.0]
 
     def test_sparse_tensors(self, sess):
         start = tf.SparseTensor([[0], [3]], [2.0, 4.0], [10])
@@ -115,11 +115,11 @@ class TestValues:
         )
         assert sess.run(text) == b"n012"
 
-    def test_most_turns(self, sess):
-        most = tf.placeholder(tf.int32, [])
-        result = tf.while_loop(lambda i: i < 10, lambda i: i + 1, [0], maximum_iterations=most)
-        assert sess.run(result, {most: 4}) == 4
-        assert sess.run(result, {most: 40}) == 10
+    def test_maximum_iterations(self, sess):
+        limit = tf.placeholder(tf.int32, [])
+        result = tf.while_loop(lambda i: i < 10, lambda i: i + 1, [0], maximum_iterations=limit)
+        assert sess.run(result, {limit: 4}) == 4
+        assert sess.run(result, {limit: 40}) == 10
 
     def test_a_single_variable_comes_alone(self, sess):
         same = tf.while_loop(lambda i: i < 2, lambda i: [i + 1], [0], return_same_structure=True)
@@ -174,7 +174,7 @@ class TestVariables:
         assert sess.run(loop) == 4
         assert sess.run(variable).tolist() == [5.0, 4.0]
 
-    def test_what_is_written_is_seen_by_the_next_turn(self, sess):
+    def test_writes_are_seen_by_the_next_iteration(self, sess):
         a, b = tf.Variable(0), tf.Variable(0)
 
         def body(i):
@@ -253,8 +253,8 @@ class TestGradients:
         gradients = tf.gradients(loss, [x, w])
         random = np.random.RandomState(0)
         feeds = {x: random.randn(3), w: random.randn(3, 3)}
-        found = sess.run(gradients, feeds)
-        for tensor, gradient in zip((x, w), found, strict=True):
+        result = sess.run(gradients, feeds)
+        for tensor, gradient in zip((x, w), result, strict=True):
             flat = feeds[tensor].reshape(-1)
             for place in range(flat.size):
                 at = flat[place]
@@ -369,7 +369,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="structure of what body returns"):
             tf.while_loop(lambda x: x < 3, lambda x: (x, x), [tf.constant(1)])
 
-    def test_a_condition_that_is_no_truth(self, sess):
+    def test_a_condition_that_is_no_bool(self, sess):
         with pytest.raises(TypeError, match="boolean scalar"):
             tf.while_loop(lambda x: x, lambda x: x, [tf.constant(1)])
 

@@ -180,11 +180,12 @@ ANYTHING = {
         LinearOperator.matmul LinearOperator.solve
     """,
     "of the engine, which users hold but do not call": """
-        EagerGraph.built EagerGraph.macro EagerGraph.record
-        EagerGraph.run_if_long FlagValues.define Function.explain Function.retraces
-        LazyTrace.advance LazyTrace.child LazyTrace.enter_as LazyTrace.keep
-        LazyTrace.leaf_value LazyTrace.shortcut LazyTrace.take Op.__call__ Resources.allocate
-        Resources.get Resources.state StepPlan.__init__ StepPlan.profile Traits.__init__
+        EagerGraph.build_subgraph EagerGraph.flush_if_long EagerGraph.record
+        EagerGraph.record_subgraph EagerGraph.stream FlagValues.define Function.explain
+        Function.retraces LazyTrace.advance LazyTrace.advance_single LazyTrace.cache_child
+        LazyTrace.child LazyTrace.enter_saved LazyTrace.leaf_value LazyTrace.shortcut_target
+        Op.__call__ Resources.allocate Resources.get Resources.state StepPlan.__init__
+        StepPlan.profile Traits.__init__
         VariableStore.get VariableStore.get_partitioned VariableStore.get_variable KeyRanges.route
         Constant.__init__ Rule.replaced
     """,

@@ -258,7 +258,7 @@ def test_values_stay_on_the_gpu_between_steps(transfers: Transfers) -> None:
     np.testing.assert_array_equal(v.numpy()[:2], [5 * 1 + 15, 5 * 2 + 15])
 
 
-def test_a_value_that_is_looked_at_is_downloaded_once(transfers: Transfers) -> None:
+def test_a_value_that_is_read_is_downloaded_once(transfers: Transfers) -> None:
     x = large() + 1
     assert x.device == GPU
 
@@ -308,7 +308,7 @@ def test_arrays_and_device_memory_are_freed_with_their_tensors() -> None:
     assert len({use() for _ in range(4)}) == 1
 
 
-def test_copies_of_arrays_on_the_gpu_give_way_when_memory_runs_out() -> None:
+def test_copies_of_arrays_on_the_gpu_are_freed_when_memory_runs_out() -> None:
     have_memory(2e6)
     held = [tf.constant(np.full(200_000, number, np.float32)) for number in range(6)]
     for _ in range(2):
@@ -340,7 +340,7 @@ def test_tapes_keep_what_steps_computed_on_the_gpu(transfers: Transfers) -> None
 
 
 def trained(train: Callable[[], Any]) -> tuple[Any, Any]:
-    """What training gives on the GPU, and on the CPU."""
+    """The results of training on the GPU and on the CPU."""
     found = train()
     with tf.device("/cpu:0"):
         return found, train()

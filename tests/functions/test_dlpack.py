@@ -1,4 +1,4 @@
-"""Memory given to and taken from other libraries without a copy."""
+"""DLPack: memory shared with other libraries without a copy."""
 
 from __future__ import annotations
 

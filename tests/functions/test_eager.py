@@ -195,7 +195,7 @@ class TestTensors:
         results = [(x * float(i)).numpy().tolist() for i in range(1, count)]
         assert results == [[i, 2 * i] for i in range(1, count)]
 
-    def test_values_that_decide_shapes_are_looked_up_each_time(self):
+    def test_values_that_decide_shapes_are_guarded(self):
         for size in (2, 3, 2, 5, 6, 7):
             counted = tf.reduce_sum(tf.ones([size], tf.int32))
             assert tf.zeros(tf.stack([counted])).shape.as_list() == [size]
@@ -283,7 +283,7 @@ class TestErrors:
         assert v.assign(3.0).numpy() == 3.0
         assert (x * 2).numpy().tolist() == [2.0, 4.0]
 
-    def test_of_assertions_come_at_the_look(self):
+    def test_of_assertions_are_raised_when_a_value_is_read(self):
         check = tf.assert_positive(tf.constant([-1.0]) * 2)
         with (
             pytest.raises(tf.errors.InvalidArgumentError),
@@ -310,7 +310,7 @@ class TestRandom:
         x, y = tf.random_uniform([4]), tf.random_uniform([4])
         assert x.numpy().tolist() != y.numpy().tolist()
 
-    def test_a_seed_begins_anew(self):
+    def test_a_seed_restarts_the_streams(self):
         def draws() -> list[Any]:
             tf.set_random_seed(5)
             pair = tf.random_uniform([3]), tf.random_normal([3])
@@ -355,7 +355,7 @@ class TestVariables:
         (v * 2).numpy()
         cell = weakref.ref(v._variable._array)
         del v
-        EAGER.begin()
+        EAGER.start_lazy_trace()
         gc.collect()
         assert cell() is None
 
@@ -468,7 +468,7 @@ class TestMemory:
         assert len(steps._steps) - plans <= 4
         assert len(gc.get_objects()) - objects < 2_000
 
-    def test_of_a_long_chain_that_nobody_looks_at_is_bounded(self):
+    def test_of_a_long_chain_that_is_never_read_is_bounded(self):
         y = tf.zeros([2])
         longest = 0
         for _ in range(10_000):
@@ -485,7 +485,7 @@ class TestMemory:
 
 
 class TestThreads:
-    def test_have_pieces_of_their_own(self):
+    def test_have_their_own_lazy_traces(self):
         results: dict[int, float] = {}
 
         def work(number: int) -> None:

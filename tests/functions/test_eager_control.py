@@ -1,4 +1,4 @@
-"""Conditionals and loops in eager code: Python decides, with the values that there are."""
+"""Conditionals and loops in eager code, which Python runs on values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_only_the_branch_that_is_taken_runs() -> None:
     assert ran == ["yes"]
 
 
-def test_a_loop_runs_its_body_as_often_as_it_turns() -> None:
+def test_a_loop_runs_its_body_once_per_iteration() -> None:
     seen: list[int] = []
 
     def body(i, total):

@@ -1,4 +1,4 @@
-"""What `numpy()` gives is the caller's: writing to it changes no tensor and no variable."""
+"""The caller owns the result of `numpy()`: writing to it changes no tensor and no variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on eager tensors find where they led before, and only that."""
+"""Shortcuts of operators on eager tensors: taken where they apply, and only there."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def _chain(x, numbers):
     return x
 
 
-def test_a_chain_taken_again_gives_what_it_gave():
+def test_a_repeated_chain_gives_the_same_values():
     x = tf.constant([1.0, 2.0])
     first = _chain(x, [0.5, 3, 0.5]).numpy()
     for _ in range(3):
@@ -57,7 +57,7 @@ def test_division_of_integers_by_zero_names_the_line_that_divides():
         second(tf.constant([4]) + 0, tf.constant([0]) + 0).numpy()
 
 
-def test_overridden_gradients_are_not_forgotten_on_a_way_that_is_known():
+def test_overridden_gradients_hold_on_a_cached_path():
     @tf.RegisterGradient("TripledProduct")
     def _tripled(op, gradient):
         return gradient * 3.0, None

@@ -211,11 +211,11 @@ class TestGradientTape:
         array = weakref.ref(y._array)
         tape.gradient(z, x).numpy()
         del y, z
-        EAGER.begin()
+        EAGER.start_lazy_trace()
         gc.collect()
         assert array() is None
 
-    def test_a_step_like_the_last_one_is_found_again(self):
+    def test_a_step_like_the_last_one_is_cached(self):
         v = tf.Variable(tf.ones([3]))
 
         def step(data: Any) -> None:

@@ -58,7 +58,7 @@ REGISTRIES = {
     "functions/devices.py:_devices": "the devices of eager code",
     "functions/devices.py:_options": "how these are found",
     "functions/devices.py:generation": "a counter",
-    "functions/replay.py:_shown": "functions of the library",
+    "functions/replay.py:_wrappers": "functions of the library",
     "functions/tensors.py:value_reads": "a counter",
     "graph/convert.py:_conversions": "conversions, which users register",
     "graph/dtypes.py:_by_enum": "dtypes",

@@ -1,4 +1,4 @@
-"""`custom_gradient`: a piece of graph whose gradient the user writes."""
+"""`custom_gradient`: a function whose gradient the user defines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from thalweg.autodiff import registry
 from thalweg.graph import nest
@@ -21,9 +21,9 @@ _numbers = itertools.count()
 
 
 class CustomGradient(IdentityN, abstract=True):
-    """The outputs of a user's function, with its arguments and the variables it used.
+    """The identity of a function's outputs, arguments and variables, with the user's gradient.
 
-    In a graph it is an `IdentityN` as others are, with a gradient of its own: so TensorFlow has it.
+    As in TensorFlow, it is an `IdentityN` in graphs.
     """
 
     type_name = "IdentityN"
@@ -31,13 +31,13 @@ class CustomGradient(IdentityN, abstract=True):
 
 @public("custom_gradient")
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator for a function that gives its own gradient.
+    """Decorator for a function that defines its own gradient.
 
     If `f` uses trainable variables, `grad` takes a keyword `variables` and returns a second list,
     their gradients.
 
     Args:
-        f: a function of tensors x that returns (y, grad); `grad(*dy)` gives the gradients of x.
+        f: a function of tensors x that returns (y, grad); `grad(*dy)` returns the gradients of x.
 
     Returns:
         A function of the x that returns y.
@@ -55,8 +55,8 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         arguments = [convert_to_tensor(a) for a in args]
         result, grad = f(*arguments)
-        outputs = [convert_to_tensor(r) for r in _as_list(result)]
-        results = _tie(outputs, arguments, _variables_used(outputs, arguments), grad)
+        outputs = [convert_to_tensor(r) for r in nest.as_list(result)]
+        results = _override_gradient(outputs, arguments, _variables_used(outputs, arguments), grad)
         if isinstance(result, list | tuple):
             return tuple(results) if isinstance(result, tuple) else results
         return results[0]
@@ -64,15 +64,15 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _tie(
+def _override_gradient(
     outputs: list[Tensor], arguments: list[Tensor], variables: list[Any], grad: Callable[..., Any]
 ) -> list[Tensor]:
-    """Route gradients of the outputs through `grad` to the arguments, and nowhere else."""
+    """The outputs, whose gradients go through `grad` to the arguments and variables alone."""
     name = f"CustomGradient-{next(_numbers)}"
     sources = [variable.gradient_source() for variable in variables]
 
     def backward(node: Node, *dys: Any) -> list[Any]:
-        return [None] * len(outputs) + _call(grad, dys[: len(outputs)], variables)
+        return [None] * len(outputs) + _call_gradient(grad, dys[: len(outputs)], variables)
 
     registry.register(name, backward)
     graph = outputs[0].graph
@@ -80,7 +80,7 @@ def _tie(
         return CustomGradient()([*outputs, *arguments, *sources])[: len(outputs)]
 
 
-def _call(grad: Callable[..., Any], dys: Sequence[Any], variables: list[Any]) -> list[Any]:
+def _call_gradient(grad: Callable[..., Any], dys: Sequence[Any], variables: list[Any]) -> list[Any]:
     if not variables:
         return nest.flatten(grad(*dys))
     accepted = inspect.signature(grad).parameters.values()
@@ -94,19 +94,15 @@ def _call(grad: Callable[..., Any], dys: Sequence[Any], variables: list[Any]) ->
     return nest.flatten(of_arguments) + nest.flatten(of_variables)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
-
-
 def _variables_used(outputs: list[Tensor], arguments: list[Tensor]) -> list[Any]:
-    """Trainable variables that the function's own nodes read."""
+    """The trainable variables that the function's nodes read."""
     sources = _sources(outputs, arguments)
     trainable = get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)
     return [variable for variable in trainable if variable.gradient_source().op in sources]
 
 
 def _sources(outputs: list[Tensor], arguments: list[Tensor]) -> set[Node]:
-    """The nodes the outputs start from: those without inputs."""
+    """The nodes without inputs that the outputs depend on, arguments excluded."""
     stops = {tensor.op for tensor in arguments}
     pending = [tensor.op for tensor in outputs]
     seen: set[Node] = set()

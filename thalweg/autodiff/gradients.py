@@ -1,7 +1,7 @@
-"""`gradients(ys, xs)`: new nodes that compute dy/dx, made by walking the graph backwards.
+"""`gradients(ys, xs)`: reverse-mode differentiation that adds the nodes which compute dy/dx.
 
-Every node lies after what it depends on, so visiting the nodes between xs and ys in reverse order
-of creation sees each node after all its consumers: one pass, no recursion.
+Nodes are created after their inputs, so creation order is a topological order: visiting the nodes
+between xs and ys in reverse sees each one after all its consumers, in one pass.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import MethodType
 from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.registry import gradient_function
+from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, ListEntry
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64, string, variant
@@ -30,11 +31,11 @@ from thalweg.platform.collector import gc_paused
 from thalweg.public import public
 
 Gradient = Tensor | IndexedSlices
-Part = Gradient | ListEntry  # of a gradient
+Part = Gradient | ListEntry  # a summand of a gradient
 
-#: Whether gradients go where what they are of is: the choice holds inside bodies too.
-_colocates: ContextVar[bool] = ContextVar("colocates", default=False)
-_ANYWHERE = nullcontext()
+#: Whether the gradient of a node is colocated with it; also applies inside bodies.
+_colocate: ContextVar[bool] = ContextVar("colocates", default=False)
+_NO_COLOCATION = nullcontext()
 
 
 @public("AggregationMethod")
@@ -57,7 +58,7 @@ class AggregationMethod:
 
 @public("UnconnectedGradients")
 class UnconnectedGradients:
-    """What the gradient of something that nothing depends on is."""
+    """The gradient of an x that no y depends on: None, or zeros."""
 
     NONE = "none"
     ZERO = "zero"
@@ -75,24 +76,24 @@ def gradients(
     stop_gradients: TensorStructure | None = None,
     unconnected_gradients: str = "none",
 ) -> list[Tensor | MaybeNone]:
-    """The gradients of the sum of `ys` in each of `xs`, as new nodes of the graph.
+    """The gradients of the sum of `ys` with respect to each of `xs`, as new nodes of the graph.
 
     Args:
         ys: a tensor or a list of tensors.
         xs: a tensor or variable, or a list of them.
-        grad_ys: what flows into each of `ys`; ones if None.
+        grad_ys: the gradient of each of `ys`; ones if None.
         name: the scope of the new nodes.
         colocate_gradients_with_ops: put the gradient of a node on the node's device.
-        gate_gradients: let no gradient of a node be used before all of them are there.
-        aggregation_method: taken for old programs.
-        stop_gradients: tensors that count as constants.
-        unconnected_gradients: "none" or "zero": what an x gets that no y depends on.
+        gate_gradients: let no gradient of a node be used before all of them are computed.
+        aggregation_method: an `AggregationMethod`: how the summands are added.
+        stop_gradients: tensors to treat as constants.
+        unconnected_gradients: "none" or "zero": the gradient of an x that no y depends on.
 
     Returns:
         A list with a tensor (or IndexedSlices, or None) for each of `xs`.
 
     Raises:
-        LookupError: where a node on the way has no gradient.
+        LookupError: if a node between xs and ys has no gradient.
 
     Example:
         >>> x = tf.constant([1.0, 2.0])
@@ -104,36 +105,32 @@ def gradients(
         raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}")
     if aggregation_method not in (None, 0, 1, 2):
         raise ValueError(f"Invalid aggregation_method specified {aggregation_method}.")
-    outputs, inputs = _as_list(ys), _as_list(xs)
-    seeds = [None] * len(outputs) if grad_ys is None else _as_list(grad_ys)
+    outputs, inputs = nest.as_list(ys), nest.as_list(xs)
+    seeds = [None] * len(outputs) if grad_ys is None else nest.as_list(grad_ys)
     if len(seeds) != len(outputs):
         raise ValueError(f"Passed {len(seeds)} grad_ys for {len(outputs)} ys")
-    stops = [] if stop_gradients is None else _as_list(stop_gradients)
+    stops = [] if stop_gradients is None else nest.as_list(stop_gradients)
     with name_scope(name, "gradients", [*outputs, *inputs, *stops, *seeds]):
-        around = _around()
-        walk = _Backward(
+        enclosing = _enclosing_bodies()
+        backward_pass = _BackwardPass(
             [convert_to_tensor(y, name="y") for y in outputs],
-            [around.source(x) for x in inputs],
+            [enclosing.source(x) for x in inputs],
             {_source(s).op for s in stops},
             colocate_gradients_with_ops,
             gate_gradients,
             aggregation_method,
-            around.captured,
+            enclosing.captured,
         )
-        found = walk.run(seeds)
+        results = backward_pass.run(seeds)
         if unconnected_gradients == "none":
-            return found
+            return results
         return [
-            filling.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)
+            filling.zeros_like(x) if g is None else g for x, g in zip(inputs, results, strict=True)
         ]
 
 
-def _as_list(value: Any) -> list[Any]:
-    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
-
-
 def _source(x: Any) -> Tensor:
-    """The tensor whose gradient is meant: of a variable its reference, which all reads start at."""
+    """The tensor to differentiate with respect to: for a variable, the reference all reads take."""
     reference = getattr(x, "gradient_source", None)
     if reference is not None:
         return reference()
@@ -142,22 +139,22 @@ def _source(x: Any) -> Tensor:
     return convert_to_tensor(x, name="x")
 
 
-class _Around(NamedTuple):
-    """The bodies that are being built around the current line, up to a function or the graph."""
+class _EnclosingBodies(NamedTuple):
+    """The control-flow bodies that are being built, innermost first."""
 
-    captured: dict[Tensor, Tensor]  # what their arguments stand for in the graphs around
+    captured: dict[Tensor, Tensor]  # argument of a body → the tensor it captures
     bodies: list[Graph]
-    outermost: Graph
+    outermost: Graph  # the function or graph that holds them
 
     def source(self, x: Any) -> Tensor:
-        """The tensor whose gradient is meant, as it is seen in one of these graphs."""
+        """The tensor to differentiate with respect to, in one of these graphs."""
         tensor, graph = _source(x), self.outermost
         if not isinstance(graph, SubGraph) or tensor.graph in self.bodies:
             return tensor
         return graph.capture(tensor)
 
 
-def _around() -> _Around:
+def _enclosing_bodies() -> _EnclosingBodies:
     captured: dict[Tensor, Tensor] = {}
     bodies: list[Graph] = []
     graph = get_default_graph()
@@ -165,11 +162,11 @@ def _around() -> _Around:
         captured |= {inner: outer for outer, inner in graph.captures.items()}
         bodies.append(graph)
         graph = graph.outer
-    return _Around(captured, bodies, graph)
+    return _EnclosingBodies(captured, bodies, graph)
 
 
 class InnerGradient(NamedTuple):
-    """The gradient of a tensor inside a control node, on its way to the gradient of that node."""
+    """The gradient of a tensor inside a control node, for the gradient function of that node."""
 
     tensor: Tensor
     gradient: Any
@@ -181,20 +178,20 @@ def backward(
     xs: Sequence[Tensor],
     totals: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """The gradients of xs, added to `totals` where those are given.
+    """The gradients of xs, each added to its entry of `totals` unless that is None.
 
-    The nodes between xs and ys may lie in another graph than the current one, which then takes
-    what it needs from there by its `sources`.
+    The nodes between xs and ys may be in another graph than the current one, which then captures
+    their tensors through its `sources`.
     """
-    walk = _Backward(list(ys), list(xs), set(), _colocates.get(), False, None)
+    backward_pass = _BackwardPass(list(ys), list(xs), set(), _colocate.get(), False, None)
     for x, total in zip(xs, totals or (), strict=totals is not None):
         if total is not None:
-            walk.add(x, total)
-    return walk.run(seeds)
+            backward_pass.add_part(x, total)
+    return backward_pass.run(seeds)
 
 
-class _Backward:
-    """One call of `gradients`: what lies between xs and ys, and what was accumulated so far."""
+class _BackwardPass:
+    """One call of `gradients`: the nodes between xs and ys, and the gradients found so far."""
 
     def __init__(
         self,
@@ -212,28 +209,28 @@ class _Backward:
         self._colocate = colocate
         self._gate = gate
         self._aggregation = aggregation
-        self._captured = captured or {}  # arguments that the walk goes out of their graph by
-        self._found: dict[Tensor, list[Part]] = defaultdict(list)
-        self._total: dict[Tensor, Gradient] = {}
-        self._inner: dict[Node, list[InnerGradient]] = defaultdict(list)
-        self._reached: set[Node] = set()  # nodes that depend on xs, and those of xs themselves
+        self._captured = captured or {}  # argument of a body → the tensor it captures
+        self._parts: dict[Tensor, list[Part]] = defaultdict(list)  # summands of gradients
+        self._totals: dict[Tensor, Gradient] = {}
+        self._inner_gradients: dict[Node, list[InnerGradient]] = defaultdict(list)
+        self._reached: set[Node] = set()  # the nodes of xs, and those that depend on them
 
-    def add(self, tensor: Tensor, gradient: Any) -> None:
-        """Note a part of the gradient of a tensor."""
-        self._found[tensor].append(gradient)
+    def add_part(self, tensor: Tensor, gradient: Any) -> None:
+        """Add a summand of the gradient of a tensor."""
+        self._parts[tensor].append(gradient)
 
     def run(self, seeds: Sequence[Any]) -> list[Any]:
         for y, seed in zip(self._ys, seeds, strict=True):
-            if y.dtype.base_dtype is not string:  # nothing flows back from text
-                self._found[y].append(self._seed(y, seed))
-        before = _colocates.set(self._colocate)
+            if y.dtype.base_dtype is not string:  # strings have no gradient
+                self._parts[y].append(self._seed(y, seed))
+        before = _colocate.set(self._colocate)
         try:
             with gc_paused(), get_default_graph().at_line(user_frame()):
-                for node in self._between():
+                for node in self._nodes_between():
                     self._visit(node)
                 return [self._sum(x) for x in self._xs]
         finally:
-            _colocates.reset(before)
+            _colocate.reset(before)
 
     def _seed(self, y: Tensor, seed: Any) -> Gradient:
         if seed is None:
@@ -241,7 +238,7 @@ class _Backward:
                 raise TypeError(
                     f"Gradients of complex tensors must set grad_ys (y.dtype = {y.dtype})"
                 )
-            with self._on_device_of(y.op):
+            with self._colocated_with(y.op):
                 return filling.ones_like(y, name="grad_ys")
         if isinstance(seed, IndexedSlices):
             return seed
@@ -252,170 +249,157 @@ class _Backward:
             raise ValueError(f"grad_y of shape {tensor.shape} does not fit {y.name}: {y.shape}")
         return shaping.reshape(tensor, shaping.shape(y))
 
-    def _between(self) -> list[Node]:
-        """Nodes that ys depend on and that depend on xs, latest first."""
-        behind = self._ancestors(y.op for y in self._ys)
+    def _nodes_between(self) -> list[Node]:
+        """Nodes that ys depend on and that depend on xs, in reverse topological order."""
+        ancestors = self._ancestors(y.op for y in self._ys)
         starts = {x.op for x in self._xs}
         reached = self._reached
-        for node in sorted(behind | starts, key=_position):
+        for node in sorted(ancestors | starts, key=_topological_key):
             if node in starts or any(t.op in reached for t in self._sources(node)):
                 reached.add(node)
-        return sorted(reached & behind, key=_position, reverse=True)
+        return sorted(reached & ancestors, key=_topological_key, reverse=True)
 
     def _ancestors(self, nodes: Iterable[Node]) -> set[Node]:
-        found: set[Node] = set()
+        ancestors: set[Node] = set()
         pending = list(nodes)
         while pending:
             node = pending.pop()
-            if node not in found:
-                found.add(node)
+            if node not in ancestors:
+                ancestors.add(node)
                 pending += [tensor.op for tensor in self._sources(node)]
-        return found
+        return ancestors
 
     def _sources(self, node: Node) -> Sequence[Tensor]:
-        """The inputs of a node; of an argument, what it stands for in the graph around."""
+        """The inputs of a node; of an argument of a body, the tensor it captures."""
         outside = [self._captured[t] for t in node.outputs if t in self._captured]
         return outside or node.inputs
 
     def _visit(self, node: Node) -> None:
-        inner = self._inner.get(node)
-        if not inner and not any(self._found.get(t) for t in node.outputs):
+        inner = self._inner_gradients.get(node)
+        if not inner and not any(self._parts.get(t) for t in node.outputs):
             return
         totals = [self._sum(t) for t in node.outputs]
         if node in self._stops:
             return
         if not node.inputs:
-            self._leave(node, totals)
-        elif any(carries(t) for t in node.outputs):
-            self._pass_on(node, totals, inner)
+            self._exit_body(node, totals)
+        elif any(is_differentiable(t) for t in node.outputs):
+            self._propagate(node, totals, inner)
 
-    def _pass_on(
+    def _propagate(
         self, node: Node, totals: Sequence[Gradient | None], inner: list[InnerGradient] | None
     ) -> None:
-        """Add to the gradients of a node's inputs."""
+        """Add a node's contribution to the gradients of its inputs."""
         function = gradient_function(node)
         if function is None:
             return
-        found: dict[str, Any] = {} if inner is None else {"inner": inner}
+        options: dict[str, Any] = {} if inner is None else {"inner": inner}
         if node.op.chooses_gradients:
-            found["wanted"] = [p for p, t in enumerate(node.inputs) if t.op in self._reached]
-            found["given"] = [p for p, total in enumerate(totals) if total is not None]
-        with get_default_graph().name_scope(f"{node.name}_grad"), self._on_device_of(node):
-            results = _as_gradients(self._given(node, function, totals, found), node)
+            options["wanted"] = [p for p, t in enumerate(node.inputs) if t.op in self._reached]
+            options["given"] = [p for p, total in enumerate(totals) if total is not None]
+        with get_default_graph().name_scope(f"{node.name}_grad"), self._colocated_with(node):
+            results = _as_gradients(self._call_gradient(node, function, totals, options), node)
+            # Values that were read never change: only for an op that takes a variable by reference
+            # could another gradient see an early update.
             if self._gate and any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
-                results = _gated(results)
+                present = [gradient for gradient in results if gradient is not None]
+                results = basic.tuple_(results) if len(present) > 1 else results
         for tensor, gradient in zip(node.inputs, results, strict=True):
             if isinstance(gradient, InnerGradient):
-                self._inner[tensor.op].append(gradient)
-            elif gradient is not None and carries(tensor):
-                self._found[tensor].append(_shaped(gradient, tensor))
+                self._inner_gradients[tensor.op].append(gradient)
+            elif gradient is not None and is_differentiable(tensor):
+                self._parts[tensor].append(_with_checked_shape(gradient, tensor))
 
-    def _given(
+    def _call_gradient(
         self,
         node: Node,
         function: Callable[..., Any],
         totals: Sequence[Gradient | None],
-        found: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> Any:
-        """What a gradient function gives."""
-        filled = self._filled(node, totals)
+        dys = self._output_gradients(node, totals)
         if isinstance(function, MethodType) and is_passed_over[function.__code__.co_filename]:
-            return function(node, *filled, **found)
-        with get_default_graph().at_line(None):  # a function of the user's has lines of its own
-            return function(node, *filled, **found)
+            return function(node, *dys, **options)
+        with get_default_graph().at_line(None):  # nodes of a user's function have their own lines
+            return function(node, *dys, **options)
 
-    def _leave(self, node: Node, totals: Sequence[Gradient | None]) -> None:
-        """Go on from an argument to what it stands for."""
+    def _exit_body(self, node: Node, totals: Sequence[Gradient | None]) -> None:
+        """Pass the gradient of a body's argument on to the tensor it captures."""
         for tensor, total in zip(node.outputs, totals, strict=True):
             if total is not None and tensor in self._captured:
-                self._found[self._captured[tensor]].append(total)
+                self._parts[self._captured[tensor]].append(total)
 
-    def _filled(self, node: Node, totals: Sequence[Gradient | None]) -> list[Any]:
-        """What a gradient function takes: zeros where no gradient came, slices made dense."""
-        filled: list[Any] = []
+    def _output_gradients(self, node: Node, totals: Sequence[Gradient | None]) -> list[Any]:
+        """The arguments of a gradient function: zeros for None, dense unless it takes slices."""
+        dys: list[Any] = []
         for tensor, total in zip(node.outputs, totals, strict=True):
-            if total is None and carries(tensor):
-                filled.append(zeros(tensor))
+            if total is None and is_differentiable(tensor):
+                dys.append(zeros(tensor))
             elif isinstance(total, IndexedSlices) and not node.op.passes_slices:
-                filled.append(convert_to_tensor(total))
+                dys.append(convert_to_tensor(total))
             else:
-                filled.append(total)
-        return filled
+                dys.append(total)
+        return dys
 
     def _sum(self, tensor: Tensor) -> Gradient | None:
-        if tensor in self._total:
-            return self._total[tensor]
-        parts = self._found.get(tensor)
+        if tensor in self._totals:
+            return self._totals[tensor]
+        parts = self._parts.get(tensor)
         if not parts:
             return None
         if len(parts) == 1 and isinstance(parts[0], Tensor):
             total = parts[0]
-        elif self._colocate:
-            with self._on_device_of(_meeting_place(tensor, parts)):
-                total = aggregate(parts, self._aggregation)
         else:
-            total = aggregate(parts, self._aggregation)
-        self._total[tensor] = total
+            with self._colocated_with(_aggregation_node(tensor, parts)):
+                total = aggregate(parts, self._aggregation)
+        self._totals[tensor] = total
         return total
 
-    def _on_device_of(self, node: Node) -> AbstractContextManager[Any]:
-        return get_default_graph().colocate_with(node) if self._colocate else _ANYWHERE
+    def _colocated_with(self, node: Node) -> AbstractContextManager[Any]:
+        return get_default_graph().colocate_with(node) if self._colocate else _NO_COLOCATION
 
 
-def _position(node: Node) -> tuple[int, int]:
-    """Where a node comes: those of graphs around it come before all of its own."""
+def _topological_key(node: Node) -> tuple[int, int]:
+    """Sorts nodes after their inputs: nodes of an enclosing graph come before those of a body."""
     return depth(node.graph), node.index
 
 
-def _meeting_place(tensor: Tensor, parts: Sequence[Part]) -> Node:
-    """Where parts of a gradient are added: where all of them are, else where the tensor is."""
+def _aggregation_node(tensor: Tensor, parts: Sequence[Part]) -> Node:
+    """The node whose device sums the parts: that of all parts if it is one, else the tensor's."""
     nodes = [part.op for part in parts if not isinstance(part, ListEntry)]
     if len(nodes) < len(parts) or len({node.device for node in nodes}) > 1:
         return tensor.op
-    return nodes[-1]  # of the first node that took the tensor
+    return nodes[-1]  # from the first consumer of the tensor
 
 
 def zeros(tensor: Tensor) -> Tensor:
-    """The gradient of a tensor that nothing depends on."""
+    """A zero gradient for a tensor; for a list, an empty list of gradients."""
     if tensor.dtype.base_dtype is variant:
         return operators["list_gradient"](tensor)
     return filling.zeros_like(tensor)
 
 
-def carries(tensor: Tensor) -> bool:
-    """Whether gradients can flow along a tensor of this dtype: of a list, those of its entries."""
+def is_differentiable(tensor: Tensor) -> bool:
+    """Whether tensors of this dtype have gradients: floats, complex numbers, and lists of them."""
     base = tensor.dtype.base_dtype
     return base.is_floating or base.is_complex or base is variant
 
 
 def _as_gradients(result: Any, node: Node) -> list[Any]:
-    gradients = _as_list(result)
+    gradients = nest.as_list(result)
     if len(gradients) != len(node.inputs):
         raise ValueError(
             f"Num gradients {len(gradients)} generated for op {node.name} ({node.type}) do not "
             f"match num inputs {len(node.inputs)}"
         )
-    return [_as_gradient(gradient) for gradient in gradients]
+    return [g if isinstance(g, _GRADIENTS) else convert_to_tensor(g) for g in gradients]
 
 
-_GRADIENTS = (Tensor, IndexedSlices, ListEntry, InnerGradient)
+_GRADIENTS = (Tensor, IndexedSlices, ListEntry, InnerGradient, type(None))
 
 
-def _as_gradient(gradient: Any) -> Any:
-    if gradient is None or isinstance(gradient, _GRADIENTS):
-        return gradient
-    return convert_to_tensor(gradient)
-
-
-def _gated(gradients: list[Any]) -> list[Any]:
-    """Gradients each of which is there only when all are. What was read never changes, so it is
-    only where an op takes a variable itself that an early update could be seen by another one."""
-    present = [g for g in gradients if g is not None]
-    return basic.tuple_(gradients) if len(present) > 1 else gradients
-
-
-def _shaped(gradient: Part, tensor: Tensor) -> Part:
-    """Check a gradient against its tensor; narrow its static shape by it."""
+def _with_checked_shape(gradient: Part, tensor: Tensor) -> Part:
+    """The gradient, whose static shape is checked against and refined by that of its tensor."""
     if not isinstance(gradient, Tensor):
         return gradient
     if gradient.shape.sizes == tensor.shape.sizes:
@@ -430,16 +414,16 @@ def _shaped(gradient: Part, tensor: Tensor) -> Part:
 
 
 def aggregate(parts: Sequence[Part], method: int | None = None) -> Gradient:
-    """The sum of gradients of one tensor; slices stay slices when all are."""
+    """The sum of gradients of one tensor; IndexedSlices if all are."""
     entries = [part for part in parts if isinstance(part, ListEntry)]
     whole = [part for part in parts if not isinstance(part, ListEntry)]
     if entries or whole[0].dtype.base_dtype is variant:
-        return _list_total(cast("Sequence[Tensor]", whole), entries)
-    return _total(whole, method)
+        return _sum_lists(cast("Sequence[Tensor]", whole), entries)
+    return _sum(whole, method)
 
 
-def _list_total(lists: Sequence[Tensor], entries: Sequence[ListEntry]) -> Tensor:
-    """Entries are added to a list of gradients in place: each costs what it is large."""
+def _sum_lists(lists: Sequence[Tensor], entries: Sequence[ListEntry]) -> Tensor:
+    """The sum of lists of gradients. Adding an entry in place costs only the size of the entry."""
     total = lists[0] if lists else zeros(entries[0].like)
     for other in lists[1:]:
         total = operators["list_merge"](total, other)
@@ -448,11 +432,11 @@ def _list_total(lists: Sequence[Tensor], entries: Sequence[ListEntry]) -> Tensor
     return total
 
 
-def _total(parts: Sequence[Gradient], method: int | None) -> Gradient:
+def _sum(parts: Sequence[Gradient], method: int | None) -> Gradient:
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, IndexedSlices) for part in parts):
-        return _concatenated(cast("Sequence[IndexedSlices]", parts))
+        return _concat_slices(cast("Sequence[IndexedSlices]", parts))
     tensors = [convert_to_tensor(part) for part in parts]
     if method == AggregationMethod.EXPERIMENTAL_TREE:
         total = tensors[0]
@@ -462,10 +446,10 @@ def _total(parts: Sequence[Gradient], method: int | None) -> Gradient:
     return arithmetic.add_n(tensors)
 
 
-def _concatenated(slices: Sequence[IndexedSlices]) -> IndexedSlices:
+def _concat_slices(slices: Sequence[IndexedSlices]) -> IndexedSlices:
     indices = [s.indices for s in slices]
-    if len({each.dtype for each in indices}) > 1:
-        indices = [casting.cast(each, int64) for each in indices]
+    if len({t.dtype for t in indices}) > 1:
+        indices = [casting.cast(t, int64) for t in indices]
     return IndexedSlices(
         joining.concat([s.values for s in slices], 0),
         joining.concat(indices, 0),

@@ -1,4 +1,4 @@
-"""Gradients of a user's own, by op type or by name for `gradient_override_map`."""
+"""Gradient functions that users register, by op type or by a name for `gradient_override_map`."""
 
 from __future__ import annotations
 
@@ -57,19 +57,22 @@ def not_differentiable(op_type: str) -> None:
 
 
 def register(op_type: str, function: GradientFunction | None) -> None:
-    """Enter a gradient; a name is taken once."""
+    """Register a gradient function; None for an op without gradient. A name is taken once."""
     if op_type in _functions:
         raise KeyError(f"Registering two gradient functions with name '{op_type}'!")
     _functions[op_type] = function
 
 
 def forget(op_type: str) -> None:
-    """Drop a gradient that nothing will ask for any more."""
+    """Remove a gradient that is no longer used."""
     _functions.pop(op_type, None)
 
 
 def gradient_function(node: Node) -> GradientFunction | None:
-    """How gradients flow through a node: None if they do not; LookupError if nobody said how."""
+    """The gradient function of a node; None if it has no gradient.
+
+    Raises LookupError if none is defined.
+    """
     override = node.annotations.get("_gradient_op_type")
     if override is not None:
         if override not in _functions:

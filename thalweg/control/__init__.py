@@ -1,4 +1,4 @@
-"""Conditionals, loops and lists in the graph: nodes that hold sub-graphs, and what is made of them.
+"""Conditionals, loops and lists in the graph: nodes that hold sub-graphs, and their gradients.
 
 Importing this package registers its public names.
 """

@@ -1,7 +1,7 @@
-"""From Python functions to bodies: each is unclosed once, in a sub-graph of its own.
+"""Tracing of Python functions to bodies: each is called once, in a new sub-graph.
 
-Bodies that stand in one node (two branches; a condition and a body) take the same arguments: what
-any of them captured, all of them get.
+The bodies of one node (two branches; a condition and a body) take the same arguments: a tensor that
+one of them captures is an argument of all.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from thalweg.ops.core import basic
 
 
 class ControlOp(Op, abstract=True):
-    """The base of conditionals and loops: they do what their bodies do."""
+    """The base of conditionals and loops. Their effects are those of their bodies."""
 
-    effects = ()  # those of its bodies
-    stateful = True  # its bodies may be
+    effects = ()  # derived from the bodies
+    stateful = True  # the bodies may be
     chooses_gradients = True
     of_process = True
 
@@ -43,13 +43,13 @@ class ControlOp(Op, abstract=True):
 
 @dataclass(frozen=True, eq=False)
 class TracedBody:
-    """A traced function before closure conversion: what it captured is not among its arguments."""
+    """A traced function before closure conversion: captured tensors are not arguments yet."""
 
     graph: SubGraph
     arguments: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     result: Any = None  # what the function returned
-    targets: tuple[Node, ...] = ()  # what runs though nothing depends on it
+    targets: tuple[Node, ...] = ()  # run for their effects
 
 
 ArgumentSpec = tuple[DType, TensorShape]
@@ -70,13 +70,13 @@ def trace_body(
         result = function(*pack(arguments))
         if result is None:
             raise ValueError(f"{holder} must have a return value. (at {user_line()})")
-        found = tensors_of(result, f"What {holder} returns")
-        outputs = tuple(graph.capture(tensor) for tensor in found)
-    return TracedBody(graph, arguments, outputs, result, _effects(graph))
+        tensors = tensors_of(result, f"What {holder} returns")
+        outputs = tuple(graph.capture(tensor) for tensor in tensors)
+    return TracedBody(graph, arguments, outputs, result, _effect_nodes(graph))
 
 
-def _effects(graph: SubGraph) -> tuple[Node, ...]:
-    """The nodes of a body inside a function that run for what they do."""
+def _effect_nodes(graph: SubGraph) -> tuple[Node, ...]:
+    """The nodes with effects, of a body inside a traced function."""
     if not graph.runs_effects:
         return ()
     nodes = [node for node in graph.nodes if not isinstance(node.op, Argument)]
@@ -84,9 +84,9 @@ def _effects(graph: SubGraph) -> tuple[Node, ...]:
 
 
 def close_bodies(unclosed: Sequence[TracedBody]) -> tuple[list[Body], list[Tensor]]:
-    """Closure conversion: bodies that take the same captured tensors after their own arguments, and
-    those tensors."""
-    bodies = [Body(each.graph, each.arguments, each.outputs, each.targets) for each in unclosed]
+    """Closure conversion: bodies that take the tensors which any of them captured after their own
+    arguments, and those tensors."""
+    bodies = [Body(body.graph, body.arguments, body.outputs, body.targets) for body in unclosed]
     stale = stale_reads(bodies)
     if stale:
         bodies = [reload_variables(body, stale) for body in bodies]
@@ -95,20 +95,17 @@ def close_bodies(unclosed: Sequence[TracedBody]) -> tuple[list[Body], list[Tenso
 
 
 def _with_arguments(body: Body, captured: Sequence[Tensor]) -> Body:
-    found = tuple(_argument(body.graph, tensor) for tensor in captured)
-    return replace(body, arguments=(*body.arguments, *found))
-
-
-def _argument(graph: SubGraph, tensor: Tensor) -> Tensor:
-    if tensor not in graph.captures:
-        name = tensor.op.name.rpartition("/")[2]
-        graph.captures[tensor] = graph.argument(tensor.dtype, tensor.shape, name)
-    return graph.captures[tensor]
+    graph = body.graph
+    for tensor in captured:
+        if tensor not in graph.captures:
+            name = tensor.op.name.rpartition("/")[2]
+            graph.captures[tensor] = graph.argument(tensor.dtype, tensor.shape, name)
+    return replace(body, arguments=(*body.arguments, *(graph.captures[t] for t in captured)))
 
 
 @contextmanager
 def after_outer_nodes(bodies: Sequence[TracedBody | Body]) -> Generator[None]:
-    """The node made inside comes after what nodes of its bodies come after."""
+    """Nodes made inside depend on the outer control inputs of the bodies' nodes."""
     controls: dict[Node, None] = {}
     for body in bodies:
         controls |= body.graph.outer_controls
@@ -116,26 +113,26 @@ def after_outer_nodes(bodies: Sequence[TracedBody | Body]) -> Generator[None]:
         yield
 
 
-# What goes into a branch, around a loop or through a function is nested: lists, tuples, mappings,
-# sparse tensors, tensor arrays. The nodes themselves take and give flat lists of tensors.
+# Users pass and return structures: lists, tuples, mappings, sparse tensors, tensor arrays. Nodes
+# take and return flat lists of tensors.
 
 
 def tensors_of(structure: Any, what: str) -> list[Tensor]:
-    """All tensors of a structure; other leaves are converted. An error says what it is."""
-    found: list[Tensor] = []
+    """The tensors of a structure, other leaves converted; `what` names it in errors."""
+    tensors: list[Tensor] = []
     for leaf in nest.flatten(structure):
         try:
-            found += components(leaf)
+            tensors += components(leaf)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(
                 f"{what} must be tensors, not {leaf!r}: {error} (at {user_line()})"
             ) from error
-    return found
+    return tensors
 
 
 def components(leaf: Any) -> list[Tensor]:
-    """The tensors a leaf is made of; a node is a truth that comes after it."""
+    """The tensors of a leaf; for a node, a constant True that depends on it."""
     if hasattr(leaf, "components"):
         return leaf.components()
     if isinstance(leaf, Node):
@@ -145,6 +142,6 @@ def components(leaf: Any) -> list[Tensor]:
     return [basic.identity(tensor)] if tensor.dtype.is_ref_dtype else [tensor]
 
 
-def rebuilt(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """A structure like another one, with other tensors."""
+def pack_tensors(structure: Any, tensors: Sequence[Tensor]) -> Any:
+    """A structure with its tensors replaced."""
     return nest.pack_sequence_as(structure, tensors, expand_composites=True)

@@ -1,21 +1,22 @@
-"""Conditionals: one of several sub-graphs runs, chosen by a value of the step."""
+"""Conditionals: nodes that run one of several sub-graphs, selected by a tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
-from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
+from thalweg.autodiff.gradients import InnerGradient, backward, is_differentiable, zeros
 from thalweg.control.bodies import (
     ControlOp,
     TracedBody,
     after_outer_nodes,
     close_bodies,
-    rebuilt,
+    pack_tensors,
     trace_body,
 )
-from thalweg.control.traces import BranchTrace, here, is_argument, known_in, traced
+from thalweg.control.traces import BranchTrace, add_trace, as_constant, capture
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -35,7 +36,7 @@ from thalweg.public import public
 
 
 class Branching(ControlOp, abstract=True):
-    """The base of conditionals. The first input chooses; all branches take the others."""
+    """The base of conditionals. The first input selects a branch; all branches take the others."""
 
     branches: tuple[Body, ...]
     Tout: tuple[DType, ...]
@@ -46,8 +47,8 @@ class Branching(ControlOp, abstract=True):
 
     def shape(self, choice: Tensor, inputs: list[Tensor]) -> list[list[TensorShape]]:
         choice.shape.assert_has_rank(0)
-        ends = zip(*(body.outputs for body in self.branches), strict=True)
-        return [[common_shape([tensor.shape for tensor in row]) for row in ends]]
+        rows = zip(*(body.outputs for body in self.branches), strict=True)
+        return [[common_shape([tensor.shape for tensor in row]) for row in rows]]
 
     def gradient(
         self,
@@ -57,24 +58,25 @@ class Branching(ControlOp, abstract=True):
         given: Sequence[int] = (),
         inner: Sequence[InnerGradient] = (),
     ) -> list[Any]:
-        found: list[Any] = [None] * len(node.inputs)
-        places = [place - 1 for place in wanted if carries(node.inputs[place])]
-        if not places:
-            return found
-        some = {place: dys[place] for place in given if carries(node.outputs[place])}
-        lists = _new_lists(node, places, some)
+        gradients: list[Any] = [None] * len(node.inputs)
+        arguments = [i - 1 for i in wanted if is_differentiable(node.inputs[i])]
+        if not arguments:
+            return gradients
+        seeds = {i: dys[i] for i in given if is_differentiable(node.outputs[i])}
+        lists = _list_totals(node, arguments, seeds)
         branches = [
-            self._backward(node, body, some, inner, places, lists) for body in self.branches
+            self._backward(node, body, seeds, inner, arguments, lists) for body in self.branches
         ]
         sliced = [_is_sliced(row) for row in zip(*(parts for _, parts in branches), strict=True)]
         unclosed = [_gradient_body(graph, parts, sliced) for graph, parts in branches]
-        results = iter(_join(type(self), node.inputs[0], unclosed))
-        for place, is_sliced in zip(places, sliced, strict=True):
-            found[1 + place] = next(results)
+        results = iter(_branch_node(type(self), node.inputs[0], unclosed))
+        for argument, is_sliced in zip(arguments, sliced, strict=True):
+            gradient = next(results)
             if is_sliced:
-                shape = shaping.shape(here(node.inputs[1 + place]))
-                found[1 + place] = IndexedSlices(found[1 + place], next(results), shape)
-        return found
+                shape = shaping.shape(capture(node.inputs[1 + argument]))
+                gradient = IndexedSlices(gradient, next(results), shape)
+            gradients[1 + argument] = gradient
+        return gradients
 
     def _backward(
         self,
@@ -84,43 +86,42 @@ class Branching(ControlOp, abstract=True):
         inner: Sequence[InnerGradient],
         wanted: Sequence[int],
         lists: Mapping[int, Tensor],
-    ) -> tuple[SubGraph, list[_Part]]:
-        """The gradient of one branch: what it needs from inside comes by traces. Gradients of
-        lists are added to those that are given."""
+    ) -> tuple[SubGraph, list[_BranchGradient]]:
+        """The gradient of one branch, which takes values from inside the branch by traces.
+        Gradients of lists are added to `lists`."""
         graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
-        places = {tensor: place for place, tensor in enumerate(body.arguments)}
+        indices = {tensor: index for index, tensor in enumerate(body.arguments)}
 
         def source(tensor: Tensor) -> Tensor:
-            if is_argument(tensor):
-                return graph.capture(node.inputs[1 + places[tensor]])
-            known = known_in(graph, tensor)
-            if known is not None:
-                return known
-            return graph.capture(traced(node, BranchTrace(tensor=tensor, dtype=tensor.dtype)))
+            if tensor in indices:
+                return graph.capture(node.inputs[1 + indices[tensor]])
+            constant = as_constant(graph, tensor)
+            if constant is not None:
+                return constant
+            return graph.capture(add_trace(node, BranchTrace(tensor=tensor, dtype=tensor.dtype)))
 
         graph.sources[body.graph] = source
-        pairs = [(body.outputs[place], dy) for place, dy in dys.items()]
+        pairs = [(body.outputs[index], dy) for index, dy in dys.items()]
         pairs += [(y, dy) for y, dy in inner if y.graph is body.graph]
-        xs = [body.arguments[place] for place in wanted]
+        xs = [body.arguments[index] for index in wanted]
         with graph.as_default():
-            ys, seeds = [y for y, _ in pairs], [here(dy) for _, dy in pairs]
-            totals = [here(lists[place]) if place in lists else None for place in wanted]
-            found = backward(ys, seeds, xs, totals)
-        return graph, [_Part(x, gradient) for x, gradient in zip(xs, found, strict=True)]
+            ys, seeds = [y for y, _ in pairs], [capture(dy) for _, dy in pairs]
+            totals = [capture(lists[i]) if i in lists else None for i in wanted]
+            return graph, list(map(_BranchGradient, xs, backward(ys, seeds, xs, totals)))
 
 
-def _new_lists(node: Node, places: Sequence[int], dys: Mapping[int, Any]) -> dict[int, Tensor]:
-    """The gradients of lists that branches take, for the one that runs to add to. Of lists that
-    they also give, there are gradients already."""
-    if any(node.outputs[place].dtype.base_dtype is variant for place in dys):
+def _list_totals(node: Node, arguments: Sequence[int], dys: Mapping[int, Any]) -> dict[int, Tensor]:
+    """Empty gradients for the lists among the arguments, to which the branch that runs adds. If the
+    branches return lists, these have gradients already."""
+    if any(node.outputs[index].dtype.base_dtype is variant for index in dys):
         return {}
-    inputs = {place: node.inputs[1 + place] for place in places}
-    lists = {p: tensor for p, tensor in inputs.items() if tensor.dtype.base_dtype is variant}
-    return {place: zeros(here(tensor)) for place, tensor in lists.items()}
+    inputs = {index: node.inputs[1 + index] for index in arguments}
+    lists = {i: tensor for i, tensor in inputs.items() if tensor.dtype.base_dtype is variant}
+    return {index: zeros(capture(tensor)) for index, tensor in lists.items()}
 
 
-class _Part(NamedTuple):
-    """The gradient that one branch gives for one of its arguments."""
+class _BranchGradient(NamedTuple):
+    """The gradient of one argument of one branch."""
 
     x: Tensor
     gradient: Tensor | IndexedSlices | None
@@ -129,25 +130,27 @@ class _Part(NamedTuple):
         return zeros(self.x) if self.gradient is None else convert_to_tensor(self.gradient)
 
     def slices(self) -> tuple[Tensor, Tensor]:
-        """Values and indices: no rows where there is no gradient, all where it is dense."""
+        """Values and indices: no rows for None, all rows for a dense gradient."""
         if isinstance(self.gradient, IndexedSlices):
             return self.gradient.values, casting.cast(self.gradient.indices, int64)
         if self.gradient is None:
-            none = filling.zeros([0, *self.x.shape.as_list()[1:]], self.x.dtype.base_dtype)
-            return none, filling.zeros([0], int64)
+            no_rows = filling.zeros([0, *self.x.shape.as_list()[1:]], self.x.dtype.base_dtype)
+            return no_rows, filling.zeros([0], int64)
         rows = shaping.shape(self.gradient, out_type=int64)[0]
         return self.gradient, filling.range(rows)
 
 
-def _is_sliced(parts: Sequence[_Part]) -> bool:
-    """Whether a gradient stays slices, as that of a branch is. Inside another body it does not:
-    how many rows there are may differ between branches, which is not compiled."""
+def _is_sliced(parts: Sequence[_BranchGradient]) -> bool:
+    """Whether a gradient is IndexedSlices, as that of at least one branch. Not inside another body:
+    the number of rows may differ between branches, which is not compiled."""
     if is_body(get_default_graph()) or None in (parts[0].x.shape.sizes or (None, None))[1:]:
         return False
     return any(isinstance(part.gradient, IndexedSlices) for part in parts)
 
 
-def _gradient_body(graph: SubGraph, parts: Sequence[_Part], sliced: Sequence[bool]) -> TracedBody:
+def _gradient_body(
+    graph: SubGraph, parts: Sequence[_BranchGradient], sliced: Sequence[bool]
+) -> TracedBody:
     outputs: list[Tensor] = []
     with graph.as_default():
         for part, is_sliced in zip(parts, sliced, strict=True):
@@ -156,31 +159,29 @@ def _gradient_body(graph: SubGraph, parts: Sequence[_Part], sliced: Sequence[boo
 
 
 class If(Branching):
-    """The outputs of the second branch where the predicate holds, else of the first."""
+    """The outputs of the second branch if the predicate is true, else of the first."""
 
     signature = "predicate: bool, inputs: [Tin] -> outputs: [Tout]"
 
 
 class Case(Branching):
-    """The outputs of the branch of that number; of the last one where there is none."""
+    """The outputs of the branch with this index; of the last one if it is out of range."""
 
     signature = "index: int32, inputs: [Tin] -> outputs: [Tout]"
 
 
 def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:
-    """What holds for all shapes."""
-    first, *rest = shapes
-    for shape in rest:
-        if first.rank is None or shape.rank != first.rank:
-            return unknown_shape()
-        sizes = [
-            a if a == b else None for a, b in zip(first.as_list(), shape.as_list(), strict=True)
-        ]
-        first = TensorShape(sizes)
-    return first
+    """The most specific static shape that all shapes are compatible with."""
+    ranks = {shape.rank for shape in shapes}
+    if None in ranks or len(ranks) > 1:
+        return unknown_shape()
+    sizes = zip(*(shape.as_list() for shape in shapes), strict=True)
+    return TensorShape([size[0] if len(set(size)) == 1 else None for size in sizes])
 
 
-def _join(kind: type[Branching], choice: Tensor, unclosed: Sequence[TracedBody]) -> list[Tensor]:
+def _branch_node(
+    kind: type[Branching], choice: Tensor, unclosed: Sequence[TracedBody]
+) -> list[Tensor]:
     bodies, captured = close_bodies(unclosed)
     dtypes = tuple(tensor.dtype.base_dtype for tensor in bodies[0].outputs)
     with after_outer_nodes(unclosed):
@@ -197,7 +198,7 @@ def cond(
     fn1: Callable[[], Any] | None = None,
     fn2: Callable[[], Any] | None = None,
 ) -> Structure:
-    """What one of two functions returns, whichever a scalar chooses; only that one runs.
+    """The result of one of two functions, selected by a scalar; only that one runs.
 
     Nodes made inside the functions run only with their branch; those made outside always run.
 
@@ -205,7 +206,7 @@ def cond(
         pred: a scalar bool tensor.
         true_fn, false_fn: functions without arguments that return tensors, or nestings of them, of
             the same structure and dtypes.
-        strict: keep a list of one element as it is, instead of giving the element.
+        strict: return a list of one element as it is, not the element.
         name: the name of the node.
         fn1, fn2: the old names of `true_fn` and `false_fn`.
 
@@ -218,9 +219,10 @@ def cond(
         >>> sess.run(y, {x: 1.0}), sess.run(y, {x: -1.0})
         (np.float32(0.0), np.float32(0.0))
     """
-    yes, no = _function(true_fn, fn1, "true_fn", "fn1"), _function(false_fn, fn2, "false_fn", "fn2")
+    true_fn = _resolve_function(true_fn, fn1, "true_fn", "fn1")
+    false_fn = _resolve_function(false_fn, fn2, "false_fn", "fn2")
     if get_default_graph().is_eager:
-        result = yes() if pred else no()
+        result = true_fn() if pred else false_fn()
         return result if strict else nest.single(result)
     if isinstance(pred, bool):
         raise TypeError(
@@ -228,19 +230,19 @@ def cond(
             f"(at {user_line()})"
         )
     with name_scope(name, "cond", [pred]):
-        predicate = _chooser(pred, "pred", boolean)
-        # As in TensorFlow, the true branch comes first: the other may reuse variables that it made.
-        taken = trace_body(yes, "true_fn of tf.cond")
-        unclosed = [trace_body(no, "false_fn of tf.cond"), taken]
+        predicate = _selector(pred, "pred", boolean)
+        # As in TensorFlow, the true branch is traced first: the other may reuse its variables.
+        true_body = trace_body(true_fn, "true_fn of tf.cond")
+        unclosed = [trace_body(false_fn, "false_fn of tf.cond"), true_body]
         if not strict:
-            unclosed = [replace(each, result=nest.single(each.result)) for each in unclosed]
-        unclosed = _with_wide_indices(unclosed)
+            unclosed = [replace(body, result=nest.single(body.result)) for body in unclosed]
+        unclosed = _widen_indices(unclosed)
         _check_same_structure(unclosed, ("false_fn", "true_fn"))
-        return _result(unclosed[1].result, _join(If, predicate, unclosed), strict)
+        return _result(unclosed[1].result, _branch_node(If, predicate, unclosed), strict)
 
 
-def _chooser(value: Any, name: str, dtype: DType) -> Tensor:
-    """What chooses a branch, as a tensor."""
+def _selector(value: Any, name: str, dtype: DType) -> Tensor:
+    """The scalar that selects a branch, as a tensor."""
     try:
         tensor = convert_to_tensor(value, name=name)
     except (TypeError, ValueError) as error:
@@ -251,14 +253,14 @@ def _chooser(value: Any, name: str, dtype: DType) -> Tensor:
     return tensor
 
 
-def _function(
-    given: Callable[[], Any] | None, old: Callable[[], Any] | None, name: str, old_name: str
+def _resolve_function(
+    new: Callable[[], Any] | None, old: Callable[[], Any] | None, name: str, old_name: str
 ) -> Callable[[], Any]:
-    if given is not None and old is not None:
+    if new is not None and old is not None:
         raise TypeError(
             f"cond(): {name} and {old_name} may not be set simultaneously. (at {user_line()})"
         )
-    function = old if given is None else given
+    function = old if new is None else new
     if function is None:
         raise TypeError(f"cond(): {name} argument required (at {user_line()})")
     if not callable(function):
@@ -267,29 +269,29 @@ def _function(
 
 
 def _result(structure: Any, tensors: Sequence[Tensor], strict: bool) -> Any:
-    """The tensors in the form of a branch's result; a sequence of one is that one."""
-    result = rebuilt(structure, tensors)
+    """The tensors in the structure of a branch's result; unless strict, one in a sequence alone."""
+    result = pack_tensors(structure, tensors)
     return result if strict else nest.single(result)
 
 
-def _with_wide_indices(unclosed: Sequence[TracedBody]) -> list[TracedBody]:
-    """Where slices have indices of different dtypes, those of int64 for all."""
-    rows = zip(*(nest.flatten(each.result) for each in unclosed), strict=False)
+def _widen_indices(unclosed: Sequence[TracedBody]) -> list[TracedBody]:
+    """Cast indices of IndexedSlices to int64 if their dtypes differ between branches."""
+    rows = zip(*(nest.flatten(body.result) for body in unclosed), strict=False)
     slices = [row for row in rows if all(isinstance(leaf, IndexedSlices) for leaf in row)]
     mixed = [row for row in slices if len({leaf.indices.dtype for leaf in row}) > 1]
     if not mixed:
         return list(unclosed)
-    changed: list[TracedBody] = []
-    for place, each in enumerate(unclosed):
-        with each.graph.as_default():
-            narrow = {each.graph.capture(row[place].indices) for row in mixed}
-            outputs = [casting.cast(t, int64) if t in narrow else t for t in each.outputs]
-        changed.append(replace(each, outputs=tuple(outputs)))
-    return changed
+    widened: list[TracedBody] = []
+    for branch, body in enumerate(unclosed):
+        with body.graph.as_default():
+            narrow = {body.graph.capture(row[branch].indices) for row in mixed}
+            outputs = [casting.cast(t, int64) if t in narrow else t for t in body.outputs]
+        widened.append(replace(body, outputs=tuple(outputs)))
+    return widened
 
 
 def _check_same_structure(unclosed: Sequence[TracedBody], names: Sequence[str]) -> None:
-    """Raise unless all branches give the same structure and dtypes."""
+    """Raise unless all branches return the same structure and dtypes."""
     first = unclosed[0]
     for other, name in zip(unclosed[1:], names[1:], strict=True):
         both = f"{name} and {names[0]}" if len(names) == 2 else f"{names[0]} and {name}"
@@ -315,11 +317,11 @@ def switch_case(
     default: Callable[[], Any] | None = None,
     name: str | None = "switch_case",
 ) -> Structure:
-    """What the function number `branch_index` returns; `default` (or the last) for other numbers.
+    """The result of function `branch_index`; of `default` (or the last) for other numbers.
 
     `branch_fns` are functions, or pairs or a mapping of numbers and functions.
     """
-    numbered = _numbered(branch_fns)
+    numbered = _numbered_branches(branch_fns)
     functions = [function for _, function in numbered] + ([default] if default else [])
     for function in functions:
         if not callable(function):
@@ -328,18 +330,18 @@ def switch_case(
         number = int(branch_index)
         return nest.single(functions[number if 0 <= number < len(functions) else -1]())
     with name_scope(name, "switch_case", [branch_index]):
-        index = _chooser(branch_index, "branch_index", int32)
+        index = _selector(branch_index, "branch_index", int32)
         names = [f"branch {number}" for number, _ in numbered] + ["default"] * (default is not None)
         unclosed = [
             trace_body(function, f"{name} of tf.switch_case")
             for function, name in zip(functions, names, strict=True)
         ]
         _check_same_structure(unclosed, names)
-        return _result(unclosed[0].result, _join(Case, index, unclosed), False)
+        return _result(unclosed[0].result, _branch_node(Case, index, unclosed), False)
 
 
-def _numbered(functions: Any) -> list[tuple[int, Any]]:
-    """Functions by number, which must be 0, 1, 2, …"""
+def _numbered_branches(functions: Any) -> list[tuple[int, Any]]:
+    """Pairs of number and function, sorted; the numbers must be 0, 1, 2, …"""
     pairs: list[Any]
     if isinstance(functions, dict):
         pairs = list(cast("dict[Any, Any]", functions).items())
@@ -351,7 +353,8 @@ def _numbered(functions: Any) -> list[tuple[int, Any]]:
     if not pairs:
         raise ValueError(f"Must provide at least one item in branch_fns (at {user_line()})")
     for pair in pairs:
-        if not _is_numbered(pair):
+        is_pair = isinstance(pair, list | tuple) and len(cast("Sequence[Any]", pair)) == 2
+        if not (is_pair and isinstance(pair[0], int)):
             raise TypeError(
                 f"branch_fns must be functions, or pairs of a number and a function, not {pair!r} "
                 f"(at {user_line()})"
@@ -364,11 +367,6 @@ def _numbered(functions: Any) -> list[tuple[int, Any]]:
             f"(at {user_line()})"
         )
     return ordered
-
-
-def _is_numbered(pair: Any) -> bool:
-    is_pair = isinstance(pair, list | tuple) and len(cast("Sequence[Any]", pair)) == 2
-    return is_pair and isinstance(pair[0], int)
 
 
 _Function = Callable[[], Any]
@@ -384,17 +382,17 @@ def case(
     strict: bool = False,
     name: str = "case",
 ) -> Structure:
-    """What the function of the first predicate that holds returns.
+    """The result of the function whose predicate is the first true one.
 
     Args:
         pred_fn_pairs: a list of (scalar bool tensor, function), or a dict.
-        default: a function for when none holds; without one, that is an error of the step.
-        exclusive: whether more than one that holds is an error of the step.
-        strict: keep a list of one element as it is, instead of giving the element.
+        default: the function if none is true; without one, that is an error of the step.
+        exclusive: whether more than one true predicate is an error of the step.
+        strict: return a list of one element as it is, not the element.
         name: the name of the nodes.
 
     Returns:
-        What the functions return: the same structure of tensors, of the same dtypes.
+        The result of the function: all return the same structure and dtypes.
 
     Example:
         >>> x = tf.placeholder(tf.int32, [])
@@ -404,61 +402,56 @@ def case(
         np.int32(2)
     """
     with name_scope(name, "case"):
-        pairs = _pairs(pred_fn_pairs)
+        pairs = _checked_pairs(pred_fn_pairs)
         if default is not None and not callable(default):
             raise TypeError("default must be callable.")
         asserts: list[Any] = []
-        truths = joining.stack([predicate for predicate, _ in pairs])
+        predicates = joining.stack([predicate for predicate, _ in pairs])
         if exclusive:
-            asserts.append(_at_most_one(truths))
+            asserts.append(_assert_at_most_one(predicates))
         rest = pairs
         if default is None:
-            asserts.append(_at_least_one(truths))
+            asserts.append(_assert_any(predicates))
             default, rest = pairs[-1][1], pairs[:-1]
         with get_default_graph().control_dependencies(asserts):
             return _chain(rest, default, strict)
 
 
 def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
-    """Nested conditionals, the last one innermost."""
+    """Nested conditionals, the first pair outermost."""
+    if not pairs:
+        return cond(convert_to_tensor(True), default, default, strict=strict)
     function = default
     for predicate, chosen in reversed(pairs[1:]):
-        function = _choice(predicate, chosen, function)
-    if not pairs:
-        always = convert_to_tensor(True)
-        return cond(always, function, function, strict=strict)
+        function = partial(cond, predicate, chosen, function, strict=True)
     predicate, chosen = pairs[0]
     return cond(predicate, chosen, function, strict=strict)
 
 
-def _choice(predicate: Tensor, chosen: _Function, otherwise: _Function) -> _Function:
-    return lambda: cond(predicate, chosen, otherwise, strict=True)
-
-
-def _at_most_one(truths: Tensor) -> Any:
-    count = reduce.reduce_sum(casting.cast(truths, int32))
+def _assert_at_most_one(predicates: Tensor) -> Any:
+    count = reduce.reduce_sum(casting.cast(predicates, int32))
     message = "More than one condition evaluated as True but exclusive=True."
-    return checks.Assert(compare.less_equal(count, 1), [message, truths], summarize=10)
+    return checks.Assert(compare.less_equal(count, 1), [message, predicates], summarize=10)
 
 
-def _at_least_one(truths: Tensor) -> Any:
+def _assert_any(predicates: Tensor) -> Any:
     message = "None of the conditions evaluated as True, and there is no default."
-    return checks.Assert(reduce.reduce_any(truths), [message, truths], summarize=10)
+    return checks.Assert(reduce.reduce_any(predicates), [message, predicates], summarize=10)
 
 
-def _pairs(given: Any) -> list[_Pair]:
-    if isinstance(given, Mapping):
-        items: list[Any] = list(cast("Mapping[Any, Any]", given).items())
-    elif isinstance(given, list | tuple):
-        items = list(cast("Sequence[Any]", given))
+def _checked_pairs(pred_fn_pairs: Any) -> list[_Pair]:
+    if isinstance(pred_fn_pairs, Mapping):
+        items: list[Any] = list(cast("Mapping[Any, Any]", pred_fn_pairs).items())
+    elif isinstance(pred_fn_pairs, list | tuple):
+        items = list(cast("Sequence[Any]", pred_fn_pairs))
     else:
         raise TypeError(f"pred_fn_pairs must be a list, tuple, or dict (at {user_line()})")
     if not items:
         raise ValueError(f"pred_fn_pairs must not be empty (at {user_line()})")
-    return [_pair(item) for item in items]
+    return [_checked_pair(item) for item in items]
 
 
-def _pair(item: Any) -> _Pair:
+def _checked_pair(item: Any) -> _Pair:
     if not isinstance(item, tuple) or len(cast("Any", item)) != 2:
         raise TypeError(
             f"Each entry in pred_fn_pairs must be a 2-tuple, not {item!r} (at {user_line()})"

@@ -1,7 +1,7 @@
 """Functions applied along the first axis: `map_fn`, `foldl`, `foldr` and `scan`.
 
-Each is a loop over row numbers. The rows that come in are the entries of a list that takes the
-tensor over without a copy; the rows that go out fill a list whose memory is the result.
+Each is a loop over row indices. The input rows are the entries of a list that shares the memory of
+the tensor; the output rows fill a list whose memory becomes the result.
 """
 
 from __future__ import annotations
@@ -28,71 +28,60 @@ Function = Callable[..., Any]
 
 
 class Rows:
-    """A structure of tensors, to be read row by row: row k of all of them at once."""
+    """A structure of tensors that a loop reads row by row, forwards or in reverse."""
 
-    def __init__(self, structure: Any) -> None:
-        self.structure = structure
+    def __init__(self, structure: Any, reverse: bool = False) -> None:
+        self._structure = structure
         tensors = [convert_to_tensor(leaf, name="elem") for leaf in nest.flatten(structure)]
         if not tensors:
             raise ValueError(f"elems must have at least one tensor (at {user_line()})")
         self.dtypes = [tensor.dtype.base_dtype for tensor in tensors]
-        self.fixed_count = _count(tensors)
-        self.count: Any = self.fixed_count
-        if self.count is None:
-            self.count = shaping.shape(tensors[0])[0]
+        self._static_count = _static_count(tensors)
+        self._count: Any = self._static_count
+        if self._count is None:
+            self._count = shaping.shape(tensors[0])[0]
         self._lists = [self._list(tensor) for tensor in tensors]
+        self._is_reversed = reverse
+        self.first, self.step = (self._count - 1, -1) if reverse else (0, 1)
 
     def _list(self, tensor: Tensor) -> TensorArray:
-        rank = tensor.shape.rank
-        element = None if rank is None else tensor.shape[1:]
         # Each row is read once: no need to clear it.
-        entries = TensorArray(
-            tensor.dtype, self.count, clear_after_read=False, element_shape=element
-        )
-        return entries.unstack(tensor)
+        shape = None if tensor.shape.rank is None else tensor.shape[1:]
+        rows = TensorArray(tensor.dtype, self._count, clear_after_read=False, element_shape=shape)
+        return rows.unstack(tensor)
 
-    def ends(self, reverse: bool) -> tuple[Any, int]:
-        """The number of the first row to read, and the step to the next one."""
-        return (self.count - 1, -1) if reverse else (0, 1)
-
-    def has_row(self, reverse: bool, at: Tensor, *_: Any) -> Tensor:
-        """Whether there is a row of that number, going forwards or backwards."""
-        return at >= 0 if reverse else at < self.count
+    def has_row(self, index: Tensor, *_: Any) -> Tensor:
+        """Whether an index is in range: the condition of a loop over the rows."""
+        return index >= 0 if self._is_reversed else index < self._count
 
     def read(self, index: Any) -> Any:
-        """Row `index`, in the form of the structure."""
-        return nest.pack_sequence_as(self.structure, [each.read(index) for each in self._lists])
+        """Row `index` of all tensors, in the structure."""
+        return nest.pack_sequence_as(self._structure, [rows.read(index) for rows in self._lists])
 
-
-class Gathered:
-    """The rows of results: lists that a loop fills."""
-
-    def __init__(self, rows: Rows, dtypes: Sequence[DType], infer_shape: bool) -> None:
-        self._rows = rows
-        self.lists = [
+    def new_results(self, dtypes: Sequence[DType], infer_shape: bool) -> list[TensorArray]:
+        """Lists for a loop to fill, with an entry for each row."""
+        return [
             TensorArray(
-                dtype, rows.count, clear_after_read=False, infer_shape=infer_shape, name="results"
+                dtype, self._count, clear_after_read=False, infer_shape=infer_shape, name="results"
             )
             for dtype in dtypes
         ]
 
-    def tensors(self, lists: Sequence[TensorArray]) -> list[Tensor]:
-        """The filled lists as tensors."""
-        found = [each.stack() for each in lists]
-        for tensor in found:
+    def stack(self, results: Sequence[TensorArray]) -> list[Tensor]:
+        """Filled lists as tensors."""
+        tensors = [result.stack() for result in results]
+        for tensor in tensors:
             if tensor.shape.rank is not None:
-                tensor.set_shape(
-                    TensorShape([self._rows.fixed_count]).concatenate(tensor.shape[1:])
-                )
-        return found
+                tensor.set_shape(TensorShape([self._static_count]).concatenate(tensor.shape[1:]))
+        return tensors
 
 
 def _write(lists: Sequence[TensorArray], index: Any, values: Sequence[Any]) -> list[TensorArray]:
-    return [each.write(index, value) for each, value in zip(lists, values, strict=True)]
+    return [array.write(index, value) for array, value in zip(lists, values, strict=True)]
 
 
-def _count(tensors: Sequence[Tensor]) -> int | None:
-    """How many rows there are, where the shapes tell."""
+def _static_count(tensors: Sequence[Tensor]) -> int | None:
+    """The number of rows, if it is static."""
     first = TensorShape([None])
     for tensor in tensors:
         if tensor.shape.rank is None:
@@ -127,14 +116,14 @@ def map_fn(
     infer_shape: bool = True,
     name: str | None = None,
 ) -> Structure:
-    """A function of every row of `elems`, the results stacked.
+    """Apply a function to every row of `elems`, and stack the results.
 
     Args:
         fn: a function of a row, or of a nesting of rows.
         elems: a tensor [rows, ...], or a nesting of such.
         dtype: the structure and dtypes of the results, where they are not those of `elems`.
         parallel_iterations: how many iterations may overlap, where a loop is not compiled.
-        swap_memory: taken for old programs.
+        swap_memory: for compatibility; no effect.
         back_prop: whether gradients can be taken.
         infer_shape: False lets the results of the rows differ in shape.
         name: the name of the node.
@@ -158,17 +147,16 @@ def map_fn(
         rows = Rows(elems)
         like = elems if dtype is None else dtype
         dtypes = rows.dtypes if dtype is None else [as_dtype(d) for d in nest.flatten(dtype)]
-        gathered = Gathered(rows, dtypes, infer_shape)
 
-        def iterate(at: Tensor, lists: Sequence[TensorArray]) -> Any:
-            values = fn(rows.read(at))
+        def iterate(index: Tensor, results: Sequence[TensorArray]) -> Any:
+            values = fn(rows.read(index))
             nest.assert_same_structure(like, values)
-            return at + 1, _write(lists, at, nest.flatten(values))
+            return index + 1, _write(results, index, nest.flatten(values))
 
         options = (parallel_iterations or 10, back_prop, swap_memory)
-        start = convert_to_tensor(0, int32), gathered.lists
-        _, lists = while_loop(partial(rows.has_row, False), iterate, start, None, *options)
-        return nest.pack_sequence_as(like, gathered.tensors(lists))
+        initial = convert_to_tensor(0, int32), rows.new_results(dtypes, infer_shape)
+        _, results = while_loop(rows.has_row, iterate, initial, None, *options)
+        return nest.pack_sequence_as(like, rows.stack(results))
 
 
 @public("foldl")
@@ -181,7 +169,7 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Structure:
-    """`fn(fn(fn(initializer, row 0), row 1), …)`; without one, row 0 is the initializer."""
+    """`fn(fn(fn(initializer, row 0), row 1), …)`; row 0 is the initializer if it is None."""
     with name_scope(name, "foldl", nest.flatten(elems)):
         options = (parallel_iterations, back_prop, swap_memory)
         return _fold(fn, elems, initializer, False, *options)
@@ -205,18 +193,24 @@ def foldr(
 
 def _fold(fn: Function, elems: Any, initializer: Any, reverse: bool, *options: Any) -> Any:
     _check_function(fn)
-    rows = Rows(elems)
-    begin, step = rows.ends(reverse)
-    held = rows.read(begin) if initializer is None else _tensors(initializer)
-    if initializer is None:
-        begin = begin + step
+    rows = Rows(elems, reverse)
+    first, value = _initial(rows, initializer)
 
-    def iterate(at: Tensor, held: Any) -> Any:
-        return at + step, _same(held, fn(held, rows.read(at)))
+    def iterate(index: Tensor, value: Any) -> Any:
+        return index + rows.step, _next_value(value, fn(value, rows.read(index)))
 
-    start = convert_to_tensor(begin, int32), held
-    _, result = while_loop(partial(rows.has_row, reverse), iterate, start, None, *options)
+    initial = convert_to_tensor(first, int32), value
+    _, result = while_loop(rows.has_row, iterate, initial, None, *options)
     return result
+
+
+def _initial(rows: Rows, initializer: Any) -> tuple[Any, Any]:
+    """The first row index of a fold and its initial value: the first row if there is none."""
+    if initializer is None:
+        value = rows.read(rows.first)
+        return rows.first + rows.step, value
+    to_tensor = partial(convert_to_tensor, name="initializer")
+    return rows.first, nest.map_structure(to_tensor, initializer)
 
 
 @public("scan")
@@ -231,17 +225,17 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Structure:
-    """A function carried from row to row, all values on the way stacked.
+    """Fold a function over the rows of `elems`, and stack all intermediate values.
 
     Args:
         fn: a function of the value so far and a row, which returns the next value.
         elems: a tensor [rows, ...], or a nesting of such.
-        initializer: the value to begin with; the first row if None.
+        initializer: the initial value; the first row if None.
         parallel_iterations: how many iterations may overlap, where a loop is not compiled.
-        swap_memory: taken for old programs.
+        swap_memory: for compatibility; no effect.
         back_prop: whether gradients can be taken.
         infer_shape: False lets the values differ in shape.
-        reverse: go from the last row to the first, each value at the place of its row.
+        reverse: go from the last row to the first; each value is at the index of its row.
         name: the name of the node.
 
     Returns:
@@ -253,34 +247,23 @@ def scan(
     """
     _check_function(fn)
     with name_scope(name, "scan", nest.flatten(elems)):
-        rows = Rows(elems)
-        begin, step = rows.ends(reverse)
-        held = rows.read(begin) if initializer is None else _tensors(initializer)
-        gathered = Gathered(rows, [t.dtype.base_dtype for t in nest.flatten(held)], infer_shape)
-        lists = gathered.lists
+        rows = Rows(elems, reverse)
+        first, value = _initial(rows, initializer)
+        results = rows.new_results([t.dtype.base_dtype for t in nest.flatten(value)], infer_shape)
         if initializer is None:
-            lists = _write(lists, begin, nest.flatten(held))
-            begin = begin + step
+            results = _write(results, rows.first, nest.flatten(value))
 
-        def iterate(at: Tensor, held: Any, lists: Sequence[TensorArray]) -> Any:
-            new = _same(held, fn(held, rows.read(at)))
-            return at + step, new, _write(lists, at, nest.flatten(new))
+        def iterate(index: Tensor, value: Any, results: Sequence[TensorArray]) -> Any:
+            new = _next_value(value, fn(value, rows.read(index)))
+            return index + rows.step, new, _write(results, index, nest.flatten(new))
 
         options = (parallel_iterations, back_prop, swap_memory)
-        start = convert_to_tensor(begin, int32), held, lists
-        _, _, lists = while_loop(partial(rows.has_row, reverse), iterate, start, None, *options)
-        return nest.pack_sequence_as(held, gathered.tensors(lists))
+        initial = convert_to_tensor(first, int32), value, results
+        _, _, results = while_loop(rows.has_row, iterate, initial, None, *options)
+        return nest.pack_sequence_as(value, rows.stack(results))
 
 
-def _tensors(structure: Any) -> Any:
-    return nest.map_structure(_initializer, structure)
-
-
-def _initializer(value: Any) -> Tensor:
-    return convert_to_tensor(value, name="initializer")
-
-
-def _same(held: Any, new: Any) -> Any:
-    """What a function made of what it held: it must have the same structure."""
-    nest.assert_same_structure(held, new)
+def _next_value(value: Any, new: Any) -> Any:
+    """The new value of a fold, which must have the structure of the old one."""
+    nest.assert_same_structure(value, new)
     return new

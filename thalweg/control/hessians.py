@@ -1,12 +1,12 @@
-"""Hessians: gradients of each element of a gradient, in a loop where no shape is static."""
+"""Hessians: the gradients of each element of a gradient, in a loop if its size is not static."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from thalweg.autodiff.gradients import gradients
 from thalweg.control.functional import map_fn
+from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.likes import TensorStructure
 from thalweg.graph.node import Tensor
@@ -25,32 +25,31 @@ def hessians(
     gate_gradients: bool = False,
     aggregation_method: int | None = None,
 ) -> list[Tensor]:
-    """The Hessian of sum(ys) in each x, of shape x.shape + x.shape."""
+    """The Hessian of sum(ys) with respect to each x, of shape x.shape + x.shape."""
     options = {
         "colocate_gradients_with_ops": colocate_gradients_with_ops,
         "gate_gradients": gate_gradients,
         "aggregation_method": aggregation_method,
     }
-    wanted = list(cast("Sequence[Any]", xs)) if isinstance(xs, list | tuple) else [xs]
     with name_scope(name, "hessians"):
-        return [_hessian(ys, x, options) for x in wanted]
+        return [_hessian(ys, x, options) for x in nest.as_list(xs)]
 
 
 def _hessian(ys: Any, x: Any, options: dict[str, Any]) -> Tensor:
     tensor = convert_to_tensor(x)
-    (first,) = gradients(ys, x, **options)
-    flat = shaping.reshape(first, [-1])
+    (gradient,) = gradients(ys, x, **options)
+    flat = shaping.reshape(gradient, [-1])
     size = tensor.shape.num_elements()
 
     def row(index: Any) -> Tensor:
-        (found,) = gradients(flat[index], x, **options)
-        return filling.zeros_like(tensor) if found is None else convert_to_tensor(found)
+        (second,) = gradients(flat[index], x, **options)
+        return filling.zeros_like(tensor) if second is None else convert_to_tensor(second)
 
     if size is not None:
         rows = joining.stack([row(i) for i in range(size)]) if size else flat
         return shaping.reshape(rows, tensor.shape.as_list() * 2)
     rows = map_fn(row, filling.range(shaping.size(flat)), dtype=tensor.dtype.base_dtype)
-    once = shaping.shape(tensor)
-    result = shaping.reshape(rows, joining.concat([once, once], 0))
+    shape = shaping.shape(tensor)
+    result = shaping.reshape(rows, joining.concat([shape, shape], 0))
     result.set_shape(tensor.shape.concatenate(tensor.shape))
     return result

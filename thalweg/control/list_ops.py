@@ -1,8 +1,8 @@
-"""The ops on lists: one variant edge, the flow, carries a `ListValue` from use to use.
+"""The ops on lists: a variant edge, the flow, passes a `ListValue` from use to use.
 
-An op that writes changes the list in place and gives it on, so the flow orders the uses. The
-gradient of a list is a list: what a read adds to it is a `ListEntry`, which costs no more than the
-entry.
+An op that writes modifies the list in place and returns it, so the flow orders the uses. The
+gradient of a list is a list. The gradient of a read is a `ListEntry`, whose cost is that of the
+entry alone.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ Array = NDArray[Any]
 
 
 class ListOp(Op, abstract=True):
-    """Acts on a list that may change at any time: never merged, never folded."""
+    """The base of ops on lists, which are mutable: never merged or folded."""
 
     stateful = True
     host_only = True
     step_local = True
+    private = True
 
     def shape(self, *_: Tensor) -> Any:
         return scalar()
 
 
 class TypedListOp(ListOp, abstract=True):
-    """Acts on a list of elements of one dtype."""
+    """The base of ops on entries of one dtype."""
 
     dtype: DType
-    use = "requested"  # what an error says that the op does to the dtype
+    use = "requested"  # the verb of error messages
 
     def checked(self, entries: ListValue) -> ListValue:
-        """The list, if its entries are of the dtype that this op works with."""
+        """The list; raises unless its entries are of this op's dtype."""
         entries.check_dtype(self.dtype, self.use)
         return entries
 
 
 class ListReader(TypedListOp, abstract=True):
-    """Gives entries, of which this much of the shape is known."""
+    """The base of ops that read entries, of a static shape."""
 
     element_shape: TensorShape = unknown_shape()
 
     def of_known_shape(self, value: Any, rows: int) -> Any:
-        """A value whose shape after `rows` axes is the one that the graph has."""
+        """A value; raises unless its shape after `rows` axes has the static shape."""
         shape = np.shape(value)[rows:]
         if shape == self.element_shape.sizes:
             return value
@@ -68,7 +69,7 @@ class ListReader(TypedListOp, abstract=True):
 
 
 class ListWriter(TypedListOp, abstract=True):
-    """Changes entries."""
+    """The base of ops that write entries."""
 
     use = "is trying to write"
 
@@ -76,7 +77,6 @@ class ListWriter(TypedListOp, abstract=True):
 class TensorArrayNew(TypedListOp):
     """A new list."""
 
-    private = True
     signature = "size: int32 -> list: variant"
     effects = ()
     not_differentiable = True
@@ -101,9 +101,8 @@ class TensorArrayNew(TypedListOp):
 
 
 class TensorArrayGradient(ListOp):
-    """A list of gradients like a list: a new one, or the one of a source that has a name."""
+    """The list of gradients of a list: a new one, or the one of a named source."""
 
-    private = True
     signature = "list: variant -> gradient: variant"
     not_differentiable = True
     source: str = ""
@@ -113,9 +112,8 @@ class TensorArrayGradient(ListOp):
 
 
 class TensorArrayWrite(ListWriter):
-    """The list with one more entry; of a list of gradients, with the value added to the entry."""
+    """The list with one more entry; a list of gradients adds the value to the entry."""
 
-    private = True
     signature = "list: variant, index: int32, value: dtype -> output: variant"
 
     def shape(self, list: Tensor, index: Tensor, value: Tensor) -> TensorShape:
@@ -132,13 +130,10 @@ class TensorArrayWrite(ListWriter):
 
 
 class TensorArrayAdd(TensorArrayWrite):
-    """The list of gradients with a value added to one entry."""
-
-    private = True
-    signature = TensorArrayWrite.signature
+    """A list of gradients with a value added to one entry."""
 
     def numpy(self, list: ListValue, index: Array, value: Array | None) -> ListValue:
-        if value is None:  # the list of a branch that was not taken
+        if value is None:  # of a branch that was not taken
             return list
         return self.checked(list).add(index, value)
 
@@ -146,7 +141,6 @@ class TensorArrayAdd(TensorArrayWrite):
 class TensorArrayRead(ListReader):
     """One entry."""
 
-    private = True
     signature = "list: variant, index: int32 -> value: dtype"
 
     def shape(self, list: Tensor, index: Tensor) -> TensorShape:
@@ -165,7 +159,6 @@ class TensorArrayRead(ListReader):
 class TensorArrayGather(ListReader):
     """Entries as the rows of a tensor."""
 
-    private = True
     signature = "list: variant, indices: int32 -> value: dtype"
 
     def shape(self, list: Tensor, indices: Tensor) -> TensorShape:
@@ -181,9 +174,8 @@ class TensorArrayGather(ListReader):
 
 
 class TensorArrayScatter(ListWriter):
-    """The list with the rows of a tensor as entries."""
+    """The list with the rows of a tensor written to entries."""
 
-    private = True
     signature = "list: variant, indices: int32, value: dtype -> output: variant"
 
     def numpy(self, list: ListValue, indices: Array, value: Array) -> ListValue:
@@ -198,9 +190,8 @@ class TensorArrayScatter(ListWriter):
 class TensorArrayStack(ListReader):
     """The first entries as the rows of a tensor."""
 
-    private = True
     signature = "list: variant, count: int32 -> value: dtype"
-    fills: bool = False  # entries that nobody wrote to are zeros
+    fills: bool = False  # entries never written to are zeros
 
     def shape(self, list: Tensor, count: Tensor) -> TensorShape:
         count.shape.with_rank(0)
@@ -218,7 +209,6 @@ class TensorArrayStack(ListReader):
 class TensorArrayUnstack(ListWriter):
     """The list with the rows of a tensor as its first entries."""
 
-    private = True
     takes_buffers = True
     signature = "list: variant, value: dtype -> output: variant"
 
@@ -232,13 +222,14 @@ class TensorArrayUnstack(ListWriter):
 
 
 class TensorArrayConcat(ListReader):
-    """The entries joined along their first axis, and how long each is."""
+    """The entries joined along their first axis, and the length of each."""
 
-    private = True
     signature = "list: variant -> value: dtype, lengths: int64"
 
     def shape(self, list: Tensor) -> list[TensorShape]:
-        return [_any_length(self.element_shape), unknown_shape(1)]
+        element = self.element_shape
+        value = unknown_shape(1).concatenate(element[1:]) if element.rank else unknown_shape()
+        return [value, unknown_shape(1)]
 
     def numpy(self, list: ListValue) -> tuple[Array, Array]:
         return self.checked(list).concat(shape=self.element_shape)
@@ -251,7 +242,6 @@ class TensorArrayConcat(ListReader):
 class TensorArraySplit(ListWriter):
     """The list with pieces of a tensor, of these lengths, as its first entries."""
 
-    private = True
     signature = "list: variant, value: dtype, lengths: int64 -> output: variant"
 
     def numpy(self, list: ListValue, value: Array, lengths: Array) -> ListValue:
@@ -264,9 +254,8 @@ class TensorArraySplit(ListWriter):
 
 
 class TensorArrayJoin(TypedListOp):
-    """The first entries, which have these lengths, joined: what a split undoes."""
+    """The first entries, of these lengths, joined: the inverse of a split."""
 
-    private = True
     signature = "list: variant, lengths: int64 -> value: dtype"
     given_shape: TensorShape = unknown_shape()
 
@@ -284,23 +273,21 @@ class TensorArrayJoin(TypedListOp):
 class TensorArrayMerge(ListOp):
     """A list of gradients with the entries of another one added."""
 
-    private = True
     signature = "list: variant, other: variant -> output: variant"
 
     def numpy(self, list: ListValue, other: ListValue) -> ListValue:
         return list.merge(other)
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:
-        # Each gets a list of its own: what is added to one later is not the other's.
+        # Each input gets its own list: later additions to one must not reach the other.
         copy = TensorArrayMerge()(TensorArrayGradient()(node.inputs[1]), dlist)
         with get_default_graph().control_dependencies([copy]):
             return [basic.identity(dlist), copy]
 
 
 class TensorArraySize(ListOp):
-    """How many entries a list has."""
+    """The number of entries."""
 
-    private = True
     signature = "list: variant -> size: int32"
     not_differentiable = True
 
@@ -309,9 +296,8 @@ class TensorArraySize(ListOp):
 
 
 class TensorArrayClose(ListOp):
-    """Lets go of a list's entries."""
+    """Frees the entries of a list."""
 
-    private = True
     signature = "list: variant ->"
     not_differentiable = True
 
@@ -326,10 +312,6 @@ class TensorArrayClose(ListOp):
 def row_shape(shape: TensorShape) -> TensorShape:
     """The shape of the rows of a tensor."""
     return unknown_shape() if shape.rank is None else shape[1:]
-
-
-def _any_length(shape: TensorShape) -> TensorShape:
-    return unknown_shape() if not shape.rank else unknown_shape(1).concatenate(shape[1:])
 
 
 operators["list_gradient"] = TensorArrayGradient()

@@ -1,6 +1,6 @@
-"""How the entries of a list are kept: in one array, one by one, or as lists in one flat list.
+"""Storage of a list's entries: one array, separate entries, or lists in one flat list.
 
-A `ListValue` (`control/lists.py`) has one of these and asks it for entries by index.
+A `ListValue` (`control/lists.py`) has one of these and accesses entries by index.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ Shape = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class Shapes:
-    """The shapes of a list's entries: one for most, and others. They outlive the entries, for the
-    lists of gradients that are made like this one."""
+    """The shapes of a list's entries: a common one, and exceptions. They outlive the entries, for
+    the lists of gradients that are made later."""
 
     common: Shape | None = None
     others: dict[int, Shape] = field(default_factory=dict[int, Shape])
 
     def note(self, index: int, shape: Shape) -> None:
-        """An entry got this shape."""
+        """Record the shape of an entry."""
         if self.common is None:
             self.common = shape
         elif shape != self.common:
             self.others[index] = shape
 
     def of(self, index: int) -> Shape | None:
-        """The shape of an entry; of one that was never written, the likeliest."""
+        """The shape of an entry; the common one if it was never written."""
         return self.others.get(index, self.common)
 
 
 @dataclass(slots=True, eq=False)
 class Stacked:
-    """Entries of one shape in one array, which may be longer than the list; or as the rows of a
-    buffer of a device. A list that is read or changed on the host has them there first."""
+    """Entries of one shape as the rows of an array, which may be longer than the list, or of a
+    device buffer. A buffer is copied to the host before entries are accessed."""
 
     array: Any
-    is_shared: bool = False  # others see this array: it must not change
+    is_shared: bool = False  # copy-on-write: results refer to this array
 
     def get(self, index: int) -> Array:
         return self.array[index, ...]
@@ -59,11 +59,11 @@ class Stacked:
         entry += value
 
     def grow(self, size: int) -> None:
-        held = len(self.array)
-        if size <= held:
+        capacity = len(self.array)
+        if size <= capacity:
             return
-        longer = np.zeros((max(size, 2 * held), *self.array.shape[1:]), self.array.dtype)
-        longer[:held] = self.array
+        longer = np.zeros((max(size, 2 * capacity), *self.array.shape[1:]), self.array.dtype)
+        longer[:capacity] = self.array
         self.array, self.is_shared = longer, False
 
     def _copy_on_write(self) -> None:
@@ -73,7 +73,7 @@ class Stacked:
 
 @dataclass(slots=True, eq=False)
 class Single:
-    """Entries of any shape, one by one."""
+    """Entries of any shape, as separate values."""
 
     entries: list[Any]
 
@@ -84,7 +84,7 @@ class Single:
         self.entries[index] = value
 
     def add(self, index: int, value: Any) -> None:
-        self.entries[index] = self.entries[index] + value  # who has read the old sum keeps it
+        self.entries[index] = self.entries[index] + value  # not in place: readers keep the old sum
 
     def grow(self, size: int) -> None:
         self.entries += [None] * (size - len(self.entries))
@@ -92,16 +92,16 @@ class Single:
 
 @dataclass(slots=True, eq=False)
 class Nested:
-    """Lists as entries: their entries one after the other in one flat list, and where each list
-    starts there. A list ends at the latest where the next one starts."""
+    """Lists as entries: the concatenation of their entries in one flat list, and the start of each
+    list. A list ends at the latest where the next one starts."""
 
     starts: Array
     flat: ListValue
-    each: int | None = None  # how long all of them are, where that is known
-    _places: Array | None = None
+    each: int | None = None  # their common length, if it is known
+    _sorted_starts: Array | None = None
 
     def get(self, index: int) -> ListValue:
-        """A list of its own, which sees the entries. Lengths are rounded up, to have few."""
+        """A list with a view of the entries. Unknown lengths are rounded up, so that few differ."""
         start = int(self.starts[index])
         if self.each is not None:
             return self.flat.part(start, start + self.each)
@@ -109,10 +109,11 @@ class Nested:
         return self.flat.part(start, start + (1 << length.bit_length()))
 
     def _end(self, start: int) -> int:
-        if self._places is None:
-            self._places = np.unique(self.starts)
-        after = int(np.searchsorted(self._places, start, "right"))
-        return int(self._places[after]) if after < len(self._places) else self.flat.size()
+        if self._sorted_starts is None:
+            self._sorted_starts = np.unique(self.starts)
+        after = int(np.searchsorted(self._sorted_starts, start, "right"))
+        ends = self._sorted_starts[after : after + 1]
+        return int(ends[0]) if len(ends) else self.flat.size()
 
     def grow(self, size: int) -> None:
-        """It never does: only loops make one, for as many iterations as there were."""
+        """Nothing to do: only loops make nested lists, and these do not grow."""

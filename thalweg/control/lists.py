@@ -1,8 +1,8 @@
-"""Lists of tensors: what a TensorArray is while a step runs.
+"""Lists of tensors: the run-time value of a TensorArray.
 
-A `ListValue` flows along a variant edge and is changed in place: the graph orders its uses. The
-entries lie in one array [n, *element] as long as they have one shape, and one by one otherwise.
-A list of gradients adds up what is written to an entry, and an entry nobody wrote to is zero.
+A `ListValue` is passed along a variant edge and modified in place: the graph orders its uses. The
+entries are in one array [n, *element] if they have one shape, and separate otherwise. A list of
+gradients accumulates what is written to an entry, and an entry never written to is zero.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 _EMPTY, _WRITTEN, _CLEARED = range(3)  # the states of an entry
-_numbers = itertools.count()
+_ids = itertools.count()
 
 
 class ListValue:
-    """A list of tensors, written once an entry; or of gradients, which add up."""
+    """A list of tensors, each written once, or of gradients, which accumulate."""
 
     def __init__(
         self,
@@ -49,76 +49,73 @@ class ListValue:
         self.dynamic_size = dynamic_size
         self.clear_after_read = clear_after_read
         self.accumulates = accumulates
-        self.name = f"{name}_{next(_numbers)}"
+        self.name = f"{name}_{next(_ids)}"
         self.shapes = Shapes(self.element_shape.whole)
         self._states = bytearray(size)
-        self._held: Stacked | Single | Nested | None = None
+        self._raw_storage: Stacked | Single | Nested | None = None
         self._is_closed = False
         self._gradients: dict[str, ListValue] = {}
-        self._lists: ListValue | None = None  # of a list of lists of gradients: those they are like
+        self._forward_list: ListValue | None = None  # of gradients of a list of lists: that list
         self._lock = threading.RLock()
 
     @property
-    def _storage(self) -> Stacked | Single | Nested | None:
-        """The entries on the host."""
+    def _host_storage(self) -> Stacked | Single | Nested | None:
+        """The entries on the host; a device buffer is copied."""
         rows = self.on_device
         if rows is not None:
-            self._held = Stacked(rows.snapshot())
-        return self._held
+            self._raw_storage = Stacked(rows.snapshot())
+        return self._raw_storage
 
     @property
     def on_device(self) -> Buffer | None:
-        """The entries as the rows of a buffer of a device, if that is how they are kept."""
-        held = self._held
-        if type(held) is not Stacked or type(held.array) is np.ndarray:  # as nearly always
+        """The device buffer whose rows are the entries, if they are stored so."""
+        storage = self._raw_storage
+        if type(storage) is not Stacked or type(storage.array) is np.ndarray:  # the common case
             return None
-        return held.array if isinstance(held.array, Buffer) else None
+        return storage.array if isinstance(storage.array, Buffer) else None
 
     @classmethod
     def of_stacked(
         cls, array: Array | Buffer, written: Array | None = None, **options: Any
     ) -> ListValue:
-        """A list of the rows of an array, `dtype` and so on as in the constructor."""
+        """A list of the rows of an array; options as in the constructor."""
         return cls(**options).take_over(array, written)
 
-    def take_over(self, array: Array | Buffer, written: Array | None = None) -> Self:
-        """Have the rows of an array as entries instead of those so far; the array is this list's
-        from here on. `written` says which rows are entries (all, if not given); rows of a list of
-        gradients that are none must be zeros."""
-        is_shared = not isinstance(array, Buffer) and not array.flags.writeable
-        return self._hold_rows(array, is_shared, written)
-
-    def _hold_rows(
-        self, rows: Array | Buffer, is_shared: bool, written: Array | None = None
+    def take_over(
+        self, array: Array | Buffer, written: Array | None = None, is_shared: bool = False
     ) -> Self:
+        """Replace the entries by the rows of an array, which the list then owns, or shares: then it
+        is copied on write. `written` marks the rows that are entries (all, if None); other rows of
+        gradients must be zeros."""
+        is_shared = is_shared or not (isinstance(array, Buffer) or array.flags.writeable)
         with self._lock:
-            self._check_shape(0, rows.shape[1:])
-            self.shapes.common, self.shapes.others = rows.shape[1:], {}
-            self._held = Stacked(rows, is_shared)
+            self._check_shape(0, array.shape[1:])
+            self.shapes.common, self.shapes.others = array.shape[1:], {}
+            self._raw_storage = Stacked(array, is_shared)
             if written is None:
-                self._states = bytearray(bytes([_WRITTEN]) * rows.shape[0])
+                self._states = bytearray(bytes([_WRITTEN]) * array.shape[0])
             else:
                 self._states = bytearray(written.astype(bool).tobytes())  # _EMPTY is 0, _WRITTEN 1
         return self
 
     @classmethod
     def of_nested(cls, starts: Array, flat: ListValue, each: int | None = None) -> ListValue:
-        """A list of lists, which lie one after the other in a flat one; `each` may tell how long
-        they are."""
-        return cls(variant, accumulates=flat.accumulates)._hold(Nested(starts, flat, each))
+        """A list of lists, whose entries are concatenated in a flat one; `each` is their common
+        length, if it is known."""
+        return cls(variant, accumulates=flat.accumulates)._set_nested(Nested(starts, flat, each))
 
-    def _hold(self, nested: Nested) -> Self:
-        self._held = nested
+    def _set_nested(self, nested: Nested) -> Self:
+        self._raw_storage = nested
         self._states = bytearray(bytes([_WRITTEN]) * len(nested.starts))
         return self
 
     def forget(self, indices: Array) -> None:
-        """Clear entries that were read."""
+        """Mark entries as cleared after a read."""
         with self._lock:
             np.frombuffer(self._states, np.uint8)[indices] = _CLEARED
 
     def gradient(self, source: str = "") -> ListValue:
-        """A list of gradients like this one; the same one each time for a `source` with a name."""
+        """A list of gradients for this one: the one of a named `source`, or a new one."""
         if not source:
             return self._gradient("gradient")
         with self._lock:
@@ -127,7 +124,7 @@ class ListValue:
             return self._gradients[source]
 
     def _gradient(self, source: str) -> ListValue:
-        made = ListValue(
+        gradient = ListValue(
             self.dtype,
             self.size(),
             self.element_shape,
@@ -135,33 +132,34 @@ class ListValue:
             accumulates=True,
             name=f"{self.name}@{source}",
         )
-        made.shapes = self.shapes
-        made._lists = None if self.dtype.is_numpy_compatible else self
-        return made
+        gradient.shapes = self.shapes
+        gradient._forward_list = None if self.dtype.is_numpy_compatible else self
+        return gradient
 
     def __repr__(self) -> str:
         return f"<list {self.name} of {len(self._states)} {self.dtype.name}>"
 
-    # What is there
+    # Contents
 
     def size(self) -> int:
         """The number of entries, written or not."""
-        self._check_open()
+        if self._is_closed:
+            raise self._error("TensorArray has already been closed.")
         return len(self._states)
 
     @property
     def written(self) -> Array:
-        """Which entries can be read now, as an array of booleans."""
+        """Which entries are written and not cleared, as an array of booleans."""
         return np.frombuffer(bytes(self._states), np.uint8) == _WRITTEN
 
     @property
     def stacked(self) -> Array | None:
-        """The entries as rows of one array, if that is how they are kept. Not to be changed."""
-        storage = self._storage
+        """The entries as rows of one array, if they are stored so. Read-only."""
+        storage = self._host_storage
         return storage.array[: len(self._states)] if isinstance(storage, Stacked) else None
 
     def as_stacked(self) -> Array | None:
-        """As `stacked`, and single entries are packed first if they have one shape."""
+        """As `stacked`; separate entries of one shape are packed first."""
         with self._lock:
             shape = self.shapes.common
             if self.stacked is None and shape is not None and not self.shapes.others:
@@ -171,28 +169,28 @@ class ListValue:
     def _pack(self, shape: Shape) -> None:
         if not self.dtype.is_numpy_compatible:
             return
-        packed = Stacked(self._rows(shape))
-        if self._storage is not None:
+        packed = Stacked(self._zero_rows(shape))
+        if self._host_storage is not None:
             for index in np.flatnonzero(self.written).tolist():
-                packed.put(index, self._storage.get(index))
-        self._held = packed
+                packed.put(index, self._host_storage.get(index))
+        self._raw_storage = packed
 
-    def _rows(self, shape: Shape) -> Array:
+    def _zero_rows(self, shape: Shape) -> Array:
         return np.zeros((len(self._states), *shape), self.dtype.as_numpy_dtype)
 
     def as_nested(self) -> Nested | None:
-        """Of a list of lists: all of their entries, and where each list starts."""
+        """The nested storage of a list of lists; None if its entries are stored separately."""
         if self.dtype.is_numpy_compatible:
             return None
         with self._lock:
-            if self._storage is None and self.accumulates and self._lists is not None:
-                like = self._lists.as_nested()
+            if self._host_storage is None and self.accumulates and self._forward_list is not None:
+                like = self._forward_list.as_nested()
                 if like is not None:
-                    self._hold(Nested(like.starts, like.flat.gradient(), like.each))
-            return self._storage if isinstance(self._storage, Nested) else None
+                    self._set_nested(Nested(like.starts, like.flat.gradient(), like.each))
+            return self._host_storage if isinstance(self._host_storage, Nested) else None
 
     def part(self, start: int, end: int) -> ListValue:
-        """A list of some of the entries, which it sees as they are now."""
+        """A list with a view of some of the entries."""
         nested = self.as_nested()
         if nested is not None:
             return ListValue.of_nested(nested.starts[start:end], nested.flat, nested.each)
@@ -200,24 +198,24 @@ class ListValue:
         grows = self.accumulates
         return ListValue.of_stacked(rows, dtype=self.dtype, accumulates=grows, dynamic_size=grows)
 
-    def _unfold(self) -> None:
-        """Have lists that can be changed one by one as entries."""
-        held = self._held
-        if isinstance(held, Nested):
-            self._held = Single([held.get(index) for index in range(self.size())])
+    def _unpack_nested(self) -> None:
+        """Store nested lists separately, so that each can be modified."""
+        storage = self._raw_storage
+        if isinstance(storage, Nested):
+            self._raw_storage = Single([storage.get(index) for index in range(self.size())])
 
     # Writing
 
     def write(self, index: Any, value: Any) -> Self:
-        """Set an entry; of a list of gradients, add to it."""
+        """Set an entry; in a list of gradients, add to it."""
         with self._lock:
-            self._unfold()
-            place = self._index_to_write(int(index))
-            self._check_writable(place)
-            if self._states[place] == _WRITTEN:
-                self._accumulate(place, value)
+            self._unpack_nested()
+            entry = self._index_to_write(int(index))
+            self._check_writable(entry)
+            if self._states[entry] == _WRITTEN:
+                self._accumulate(entry, value)
             else:
-                self._store(place, value)
+                self._store(entry, value)
         return self
 
     def add(self, index: Any, value: Any) -> Self:
@@ -229,20 +227,20 @@ class ListValue:
     def scatter(self, indices: Array, value: Array) -> Self:
         """Write row k of `value` to entry `indices[k]`."""
         if np.ndim(indices) != 1:
-            raise invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
+            raise invalid(f"Expected indices to be a vector, but received shape: {_dims(indices)}")
         if np.ndim(value) == 0:
             raise invalid("Input value for unpack must be at least a vector")
         if len(indices) != len(value):
             raise invalid(
                 f"Expected indices and rows of value to be as many, but there are {len(indices)} "
-                f"indices and value's shape is: {_text(value)}"
+                f"indices and value's shape is: {_dims(value)}"
             )
         for index, row in zip(indices.tolist(), value, strict=True):
             self.write(index, row)
         return self
 
     def unstack(self, value: Array | Buffer) -> Self:
-        """Write the rows of an array to the first entries; as the whole list it is not copied."""
+        """Write the rows of an array to the first entries; no copy if these are all entries."""
         shape = np.shape(cast("Any", value))
         if not shape:
             raise invalid("Input value for unpack must be at least a vector")
@@ -252,7 +250,7 @@ class ListValue:
                 return self
             self._index_to_write(count - 1)
             if count == self._states.count(_EMPTY) == len(self._states):
-                return self._hold_rows(value, is_shared=True)
+                return self.take_over(value, is_shared=True)
             rows = value.lease() if isinstance(value, Buffer) else value
             return self.scatter(np.arange(count), rows)
 
@@ -273,18 +271,18 @@ class ListValue:
         return self
 
     def grow(self, size: int) -> None:
-        """Have capacity for `size` entries at least."""
+        """Grow to at least `size` entries."""
         with self._lock:
             self._states.extend(bytes(max(0, size - len(self._states))))
-            if self._storage is not None:
-                self._storage.grow(len(self._states))
+            if self._host_storage is not None:
+                self._host_storage.grow(len(self._states))
 
     def close(self) -> None:
-        """Let go of the entries; the list cannot be used any more."""
-        self._held, self._is_closed = None, True
+        """Free the entries; the list cannot be used any more."""
+        self._raw_storage, self._is_closed = None, True
 
     def _index_to_write(self, index: int) -> int:
-        """An index to write to; the list grows if it may."""
+        """Check an index to write to; a list of dynamic size grows."""
         size = self.size()
         if index >= size and self.dynamic_size:
             self.grow(index + 1)
@@ -299,66 +297,68 @@ class ListValue:
             shape = np.shape(value)
             self._check_shape(index, shape)
             self.shapes.note(index, shape)
-            self._prepare(shape)
-        elif self._held is None:
-            self._held = Single([None] * len(self._states))
-        storage: Any = self._storage
+            self._ensure_storage(shape)
+        elif self._raw_storage is None:
+            self._raw_storage = Single([None] * len(self._states))
+        storage: Any = self._host_storage
         storage.put(index, value)
         self._states[index] = _WRITTEN
 
     def _accumulate(self, index: int, value: Any) -> None:
-        storage: Any = self._storage
+        storage: Any = self._host_storage
         if isinstance(value, ListValue):
             storage.get(index).merge(value)
             return
-        held, shape = np.shape(storage.get(index)), np.shape(value)
-        if held != shape:
+        old_shape, shape = np.shape(storage.get(index)), np.shape(value)
+        if old_shape != shape:
             raise self._error(
                 f"Could not aggregate to TensorArray index {index} because the existing shape is "
-                f"{_text(held)} but the new input shape is {_text(shape)}."
+                f"{_dims(old_shape)} but the new input shape is {_dims(shape)}."
             )
         storage.add(index, value)
 
-    def _prepare(self, shape: Shape) -> None:
-        """Have storage that an entry of this shape fits into."""
-        storage = self._storage
+    def _ensure_storage(self, shape: Shape) -> None:
+        """Make storage that can hold an entry of this shape."""
+        storage = self._host_storage
         if storage is None and self.shapes.others:
-            self._held = Single([None] * len(self._states))
+            self._raw_storage = Single([None] * len(self._states))
         elif storage is None:
-            self._held = Stacked(self._rows(shape))
+            self._raw_storage = Stacked(self._zero_rows(shape))
         elif isinstance(storage, Stacked) and storage.array.shape[1:] != shape:
             pairs = enumerate(self._states)
             entries = [storage.get(index) if state == _WRITTEN else None for index, state in pairs]
-            self._held = Single(entries)
+            self._raw_storage = Single(entries)
 
     # Reading
 
     def read(self, index: Any, shape: TensorShape | None = None) -> Any:
-        """An entry. `shape` is what the reader knows of it."""
+        """An entry. `shape` is its static shape."""
         with self._lock:
             if self.accumulates:
-                self._unfold()
-            return self._take(self._index_to_read(int(index)), shape)
+                self._unpack_nested()
+            return self._read_entry(self._index_to_read(int(index)), shape)
 
     def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
-        """Entries as rows of one array."""
+        """Some entries as the rows of one array."""
         if np.ndim(indices) != 1:
-            raise invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
+            raise invalid(f"Expected indices to be a vector, but received shape: {_dims(indices)}")
         with self._lock:
             if len(indices) == 0:
-                return self._no_rows(shape)
-            places = [self._index_to_read(index) for index in indices.tolist()]
-            rows = None if self.clear_after_read else self._whole()
+                return self._empty_rows(shape)
+            entries = [self._index_to_read(index) for index in indices.tolist()]
+            rows = None if self.clear_after_read else self._all_rows()
             if rows is not None:
-                return rows[places]
-            return self._joined([self._take(place, shape) for place in places])
+                return rows[entries]
+            values = [self._read_entry(entry, shape) for entry in entries]
+            self._check_same_shape([np.shape(value) for value in values])
+            return np.stack(values)
 
     def stack(
         self, count: int | None = None, shape: TensorShape | None = None, fills: bool = False
     ) -> Array | Buffer:
-        """The first `count` entries (all, if not given) as rows of one array: if that is how they
-        are kept, that array, on its device. With `fills`, entries that nobody wrote to are zeros,
-        and a size that nothing tells is 0."""
+        """The first `count` entries (all, if None) as the rows of one array, which is not copied if
+        they are stored so. With `fills`, entries never written to are zeros, and an unknown size
+        is 0."""
         with self._lock:
             wanted = self.size() if count is None else count
             if wanted == 0 and fills and shape is not None and shape.rank is not None:
@@ -366,25 +366,25 @@ class ListValue:
                 return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
             is_part = wanted < self.size() and not self.clear_after_read
             rows: Array | Buffer | None = None
-            if self._is_whole(fills) and (wanted == self.size() or is_part):
+            if self._is_readable(fills) and (wanted == self.size() or is_part):
                 rows = self.on_device if wanted and self.on_device is not None else self.stacked
             if rows is None:
                 return self.gather(np.arange(wanted), shape)
-            self._lend()
+            self._share_rows()
             is_buffer = isinstance(rows, Buffer)
             return rows.first_rows(wanted) if is_buffer else _read_only(rows[:wanted])
 
     def concat(
         self, count: int | None = None, shape: TensorShape | None = None
     ) -> tuple[Array, Array]:
-        """The first `count` entries along their first axis, and the length of each."""
+        """The first `count` entries joined along their first axis, and the length of each."""
         with self._lock:
             wanted = self.size() if count is None else count
             if wanted == 0:
-                return self._no_rows(shape, concatenating=True), np.zeros(0, np.int64)
-            rows = self._whole() if wanted == self.size() else None
+                return self._empty_rows(shape, concatenating=True), np.zeros(0, np.int64)
+            rows = self._all_rows() if wanted == self.size() else None
             if rows is not None and rows.ndim > 1:
-                self._lend()
+                self._share_rows()
                 joined = rows.reshape((wanted * rows.shape[1], *rows.shape[2:]))
                 return _read_only(joined), np.full(wanted, rows.shape[1], np.int64)
             entries = [self.read(index, shape) for index in range(wanted)]
@@ -394,12 +394,14 @@ class ListValue:
                 f"Concat saw a scalar shape at index {scalars[0]} but requires at least vectors.  "
                 "Did you mean to call stack?"
             )
-        self._check_alike([np.shape(entry)[1:] for entry in entries], "(excepting dimension 0) ")
+        self._check_same_shape(
+            [np.shape(entry)[1:] for entry in entries], "(excepting dimension 0) "
+        )
         lengths = np.array([len(entry) for entry in entries], np.int64)
         return np.concatenate(entries), lengths
 
     def _index_to_read(self, index: int) -> int:
-        """An index to read from; a list of gradients grows with the list it is like."""
+        """Check an index to read from; a list of gradients of dynamic size grows."""
         size = self.size()
         if index >= size and self.accumulates and self.dynamic_size:
             self.grow(index + 1)
@@ -407,28 +409,28 @@ class ListValue:
             raise self._error(f"Tried to read from index {index} but array size is: {size}")
         return index
 
-    def _whole(self) -> Array | None:
-        """All entries as one array, if they are kept so and can all be read."""
-        return self.stacked if self._is_whole() else None
+    def _all_rows(self) -> Array | None:
+        """All entries as one array, if they are stored so and can all be read."""
+        return self.stacked if self._is_readable() else None
 
-    def _is_whole(self, fills: bool = False) -> bool:
-        """Whether all entries can be read, some as zeros."""
+    def _is_readable(self, fills: bool = False) -> bool:
+        """Whether all entries can be read; in gradients, or if `fills`, unwritten ones as zeros."""
         is_full = self._states.count(_WRITTEN) == len(self._states)
         zeros_fit = (
             (self.accumulates or fills) and not self.shapes.others and _CLEARED not in self._states
         )
         return is_full or zeros_fit
 
-    def _lend(self) -> None:
-        """Have the rows of the whole list be the result of a read."""
-        if isinstance(self._held, Stacked):
-            self._held.is_shared = True
+    def _share_rows(self) -> None:
+        """Share the array with the result of a read: copied before the next write."""
+        if isinstance(self._raw_storage, Stacked):
+            self._raw_storage.is_shared = True
         if self.clear_after_read:
             self._states[:] = bytes([_CLEARED]) * len(self._states)
-            self._held = None
+            self._raw_storage = None
 
-    def _take(self, index: int, shape: TensorShape | None) -> Any:
-        state, storage = self._states[index], self._storage
+    def _read_entry(self, index: int, shape: TensorShape | None) -> Any:
+        state, storage = self._states[index], self._host_storage
         if state == _CLEARED:
             raise self._error(
                 f"Could not read index {index} twice because it was cleared after a previous read "
@@ -451,8 +453,8 @@ class ListValue:
                 f"Could not read from TensorArray index {index} because it has not yet been "
                 "written to."
             )
-        if self._lists is not None:
-            like = self._lists.read(index)
+        if self._forward_list is not None:
+            like = self._forward_list.read(index)
             return None if like is None else like.gradient()  # of a branch not taken
         shape = self.shapes.of(index)
         if shape is None and known is not None:
@@ -464,8 +466,8 @@ class ListValue:
             )
         return np.zeros(shape, self.dtype.as_numpy_dtype)
 
-    def _no_rows(self, known: TensorShape | None, concatenating: bool = False) -> Array:
-        """The result where there are no entries: its shape comes from what is known."""
+    def _empty_rows(self, known: TensorShape | None, concatenating: bool = False) -> Array:
+        """The result for no entries; its shape comes from the static and the common shape."""
         shape = self.element_shape if known is None else self.element_shape.merge_with(known)
         if self.shapes.common is not None:
             shape = TensorShape.of(self.shapes.common)
@@ -479,15 +481,7 @@ class ListValue:
             raise errors.UnimplementedError(None, None, error.message)
         return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
 
-    def _joined(self, values: Sequence[Any]) -> Array:
-        self._check_alike([np.shape(value) for value in values])
-        return np.stack(values)
-
     # Checks
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise self._error("TensorArray has already been closed.")
 
     def _check_writable(self, index: int) -> None:
         state = self._states[index]
@@ -499,33 +493,33 @@ class ListValue:
         )
 
     def _check_shape(self, index: int, shape: Shape) -> None:
-        if shape == self.shapes.common:  # which was looked at
+        if shape == self.shapes.common:  # already checked
             return
         if not self.element_shape.is_compatible_with(TensorShape.of(shape)):
             raise self._error(
                 f"Could not write to TensorArray index {index} because the value shape is "
-                f"{_text(shape)} which is incompatible with the TensorArray's element shape: "
+                f"{_dims(shape)} which is incompatible with the TensorArray's element shape: "
                 f"{self.element_shape}."
             )
 
     def check_dtype(self, dtype: DType, use: str) -> None:
         """Raise unless an op works with the dtype of this list."""
         if dtype is not self.dtype:
-            raise self._error(mismatch(self.dtype, dtype, use))
+            raise self._error(dtype_mismatch(self.dtype, dtype, use))
 
     def _check_split(self, value: Array, lengths: Array) -> list[int]:
-        """Where the pieces end."""
+        """The ends of the pieces."""
         if np.ndim(lengths) != 1:
-            raise invalid(f"Expected lengths to be a vector, received shape: {_text(lengths)}")
+            raise invalid(f"Expected lengths to be a vector, received shape: {_dims(lengths)}")
         if np.ndim(value) == 0:
             raise invalid(
-                f"Expected value to be at least a vector, but received shape: {_text(value)}"
+                f"Expected value to be at least a vector, but received shape: {_dims(value)}"
             )
         ends: list[int] = np.cumsum(lengths).tolist()
         if (ends[-1] if ends else 0) != len(value):
             raise invalid(
                 "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is "
-                f"{ends[-1] if ends else 0} and value's shape is: {_text(value)}"
+                f"{ends[-1] if ends else 0} and value's shape is: {_dims(value)}"
             )
         if not (self.dynamic_size or self.accumulates or len(ends) == self.size()):
             raise self._error(
@@ -534,29 +528,29 @@ class ListValue:
             )
         return ends
 
-    def _check_alike(self, shapes: Sequence[Shape], part: str = "") -> None:
-        """Raise unless entries have one shape, or one in a part of their dimensions."""
+    def _check_same_shape(self, shapes: Sequence[Shape], part: str = "") -> None:
+        """Raise unless the shapes are equal; `part` names the dimensions in the error."""
         for index, shape in enumerate(shapes):
             if shape != shapes[0]:
                 raise self._error(
                     f"TensorArray has inconsistent shapes.  Index 0 has {part}shape: "
-                    f"{_text(shapes[0])} but index {index} has {part}shape: {_text(shape)}"
+                    f"{_dims(shapes[0])} but index {index} has {part}shape: {_dims(shape)}"
                 )
 
     def _error(self, message: str) -> errors.InvalidArgumentError:
         return invalid(f"TensorArray {self.name}: {message}")
 
 
-def mismatch(held: DType, asked: DType, use: str) -> str:
-    """What is wrong where an op works with another dtype than its list has."""
+def dtype_mismatch(list_dtype: DType, op_dtype: DType, use: str) -> str:
+    """The error text for an op of another dtype than its list."""
     return (
-        f"TensorArray dtype is {held.traits.short_name} but Op {use} dtype "
-        f"{asked.traits.short_name}."
+        f"TensorArray dtype is {list_dtype.traits.short_name} but Op {use} dtype "
+        f"{op_dtype.traits.short_name}."
     )
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error of a value that an op does not take; who runs the op adds the node."""
+    """An error for an invalid value, to which the executor adds the node."""
     return errors.InvalidArgumentError(None, None, message)
 
 
@@ -566,7 +560,7 @@ def _read_only(array: Array) -> Array:
     return view
 
 
-def _text(value: Any) -> str:
-    """A shape, or that of a value, as errors show it."""
+def _dims(value: Any) -> str:
+    """A shape, or the shape of a value, for errors."""
     shape = cast("Shape", value) if isinstance(value, tuple) else np.shape(value)
     return f"[{','.join(map(str, shape))}]"

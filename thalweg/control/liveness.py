@@ -1,8 +1,8 @@
-"""What a step needs of its conditionals and loops: a variable that nothing reads is not carried.
+"""Liveness inside conditionals and loops: a step does not carry loop variables that nothing reads.
 
-`needed` goes back from what is wanted, as for any graph, but of a control node only to the inputs
-that what is wanted of it depends on. `prune_loop_vars` gives a control node without the others. As
-anywhere in a step, a node runs for its effects where something wanted depends on it.
+`needed` finds the nodes that outputs depend on. Of a control node, it follows only the inputs that
+the wanted outputs and traces depend on. `prune_loop_vars` removes the other inputs and outputs. As
+anywhere in a step, a node with effects runs only if a wanted tensor or target depends on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_control(node: Node) -> bool:
 
 
 def traced_tensors(trace: Node) -> list[Tensor]:
-    """The tensors inside a control node that a trace of it gives."""
+    """The tensors inside a control node that a trace of it saves: none for a count."""
     tensor: Tensor | None = getattr(trace.op, "tensor", None)
     return [] if tensor is None else [tensor]
 
@@ -44,14 +44,14 @@ def needed(
 
 
 class Needs:
-    """One backward traversal from what is wanted."""
+    """One backward traversal from outputs and targets. Nodes of `known` tensors are not visited."""
 
     def __init__(self, known: Mapping[Tensor, Any]) -> None:
         self._known = known
         self._found: set[Node] = set()
         self._pending: list[Node] = []
-        self._controls: set[Node] = set()  # of which more is wanted than was looked at
-        #: what is wanted of each control node
+        self._controls: set[Node] = set()  # worklist: more is wanted of these
+        #: Control node → the outputs and inner tensors that are wanted of it.
         self.wanted: dict[Node, set[Tensor]] = defaultdict(set)
 
     def run(self, outputs: Iterable[Tensor], targets: Iterable[Node]) -> list[Node]:
@@ -67,7 +67,7 @@ class Needs:
         while self._pending or self._controls:
             if self._pending:
                 self._visit(self._pending.pop())
-            else:  # the latest: all that may want something of it has been seen
+            else:  # the latest one: all its consumers have been visited
                 node = max(self._controls, key=lambda node: node.index)
                 self._controls.remove(node)
                 for tensor in live_inputs(node, self.wanted[node]):
@@ -79,7 +79,7 @@ class Needs:
             self._need(tensor.op, [tensor])
 
     def _need(self, node: Node, wanted: Sequence[Tensor]) -> None:
-        """Note that a node is needed, and of a control node what is wanted of it."""
+        """Mark a node as needed, and record what is wanted of a control node."""
         is_new = node not in self._found
         if is_new:
             self._found.add(node)
@@ -100,75 +100,75 @@ class Needs:
 
 
 def live_inputs(node: Node, wanted: Wanted) -> list[Tensor]:
-    """The inputs of a control node that what is wanted of it depends on."""
-    return [node.inputs[place] for place in _live_places(node, wanted)[1]]
+    """The inputs of a control node that its wanted tensors depend on."""
+    return [node.inputs[index] for index in _live_indices(node, wanted)[1]]
 
 
-def _live_places(node: Node, wanted: Wanted) -> tuple[list[int], list[int]]:
-    """The places of the outputs that a control node has to give, and of the inputs it uses."""
+def _live_indices(node: Node, wanted: Wanted) -> tuple[list[int], list[int]]:
+    """The indices of the live outputs and inputs of a control node."""
     if isinstance(node.op, While):
-        variables, used = _of_loop(node, node.op, wanted)
+        variables, used = _live_loop_variables(node, node.op, wanted)
         return sorted(variables), sorted(variables | used)
-    kept = [place for place, tensor in enumerate(node.outputs) if tensor in wanted]
-    kept = kept or [0][: len(node.outputs)]  # traces hold on to one in any case
+    kept = [index for index, tensor in enumerate(node.outputs) if tensor in wanted]
+    kept = kept or [0][: len(node.outputs)]  # traces need an output to take
     bodies = cast("Branching", node.op).branches
-    found = [_used(body, [body.outputs[place] for place in kept], wanted) for body in bodies]
-    return kept, [0, *(1 + place for place in sorted(set[int]().union(*found)))]
+    used: set[int] = set()
+    for body in bodies:
+        used |= _used_arguments(body, [body.outputs[index] for index in kept], wanted)
+    return kept, [0, *(1 + index for index in sorted(used))]
 
 
-def _of_loop(node: Node, op: While, wanted: Wanted) -> tuple[set[int], set[int]]:
-    """The variables that a loop carries, and the places of the arguments it uses."""
-    used = _used(op.condition, op.condition.outputs, ()) | _used(op.body, (), wanted)
-    asked = {place for place, tensor in enumerate(node.outputs) if tensor in wanted}
+def _live_loop_variables(node: Node, op: While, wanted: Wanted) -> tuple[set[int], set[int]]:
+    """The indices of the variables that a loop must carry, and of the arguments it uses."""
+    used = _used_arguments(op.condition, op.condition.outputs, ())
+    used |= _used_arguments(op.body, (), wanted)
+    outputs = {index for index, tensor in enumerate(node.outputs) if tensor in wanted}
     live: set[int] = set()
     while True:
-        found = asked | {place for place in used if place < len(node.outputs)} or {0}
-        fresh = found - live  # a loop has a variable in any case
+        needed_now = outputs | {index for index in used if index < len(node.outputs)}
+        fresh = (needed_now or {0}) - live  # a loop has at least one variable
         if not fresh:
             return live, used
         live |= fresh
-        used |= _used(op.body, [op.body.outputs[place] for place in sorted(fresh)], ())
+        used |= _used_arguments(op.body, [op.body.outputs[index] for index in sorted(fresh)], ())
 
 
-def _used(body: Body, outputs: Sequence[Tensor], wanted: Wanted) -> set[int]:
-    """The places of the arguments that a body uses for some outputs."""
+def _used_arguments(body: Body, outputs: Sequence[Tensor], wanted: Wanted) -> set[int]:
+    """The indices of the arguments that a body uses for outputs and for traced tensors."""
     traced = [tensor for tensor in wanted if tensor.graph is body.graph]
-    found = set(needed([*outputs, *traced], body.targets, {}))
-    return {place for place, tensor in enumerate(body.arguments) if tensor.op in found}
+    nodes = set(needed([*outputs, *traced], body.targets, {}))
+    return {index for index, tensor in enumerate(body.arguments) if tensor.op in nodes}
 
 
 def prune_loop_vars(node: Node, wanted: Wanted) -> Node:
-    """A control node that carries and takes only what is wanted of it.
+    """A control node without dead inputs and outputs.
 
-    It stands for the node in a plan: its outputs are some of those of the node itself.
+    It replaces the node in a plan: its outputs are a subset of the node's own tensors.
     """
-    kept, places = _live_places(node, wanted)
-    if len(places) == len(node.inputs) and len(kept) == len(node.outputs):
+    kept, inputs = _live_indices(node, wanted)
+    if len(inputs) == len(node.inputs) and len(kept) == len(node.outputs):
         return node
     op: Any = node.op
     changed: dict[str, Any] = {"Tout": tuple(op.Tout[p] for p in kept)}
     if isinstance(op, While):
         first = len(kept)
-        changed["condition"] = _with_arguments(op.condition, op.condition.outputs, places)
-        changed["body"] = _with_arguments(op.body, [op.body.outputs[p] for p in kept], places)
+        changed["condition"] = _restricted(op.condition, op.condition.outputs, inputs)
+        changed["body"] = _restricted(op.body, [op.body.outputs[p] for p in kept], inputs)
         changed["shapes"] = tuple(op.shapes[p] for p in kept)
     else:
         first = 1
-        used = [place - 1 for place in places[1:]]
+        used = [index - 1 for index in inputs[1:]]
         changed["branches"] = tuple(
-            _with_arguments(body, [body.outputs[p] for p in kept], used) for body in op.bodies
+            _restricted(body, [body.outputs[p] for p in kept], used) for body in op.bodies
         )
-    made = copy(node)
-    made.op = type(op)(**{**op.attributes, **changed})
-    made.annotations = {**node.annotations, "_counts": (first, len(places) - first)}
-    made.inputs = tuple(node.inputs[place] for place in places)
-    made.outputs = tuple(node.outputs[place] for place in kept)
-    return made
+    pruned = copy(node)
+    pruned.op = type(op)(**{**op.attributes, **changed})
+    pruned.annotations = {**node.annotations, "_counts": (first, len(inputs) - first)}
+    pruned.inputs = tuple(node.inputs[index] for index in inputs)
+    pruned.outputs = tuple(node.outputs[index] for index in kept)
+    return pruned
 
 
-def _with_arguments(body: Body, outputs: Sequence[Tensor], places: Sequence[int]) -> Body:
-    return replace(
-        body,
-        arguments=tuple(body.arguments[place] for place in places),
-        outputs=tuple(outputs),
-    )
+def _restricted(body: Body, outputs: Sequence[Tensor], inputs: Sequence[int]) -> Body:
+    arguments = tuple(body.arguments[index] for index in inputs)
+    return replace(body, arguments=arguments, outputs=tuple(outputs))

@@ -1,7 +1,7 @@
-"""Switch, Merge, Enter, Exit, NextIteration and LoopCond: what control flow is made of.
+"""The dataflow control primitives: Switch, Merge, Enter, Exit, NextIteration and LoopCond.
 
-`tf.cond` and `tf.while_loop` hold sub-graphs and need none of them. They are here for graphs that
-are built or imported in this form: a step that has such nodes runs as a token graph, as it is.
+`tf.cond` and `tf.while_loop` hold sub-graphs and do not use them. They serve graphs that are built
+or imported in this form: a step with such nodes runs on the dataflow executor.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from thalweg.public import public
 
 
 class Primitive(Op, abstract=True):
-    """The base of what only a token graph can run."""
+    """The base of ops that only the dataflow executor can run."""
 
-    stateful = True  # whether it gives a value at all is the step's matter
-    effects = ()  # it hands a value or a reference on
+    stateful = True  # whether it has a value depends on the step
+    effects = ()  # it forwards a value or a reference
     host_only = True
     step_local = True
 
@@ -46,18 +46,18 @@ class Switching(Primitive, abstract=True):
 
 
 class Switch(Switching):
-    """The data, on the output that the predicate chooses; the other one is dead."""
+    """Forwards the data to the output that the predicate selects; the other one is dead."""
 
     signature = "data: T, pred: bool -> output_false: T, output_true: T"
 
     def gradient(self, node: Node, of_false: Any, of_true: Any) -> list[Any]:
         predicate = node.inputs[1]
-        ends = [switch(of_false, predicate)[0], switch(of_true, predicate)[1]]
-        return [merge(ends)[0], None]
+        switched = [switch(of_false, predicate)[0], switch(of_true, predicate)[1]]
+        return [merge(switched)[0], None]
 
 
 class RefSwitch(Switching):
-    """As Switch, of a reference."""
+    """As Switch, for a reference."""
 
     signature = "data: &T, pred: bool -> output_false: &T, output_true: &T"
 
@@ -70,31 +70,31 @@ class Merging(Primitive, abstract=True):
 
 
 class Merge(Merging):
-    """The first of its inputs that is alive, and its number."""
+    """The first live input, and its index."""
 
     signature = "inputs: N*T -> output: T, value_index: int32"
 
     def gradient(self, node: Node, dy: Any, _: Any) -> list[Any]:
         _check_acyclic(node)
-        chosen = [compare.equal(node.outputs[1], place) for place in range(len(node.inputs))]
-        return [switch(dy, truth)[1] for truth in chosen]
+        was_live = [compare.equal(node.outputs[1], index) for index in range(len(node.inputs))]
+        return [switch(dy, predicate)[1] for predicate in was_live]
 
 
 class RefMerge(Merging):
-    """As Merge, of references."""
+    """As Merge, for references."""
 
     signature = "inputs: N*&T -> output: &T, value_index: int32"
 
 
-class Passing(Primitive, abstract=True):
-    """The base of what moves a token between frames and iterations."""
+class FrameOp(Primitive, abstract=True):
+    """The base of ops that forward a token to another frame or iteration."""
 
     def shape(self, data: Tensor) -> TensorShape:
         return data.shape
 
 
-class Enter(Passing):
-    """The data inside a frame: in its first iteration, or in all of them."""
+class Enter(FrameOp):
+    """Forwards the data into a frame: to its first iteration, or to all if it is constant."""
 
     signature = "data: T -> output: T"
     frame_name: str
@@ -102,32 +102,32 @@ class Enter(Passing):
     parallel_iterations: int = 10
 
 
-class RefEnter(Enter, name="RefEnter"):
-    """As Enter, of a reference."""
+class RefEnter(Enter):
+    """As Enter, for a reference."""
 
     signature = "data: &T -> output: &T"
 
 
-class Exit(Passing):
-    """The data outside of the frame that it was in."""
+class Exit(FrameOp):
+    """Forwards the data out of its frame."""
 
     signature = "data: T -> output: T"
 
 
-class RefExit(Exit, name="RefExit"):
-    """As Exit, of a reference."""
+class RefExit(Exit):
+    """As Exit, for a reference."""
 
     signature = "data: &T -> output: &T"
 
 
-class NextIteration(Passing):
-    """The data in the next iteration of its frame."""
+class NextIteration(FrameOp):
+    """Forwards the data to the next iteration of its frame."""
 
     signature = "data: T -> output: T"
 
 
-class RefNextIteration(NextIteration, name="RefNextIteration"):
-    """As NextIteration, of a reference."""
+class RefNextIteration(NextIteration):
+    """As NextIteration, for a reference."""
 
     signature = "data: &T -> output: &T"
 
@@ -136,8 +136,8 @@ class RefIdentity(Op):
     """The same reference."""
 
     signature = "input: &T -> output: &T"
-    effects = ()  # it hands a reference on
-    stateful = True  # what it refers to may change
+    effects = ()  # it forwards a reference
+    stateful = True  # its referent may change
     host_only = True
     step_local = True
 
@@ -149,7 +149,7 @@ class RefIdentity(Op):
 
 
 class LoopCond(Primitive):
-    """The truth that decides whether a loop goes on."""
+    """The predicate of a loop's Switches."""
 
     signature = "input: bool -> output: bool"
     not_differentiable = True
@@ -160,7 +160,7 @@ class LoopCond(Primitive):
 
 
 class ControlTrigger(Primitive):
-    """Runs when all its control inputs have, dead or alive."""
+    """Runs when all its control inputs have run, dead or live."""
 
     signature = "->"
     not_differentiable = True
@@ -199,7 +199,7 @@ def _check_acyclic(node: Node) -> None:
 
 
 def update_input(node: Node, index: int, tensor: Tensor) -> None:
-    """Have a merge take another tensor, which may depend on it: the way to build a loop."""
+    """Replace an input of a Merge by a tensor that may depend on it: builds a loop."""
     if not isinstance(node.op, Merging):
         raise TypeError(f"{node.name} is a {node.type}: only the inputs of a Merge can be changed")
     if tensor.graph is not node.graph:
@@ -212,7 +212,7 @@ def update_input(node: Node, index: int, tensor: Tensor) -> None:
     inputs = list(node.inputs)
     inputs[index] = tensor
     node.graph.reconnect(node, tuple(inputs))
-    node.outputs[0].widen_shape(common_shape([each.shape for each in inputs]))
+    node.outputs[0].widen_shape(common_shape([value.shape for value in inputs]))
 
 
 operators["update_input"] = update_input
@@ -225,10 +225,10 @@ def switch(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Structure:
-    """The data as (output_false, output_true): dead but for the one that `pred` chooses."""
+    """The data as (output_false, output_true): the one that `pred` selects is live."""
     if isinstance(data, SparseTensor | IndexedSlices):
         parts = [switch(part, pred) for part in data.components()]
-        return Switch.result(*(type(data)(*ends) for ends in zip(*parts, strict=True)))
+        return Switch.result(*(type(data)(*outputs) for outputs in zip(*parts, strict=True)))
     tensor = convert_to_tensor(data, dtype, name="data", as_ref=_is_reference(data))
     kind = RefSwitch if tensor.dtype.is_ref_dtype else Switch
     return kind()(tensor, convert_to_tensor(pred, boolean, name="pred"), name=name)
@@ -236,16 +236,16 @@ def switch(
 
 @public("control.merge")
 def merge(inputs: Sequence[Any], name: str | None = None) -> Structure:
-    """The first input that is alive, as (output, value_index)."""
-    if any(each is None for each in inputs):
+    """The first live input, as (output, value_index)."""
+    if any(value is None for value in inputs):
         raise ValueError(f"At least one of the merge inputs is None: {inputs}")
-    if all(hasattr(each, "components") for each in inputs):
-        rows = zip(*(each.components() for each in inputs), strict=True)
+    if all(hasattr(value, "components") for value in inputs):
+        rows = zip(*(value.components() for value in inputs), strict=True)
         merged = [merge(row) for row in rows]
-        whole = type(inputs[0])(*(each.output for each in merged))
+        whole = type(inputs[0])(*(value.output for value in merged))
         return Merge.result(whole, merged[0].value_index)
-    tensors = [convert_to_tensor(each, as_ref=_is_reference(each)) for each in inputs]
-    kind = RefMerge if all(each.dtype.is_ref_dtype for each in tensors) else Merge
+    tensors = [convert_to_tensor(value, as_ref=_is_reference(value)) for value in inputs]
+    kind = RefMerge if all(value.dtype.is_ref_dtype for value in tensors) else Merge
     return kind()(tensors, name=name)
 
 
@@ -258,7 +258,7 @@ def enter(
     use_ref: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """The data inside the frame of that name; a constant is there in all its iterations."""
+    """Forward the data into the frame of that name; a constant to all of its iterations."""
     tensor = convert_to_tensor(data, as_ref=use_ref and _is_reference(data))
     kind = RefEnter if tensor.dtype.is_ref_dtype and use_ref else Enter
     op = kind(
@@ -269,14 +269,14 @@ def enter(
 
 @public("control.exit")
 def exit_(data: Any, name: str | None = None) -> Tensor:
-    """The data outside of the frame that it is in."""
+    """Forward the data out of its frame."""
     tensor = convert_to_tensor(data)
     return (RefExit() if tensor.dtype.is_ref_dtype else Exit())(tensor, name=name)
 
 
 @public("control.next_iteration")
 def next_iteration(data: Any, name: str | None = None) -> Tensor:
-    """The data in the next iteration."""
+    """Forward the data to the next iteration."""
     tensor = convert_to_tensor(data)
     kind = RefNextIteration if tensor.dtype.is_ref_dtype else NextIteration
     return kind()(tensor, name=name)
@@ -284,24 +284,24 @@ def next_iteration(data: Any, name: str | None = None) -> Tensor:
 
 @public("control.loop_cond")
 def loop_cond(input: Any, name: str | None = None) -> Tensor:
-    """The truth that decides whether the loop goes on, for all its switches."""
+    """The predicate of a loop, for its Switches."""
     return LoopCond()(convert_to_tensor(input, boolean), name=name)
 
 
 @public("control.control_trigger")
 def control_trigger(name: str | None = None) -> Node:
-    """A node that runs when all its control inputs have, even those in branches not taken."""
+    """A node that runs when all its control inputs have run, also those in branches not taken."""
     return ControlTrigger()(name=name)
 
 
 @public("control.abort")
 def abort(error_msg: str = "", exit_without_error: bool = False, name: str | None = None) -> Node:
-    """A node that ends the process: with SIGABRT, or as if all had gone well."""
+    """A node that ends the process, with SIGABRT or with exit status 0."""
     return Abort(error_msg=error_msg, exit_without_error=exit_without_error)(name=name)
 
 
 def same(data: Any, name: str | None = None) -> Any:
-    """The same value, or reference, under another name."""
+    """The identity of a value or reference."""
     tensor = convert_to_tensor(data, as_ref=_is_reference(data))
     return (RefIdentity() if tensor.dtype.is_ref_dtype else basic.Identity())(tensor, name=name)
 

@@ -1,8 +1,8 @@
-"""Variables that a body both reads and writes are read inside it, where the read stands.
+"""Moves reads of variables into bodies that write them.
 
-A variable used in an expression is a value that was read outside: right for a body that leaves the
-variable alone, and cheaper. Where a body writes it, each use gets a read of its own, so that
-control dependencies and the order of the program decide what is seen, in every iteration.
+A use of a variable in a body captures a value that was read outside. This is correct, and cheaper,
+unless a body of the node writes the variable. Then each use gets its own read inside the body, so
+that control dependencies and program order decide what it sees in every iteration.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from thalweg.graph.subgraph import Argument, Body, SubGraph
 
 
 def stale_reads(bodies: Sequence[Body]) -> dict[Tensor, Tensor]:
-    """Of what bodies that stand in one node captured: reads of variables that one of them writes,
-    and those variables."""
+    """The captured reads of variables that a body of the same node writes: read → variable."""
     written: set[Tensor] = set()
     for body in bodies:
         inside = {a.state for a in body_accesses(body) if a.writes}
@@ -28,22 +27,22 @@ def stale_reads(bodies: Sequence[Body]) -> dict[Tensor, Tensor]:
 
 
 def _is_read_of(tensor: Tensor, variable: Tensor) -> bool:
-    """Whether a tensor is the value of a variable, read once for all that use it."""
+    """Whether a tensor is the shared read of a variable."""
     origin = _origin(tensor).op
     is_read = origin.type == "Identity" and not origin.control_inputs
     return is_read and origin.inputs[0] is _origin(variable)
 
 
 def _origin(tensor: Tensor) -> Tensor:
-    """What a captured tensor is outside of all bodies that it was captured by."""
-    outer = _captured(tensor)
+    """The tensor outside of all bodies that a captured tensor stands for."""
+    outer = _captured_tensor(tensor)
     while outer is not None:
-        tensor, outer = outer, _captured(outer)
+        tensor, outer = outer, _captured_tensor(outer)
     return tensor
 
 
-def _captured(tensor: Tensor) -> Tensor | None:
-    """What an argument stands for in the graph around its own."""
+def _captured_tensor(tensor: Tensor) -> Tensor | None:
+    """The tensor of the outer graph that an argument captures; None for other tensors."""
     graph: Graph = tensor.op.graph
     if not isinstance(tensor.op.op, Argument) or not isinstance(graph, SubGraph):
         return None
@@ -51,32 +50,32 @@ def _captured(tensor: Tensor) -> Tensor | None:
 
 
 def reload_variables(body: Body, stale: Mapping[Tensor, Tensor]) -> Body:
-    """A body that reads variables itself."""
+    """The body with its own reads of variables in place of stale ones."""
     graph, reads = body.graph, dict[Tensor, tuple[Node, Tensor]]()
     for tensor, variable in stale.items():
         if tensor in graph.captures:
             reads[graph.release(tensor)] = _origin(tensor).op, graph.capture(variable)
     for node in graph.get_operations():
         if any(tensor in reads for tensor in node.inputs):
-            inputs = [_read(graph, tensor, reads, node) for tensor in node.inputs]
+            inputs = [_reload(graph, tensor, reads, node) for tensor in node.inputs]
             graph.reconnect(node, tuple(inputs))
-    outputs = tuple(_read(graph, tensor, reads, None) for tensor in body.outputs)
+    outputs = tuple(_reload(graph, tensor, reads, None) for tensor in body.outputs)
     return Body(graph, body.arguments, outputs, body.targets)
 
 
-def _read(
+def _reload(
     graph: SubGraph,
     tensor: Tensor,
     reads: Mapping[Tensor, tuple[Node, Tensor]],
     reader: Node | None,
 ) -> Tensor:
-    """A read of a variable for one node, or at the end of the body."""
+    """A stale read as a new read before its reader, or at the end of the body; else the tensor."""
     if tensor not in reads:
         return tensor
     origin, variable = reads[tensor]
     controls = () if reader is None else tuple(reader.control_inputs)
     with graph.without_scopes():
-        made = graph.copied(origin, (variable,), controls, origin.name.rpartition("/")[2])
+        read = graph.copied(origin, (variable,), controls, origin.name.rpartition("/")[2])
     if reader is not None:
-        graph.move_before(made, reader)
-    return made.outputs[0]
+        graph.move_before(read, reader)
+    return read.outputs[0]

@@ -1,8 +1,8 @@
 """Gradients of loop invariants, sunk below the backward loop.
 
-Such a gradient is a sum over the iterations. Where an iteration adds a matrix product or a few
-rows, a sum in the loop would cost the size of the whole every time: the iterations keep their parts
-in lists instead, and one product, or slices of all rows, is made of those when the loop is done.
+Such a gradient is a sum over the iterations. If the summands are matrix products or a few rows, a
+sum in the loop would cost the size of the whole gradient in each iteration. Instead the iterations
+save their operands in lists, and one product, or one IndexedSlices, is computed after the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thalweg.control.list_ops import (
     TensorArrayStack,
     TensorArrayWrite,
 )
-from thalweg.control.traces import here
+from thalweg.control.traces import capture
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.dtypes import variant
 from thalweg.graph.node import Tensor
@@ -29,111 +29,115 @@ from thalweg.ops.linalg.matmul import MatMul
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A tensor of a backward body whose values of all iterations are kept in a list."""
+class SavedTensor:
+    """A tensor of a backward body whose values of all iterations are saved in a list."""
 
     tensor: Tensor
-    held: Tensor  # the list, as the body gets it
+    argument: Tensor  # the list, in the body
 
     @classmethod
-    def of(cls, tensor: Tensor, graph: SubGraph) -> Kept:
-        """Keep a tensor of a body."""
+    def of(cls, tensor: Tensor, graph: SubGraph) -> SavedTensor:
+        """Save a tensor of a body."""
         return cls(tensor, graph.argument(variant, scalar(), "kept"))
 
-    def start(self, count: Tensor) -> Tensor:
-        """The list, empty."""
-        like = self.tensor
-        made = TensorArrayNew(dtype=like.dtype, element_shape=like.shape, clear_after_read=False)
-        return made(count)
+    def new_list(self, count: Tensor) -> Tensor:
+        """The initial list."""
+        dtype, shape = self.tensor.dtype, self.tensor.shape
+        return TensorArrayNew(dtype=dtype, element_shape=shape, clear_after_read=False)(count)
 
-    def written(self, at: Tensor) -> Tensor:
-        """The list with the value of this iteration."""
-        return TensorArrayWrite(dtype=self.tensor.dtype)(self.held, at, self.tensor)
+    def write(self, iteration: Tensor) -> Tensor:
+        """The list with the value of an iteration."""
+        return TensorArrayWrite(dtype=self.tensor.dtype)(self.argument, iteration, self.tensor)
 
 
 @dataclass(frozen=True)
-class Product:
-    """A sum over the iterations of aᵀ b: one product of all a, which the forward loop saved, and
-    all b, which the backward loop keeps."""
+class ProductSum:
+    """A sum over the iterations of aᵀ b: one product of all a, from a trace of the forward loop,
+    and all b, saved by the backward loop."""
 
-    place: int  # the input of the loop whose gradient it is
+    input_index: int  # the input of the loop whose gradient it is
     values: Tensor  # all a
     a: Tensor
-    kept: tuple[Kept]
+    saved: tuple[SavedTensor]
 
     def total(self, lists: Sequence[Tensor], count: Tensor, like: Tensor) -> Tensor:
         """The sum, given the full list."""
-        b = self.kept[0].tensor
-        a = _joined(here(self.values), count, self.a)
-        return matmul.matmul(a, _joined(lists[0], count, b), transpose_a=True)
+        b = self.saved[0].tensor
+        a = _concat_rows(capture(self.values), count, self.a)
+        return matmul.matmul(a, _concat_rows(lists[0], count, b), transpose_a=True)
 
 
 @dataclass(frozen=True)
-class Slices:
-    """A sum over the iterations of rows: the rows of all iterations, and where they belong."""
+class SliceSum:
+    """A sum over the iterations of IndexedSlices: the values and indices of all iterations."""
 
-    place: int  # the input of the loop whose gradient it is
-    kept: tuple[Kept, Kept]  # values, indices
+    input_index: int  # the input of the loop whose gradient it is
+    saved: tuple[SavedTensor, SavedTensor]  # values, indices
 
     def total(self, lists: Sequence[Tensor], count: Tensor, like: Tensor) -> IndexedSlices:
         """The slices, given the full lists."""
-        is_varying = self.kept[1].tensor.shape.as_list()[0] is None
+        is_varying = self.saved[1].tensor.shape.as_list()[0] is None
         values, indices = (
-            _varying(found, kept.tensor) if is_varying else _joined(found, count, kept.tensor)
-            for found, kept in zip(lists, self.kept, strict=True)
+            _concat_varying_rows(array, saved.tensor)
+            if is_varying
+            else _concat_rows(array, count, saved.tensor)
+            for array, saved in zip(lists, self.saved, strict=True)
         )
         return IndexedSlices(values, indices, shaping.shape(like))
 
 
-SunkGradient = Product | Slices
+SunkGradient = ProductSum | SliceSum
 
 
 def sink_gradient(
-    place: int, gradient: Tensor | IndexedSlices, at: Tensor, graph: SubGraph
+    input_index: int, gradient: Tensor | IndexedSlices, iteration: Tensor, graph: SubGraph
 ) -> SunkGradient | None:
-    """What an iteration adds to the gradient of an input, where that can be left for after the
-    loop. Inside another body it is added up: only lists of known length are compiled there."""
+    """The gradient of an input as a sum after the loop, from the summand of an iteration; None if
+    it must be summed in the loop. Inside another body it must: only lists of static length are
+    compiled there."""
     if is_body(graph.outer):
         return None
     if isinstance(gradient, IndexedSlices):
-        return _slices(place, gradient, graph)
-    return _product(place, gradient, at, graph)
+        return _sink_slices(input_index, gradient, graph)
+    return _sink_product(input_index, gradient, iteration, graph)
 
 
-def _product(place: int, gradient: Tensor, at: Tensor, graph: SubGraph) -> Product | None:
-    """A product with what was saved."""
+def _sink_product(
+    input_index: int, gradient: Tensor, iteration: Tensor, graph: SubGraph
+) -> ProductSum | None:
+    """A sum of products aᵀ b, where a is read from a trace."""
     if gradient.op.op != MatMul(transpose_a=True):
         return None
     a, b = gradient.op.inputs
-    if not isinstance(a.op.op, TensorArrayRead) or a.op.inputs[1] is not at:
+    if not isinstance(a.op.op, TensorArrayRead) or a.op.inputs[1] is not iteration:
         return None
     outside = {inner: outer for outer, inner in graph.captures.items()}
     values = outside.get(a.op.inputs[0])
-    if values is None or not (_is_joinable(a, 2) and _is_joinable(b, 2)):
+    if values is None or not (_has_static_rows(a, 2) and _has_static_rows(b, 2)):
         return None
-    return Product(place, values, a, (Kept.of(b, graph),))
+    return ProductSum(input_index, values, a, (SavedTensor.of(b, graph),))
 
 
-def _slices(place: int, gradient: IndexedSlices, graph: SubGraph) -> Slices | None:
-    """A number of rows."""
+def _sink_slices(input_index: int, gradient: IndexedSlices, graph: SubGraph) -> SliceSum | None:
+    """A sum of IndexedSlices."""
     values, indices = graph.capture(gradient.values), graph.capture(gradient.indices)
-    if not (_is_joinable(values) and _is_joinable(indices, 1)):
+    if not (_has_static_rows(values) and _has_static_rows(indices, 1)):
         return None
-    return Slices(place, (Kept.of(values, graph), Kept.of(indices, graph)))
+    return SliceSum(input_index, (SavedTensor.of(values, graph), SavedTensor.of(indices, graph)))
 
 
-def _is_joinable(tensor: Tensor, rank: int | None = None) -> bool:
-    """Whether the shape of its rows is known."""
+def _has_static_rows(tensor: Tensor, rank: int | None = None) -> bool:
+    """Whether the shape of a tensor's rows is static."""
     sizes = tensor.shape.sizes
     return bool(sizes) and rank in (None, len(sizes)) and None not in sizes[1:]
 
 
-def _joined(values: Tensor, count: Tensor, like: Tensor) -> Tensor:
-    """A list of tensors as one, their rows one below the other."""
+def _concat_rows(values: Tensor, count: Tensor, like: Tensor) -> Tensor:
+    """The rows of all tensors of a list as one tensor."""
     stack = TensorArrayStack(dtype=like.dtype, element_shape=like.shape, fills=True)
     return shaping.reshape(stack(values, count), [-1, *like.shape.as_list()[1:]])
 
 
-def _varying(values: Tensor, like: Tensor) -> Tensor:
-    """The same for tensors that may differ in the number of their rows."""
+def _concat_varying_rows(values: Tensor, like: Tensor) -> Tensor:
+    """As `_concat_rows`, for tensors with different numbers of rows."""
     return TensorArrayConcat(dtype=like.dtype, element_shape=like.shape)(values).value

@@ -1,6 +1,6 @@
-"""Stacks of tensors: what programs with gradients of their own keep values of iterations in.
+"""Stacks of tensors, in which programs save values of iterations for hand-written gradients.
 
-A stack lives as long as a step. Control dependencies order its pushes and pops.
+A stack lives for one step. Control dependencies order its pushes and pops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 class StackCell(VariableCell):
-    """A stack, and its name as the value that the reference to it has."""
+    """A stack; its name is the value of a reference to it."""
 
     def __init__(self, name: str, dtype: DType) -> None:
         super().__init__(f"{name}_{next(_numbers)}", string, TensorShape([2]))
@@ -34,12 +34,12 @@ class StackCell(VariableCell):
         self.values: list[Any] = []
 
     def push(self, value: Any) -> None:
-        """Put a value on top."""
+        """Push a value."""
         self._check_open()
         self.values.append(value)
 
     def pop(self, dtype: DType) -> Any:
-        """Take the top value off."""
+        """Pop the top value."""
         self._check_open()
         if dtype is not self.element_type:
             raise invalid(f"Stack {self.name} holds {self.element_type.name}, not {dtype.name}")
@@ -48,7 +48,7 @@ class StackCell(VariableCell):
         return self.values.pop()
 
     def close(self) -> None:
-        """Let go of the values."""
+        """Free the values."""
         self.values, self.is_closed = [], True
 
     def _check_open(self) -> None:
@@ -57,7 +57,7 @@ class StackCell(VariableCell):
 
 
 class StackOp(Op, abstract=True):
-    """Acts on a stack."""
+    """The base of ops on stacks."""
 
     stateful = True
     host_only = True
@@ -80,7 +80,7 @@ class Stack(StackOp):
 
 
 class StackPush(StackOp):
-    """Puts a value on a stack, and gives it on."""
+    """Pushes a value and returns it."""
 
     signature = "handle: &string, elem: T -> output: T"
     swap_memory: bool = False
@@ -94,7 +94,7 @@ class StackPush(StackOp):
 
 
 class StackPop(StackOp):
-    """Takes the last value off a stack."""
+    """Pops the top value of a stack."""
 
     signature = "handle: &string -> elem: elem_type"
     elem_type: DType
@@ -107,7 +107,7 @@ class StackPop(StackOp):
 
 
 class StackClose(StackOp):
-    """Lets go of what is on a stack."""
+    """Frees the values of a stack."""
 
     signature = "handle: &string ->"
 

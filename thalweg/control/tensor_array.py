@@ -1,7 +1,7 @@
-"""`TensorArray`: a list of tensors that loops read and write, as users have it.
+"""`TensorArray`: the public class for lists of tensors that loops read and write.
 
-Every method adds an op on the list (`list_ops`) to the graph; what is known of the entries' shape
-is shared by all TensorArrays of one list.
+Every method adds an op on the list (`list_ops`) to the graph. All TensorArrays of one list share
+their static information.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from thalweg.control.list_ops import (
     TensorArrayWrite,
     row_shape,
 )
-from thalweg.control.lists import invalid, mismatch
+from thalweg.control.lists import dtype_mismatch, invalid
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64
 from thalweg.graph.graph import get_default_graph
@@ -47,19 +47,19 @@ Array = NDArray[Any]
 
 
 @dataclass
-class _Facts:
-    """What all the TensorArrays of one list know of it."""
+class _ListInfo:
+    """The static information that all TensorArrays of one list share."""
 
     dtype: DType
     element_shape: TensorShape
     infer_shape: bool
     dynamic_size: bool = False
-    size: int | None = None  # where it is fixed
-    node: Node | None = None  # what made the list: the others run where it does
+    size: int | None = None  # if it is static
+    node: Node | None = None  # that made the list: the other ops are colocated with it
     follows_first_write: bool = False
 
-    def learn(self, shape: TensorShape) -> None:
-        """An entry has this shape: so have all, where shapes are inferred."""
+    def merge_shape(self, shape: TensorShape) -> None:
+        """Merge the shape of an entry into that of all, if shapes are inferred."""
         if not shape.is_compatible_with(self.element_shape):
             raise ValueError(
                 f"Inconsistent shapes: saw {shape} but expected {self.element_shape} (and "
@@ -73,19 +73,19 @@ class _Facts:
 class TensorArray:
     """A list of tensors that loops read and write: `array = array.write(i, value)`.
 
-    Every write gives a TensorArray; use that one from there on. Each entry is written once. With
-    `clear_after_read` (the default) it is also read once, and its memory let go.
+    Every write returns a TensorArray to use from then on. Each entry is written once. With
+    `clear_after_read` (the default) it is also read once, and its memory is freed.
 
     Args:
         dtype: the dtype of the entries.
-        size: how many there are.
-        dynamic_size: whether writes behind the end make it longer.
+        size: the number of entries.
+        dynamic_size: whether writes past the end extend it.
         clear_after_read: False lets an entry be read again.
         tensor_array_name: a name for errors.
-        handle, flow: what another TensorArray is made of.
+        handle, flow: those of another TensorArray, to use its list.
         infer_shape: whether all entries have one shape.
         element_shape: the shape of an entry.
-        colocate_with_first_write_call: whether it lives on the device of what is written first.
+        colocate_with_first_write_call: whether it is on the device of the first value written.
         name: the name of the node.
 
     Example:
@@ -118,7 +118,7 @@ class TensorArray:
             "tensor_array_name": tensor_array_name,
         }
         _check_options(handle, options)
-        self._facts = _Facts(
+        self._info = _ListInfo(
             as_dtype(dtype).base_dtype,
             as_shape(element_shape),
             infer_shape or element_shape is not None,
@@ -129,123 +129,123 @@ class TensorArray:
             self._flow: Tensor = handle if flow is None else flow
             return
         make = TensorArrayNew(
-            dtype=self._facts.dtype,
-            element_shape=self._facts.element_shape,
-            dynamic_size=self._facts.dynamic_size,
+            dtype=self._info.dtype,
+            element_shape=self._info.element_shape,
+            dynamic_size=self._info.dynamic_size,
             clear_after_read=clear_after_read is not False,
             tensor_array_name=tensor_array_name or "",
         )
-        with _where(colocate_with_first_write_call):
+        with _initial_device(colocate_with_first_write_call):
             self._flow = make(size, name=name or "TensorArray")
-        self._facts.node = self._flow.op
+        self._info.node = self._flow.op
         if not dynamic_size:
             count = constant_value(self._flow.op.inputs[0])
-            self._facts.size = None if count is None else int(count)
+            self._info.size = None if count is None else int(count)
 
     def with_flow(self, flow: Tensor) -> TensorArray:
         """The same list at another point of its flow."""
-        made = copy(self)
-        made._flow = flow
-        return made
+        array = copy(self)
+        array._flow = flow
+        return array
 
     def components(self) -> list[Tensor]:
-        """The tensors this is made of."""
+        """The tensors that represent the list: the flow."""
         return [self._flow]
 
     def with_components(self, components: Sequence[Tensor]) -> TensorArray:
-        """The same list with other tensors in the place of its `components`."""
+        """The same list with its `components` replaced."""
         (flow,) = components
         return self.with_flow(flow)
 
     @property
     def flow(self) -> Tensor:
-        """The list, as the uses up to here leave it."""
+        """The list, after all uses so far."""
         return self._flow
 
     @property
     def handle(self) -> Tensor:
-        """The list: as there is one tensor for it, the flow."""
+        """The flow: one tensor represents the list."""
         return self._flow
 
     @property
     def dtype(self) -> DType:
         """The dtype of the entries."""
-        return self._facts.dtype
+        return self._info.dtype
 
     @property
     def element_shape(self) -> TensorShape:
-        """What is known of the shape of an entry."""
-        return self._facts.element_shape
+        """The static shape of an entry."""
+        return self._info.element_shape
 
     @property
     def dynamic_size(self) -> bool:
-        """Whether writing past the end makes the list longer."""
-        return self._facts.dynamic_size
+        """Whether writing past the end extends the list."""
+        return self._info.dynamic_size
 
     def identity(self) -> TensorArray:
-        """The same list, after what new nodes have to come after here."""
-        with self._beside():
+        """The same list, after the current control dependencies."""
+        with self._colocated():
             return self.with_flow(basic.identity(self._flow))
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> TensorArray:
-        """The gradients of this list in the computation called `source`: writes add up."""
-        with self._beside():
+        """The gradients of this list in the computation named `source`; writes accumulate."""
+        with self._colocated():
             gradient = TensorArrayGradient(source=source)
             return self.with_flow(gradient(self._flow if flow is None else flow, name=name))
 
     def read(self, index: TensorLike, name: str | None = None) -> Tensor:
         """The entry at `index`."""
-        return self._reader(TensorArrayRead, index, name=name)
+        return self._read_op(TensorArrayRead, index, name=name)
 
     def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """The entries at `indices` as the rows of a tensor."""
-        return self._reader(TensorArrayGather, indices, name=name)
+        return self._read_op(TensorArrayGather, indices, name=name)
 
     def stack(self, name: str | None = None) -> Tensor:
         """All entries, which must have been written, as the rows of a tensor."""
-        with self._beside():
-            size = self._facts.size
+        with self._colocated():
+            size = self._info.size
             count = self.size() if size is None else basic.constant(size, int32, name="count")
-        return self._reader(TensorArrayStack, count, name=name)
+        return self._read_op(TensorArrayStack, count, name=name)
 
     pack = stack
 
     def concat(self, name: str | None = None) -> Tensor:
         """All entries joined along their first axis."""
-        value, _ = self._reader(TensorArrayConcat, name=name)
+        value, _ = self._read_op(TensorArrayConcat, name=name)
         return value
 
-    def _reader(self, kind: type[ListReader], *inputs: Any, name: str | None) -> Any:
+    def _read_op(self, kind: type[ListReader], *inputs: Any, name: str | None) -> Any:
         op = kind(dtype=self.dtype, element_shape=self.element_shape)
-        with self._beside():
+        with self._colocated():
             return op(self._flow, *inputs, name=name)
 
     def write(self, index: TensorLike, value: Any, name: str | None = None) -> TensorArray:
         """The list with `value` at `index`."""
-        tensor = self._tensor(value)
-        return self._writer(TensorArrayWrite, tensor.shape, tensor, (index, tensor), name)
+        tensor = self._value_tensor(value)
+        return self._write_op(TensorArrayWrite, tensor.shape, tensor, (index, tensor), name)
 
     def scatter(self, indices: TensorLike, value: Any, name: str | None = None) -> TensorArray:
         """The list with the rows of `value` at `indices`."""
-        tensor = self._tensor(value)
+        tensor = self._value_tensor(value)
         shape = row_shape(tensor.shape)
-        return self._writer(TensorArrayScatter, shape, tensor, (indices, tensor), name)
+        return self._write_op(TensorArrayScatter, shape, tensor, (indices, tensor), name)
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The list with the rows of `value` as its entries, from the first on."""
-        tensor = self._tensor(value)
-        return self._writer(TensorArrayUnstack, row_shape(tensor.shape), tensor, (tensor,), name)
+        tensor = self._value_tensor(value)
+        return self._write_op(TensorArrayUnstack, row_shape(tensor.shape), tensor, (tensor,), name)
 
     unpack = unstack
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
         """The list with pieces of `value` along its first axis, of these lengths, as entries."""
-        tensor = self._tensor(value)
+        tensor = self._value_tensor(value)
         counts = casting.cast(convert_to_tensor(lengths), int64)
         shape = _piece_shape(tensor.shape, constant_value(counts))
-        return self._writer(TensorArraySplit, shape, tensor, (tensor, counts), name)
+        return self._write_op(TensorArraySplit, shape, tensor, (tensor, counts), name)
 
-    def _writer(
+    def _write_op(
         self,
         kind: type[ListWriter],
         shape: TensorShape,
@@ -253,37 +253,37 @@ class TensorArray:
         inputs: Sequence[Any],
         name: str | None,
     ) -> TensorArray:
-        """The list after an op that writes entries of this shape."""
-        self._facts.learn(shape)
-        with self._beside(value):
+        """The list after an op that writes entries of a shape."""
+        self._info.merge_shape(shape)
+        with self._colocated(value):
             return self.with_flow(kind(dtype=self.dtype)(self._flow, *inputs, name=name))
 
     def size(self, name: str | None = None) -> Tensor:
         """The number of entries, written or not."""
-        with self._beside():
+        with self._colocated():
             return TensorArraySize()(self._flow, name=name)
 
     def close(self, name: str | None = None) -> Node:
-        """Let go of the entries: the list cannot be used afterwards."""
-        with self._beside():
+        """Free the entries: the list cannot be used afterwards."""
+        with self._colocated():
             return TensorArrayClose()(self._flow, name=name)
 
-    def _tensor(self, value: Any) -> Tensor:
+    def _value_tensor(self, value: Any) -> Tensor:
         tensor = convert_to_tensor(value, name="value", preferred_dtype=self.dtype)
         if tensor.dtype.base_dtype is not self.dtype:
-            problem = mismatch(self.dtype, tensor.dtype.base_dtype, TensorArrayWrite.use)
+            problem = dtype_mismatch(self.dtype, tensor.dtype.base_dtype, TensorArrayWrite.use)
             raise invalid(f"{problem} {tensor.name} was made at {tensor.op.origin}")
         return tensor
 
     @contextmanager
-    def _beside(self, first: Tensor | None = None) -> Generator[None]:
-        """New nodes run where the list is; a list without a device goes where the `first` value
-        that is written comes from."""
-        node = self._facts.node
+    def _colocated(self, first: Tensor | None = None) -> Generator[None]:
+        """Colocate new nodes with the list. A list without a device takes that of the `first` value
+        written."""
+        node = self._info.node
         if node is None:
             yield
             return
-        if first is not None and self._facts.follows_first_write and not node.device:
+        if first is not None and self._info.follows_first_write and not node.device:
             node.device = first.device
         graph = get_default_graph()
         with graph.colocate_with(node) if node.graph is graph else graph.device(node.device):
@@ -298,16 +298,16 @@ def _check_options(handle: Any, options: dict[str, Any]) -> None:
         if options["size"] is None:
             raise ValueError("Size must be provided if handle is not provided")
         return
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ValueError(f"Cannot provide both a handle and {given[0]} at the same time")
+    conflicting = [name for name, value in options.items() if value is not None]
+    if conflicting:
+        raise ValueError(f"Cannot provide both a handle and {conflicting[0]} at the same time")
     if not isinstance(handle, Tensor):
         raise TypeError("Handle must be a Tensor")
 
 
 @contextmanager
-def _where(follows_first_write: bool) -> Generator[None]:
-    """A list that goes where its first value comes from asks for no device before."""
+def _initial_device(follows_first_write: bool) -> Generator[None]:
+    """Request no device for a list that takes that of its first value."""
     graph = get_default_graph()
     if not follows_first_write:
         yield
@@ -317,7 +317,7 @@ def _where(follows_first_write: bool) -> Generator[None]:
 
 
 def _piece_shape(shape: TensorShape, lengths: Array | None) -> TensorShape:
-    """The shape of the pieces of a split tensor, if they all have the same."""
+    """The common shape of the pieces of a split tensor, else unknown."""
     if shape.rank is None or lengths is None or len(set(lengths.ravel().tolist())) != 1:
         return unknown_shape()
     return TensorShape.of((int(lengths.flat[0]),)).concatenate(shape[1:])

@@ -1,8 +1,7 @@
-"""TensorFlow 2's lists: values along variant edges that no op changes.
+"""TensorFlow 2's lists: immutable values along variant edges.
 
-What TensorFlow writes for a TensorArray since its second version. An op that sets an entry gives
-another list, which shares all other entries with the old one; both can be used. An entry that was
-never set is zeros, once its shape is known.
+TensorFlow 2 exports TensorArrays in this form. An op that sets an entry returns a new list, which
+shares all other entries with the old one. An unset entry is zeros, once its shape is known.
 """
 
 from __future__ import annotations
@@ -22,51 +21,52 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 
 Array = NDArray[Any]
-Shape = tuple[int | None, ...] | None  # None for a rank that nobody knows
+Shape = tuple[int | None, ...] | None  # None for an unknown rank
 
 MAX_ENTRIES = 1 << 31
 
 
 @dataclass(frozen=True, eq=False)
 class ImmutableList:
-    """A list that never changes: its entries (None where unset) and what is known of each."""
+    """An immutable list: its entries (None if unset), their dtype and static shape."""
 
     dtype: DType
     shape: Shape
     entries: tuple[Array | None, ...]
-    limit: int = -1  # of entries; none if negative
+    limit: int = -1  # on the number of entries; none if negative
 
     def with_entries(self, entries: Sequence[Array | None]) -> ImmutableList:
-        """A list like this one of other entries."""
+        """A list like this one with other entries."""
         if 0 <= self.limit < len(entries):
             raise invalid(f"Tried to push item into a full list of {self.limit} elements")
         return replace(self, entries=tuple(entries))
 
     def check(self, dtype: DType, value: Any = None) -> None:
-        """Raise unless the list is of a dtype, and an item fits it."""
+        """Raise unless the list has a dtype and an item fits its shape."""
         if self.dtype is not dtype:
             raise invalid(f"Invalid data types; list elements {self.dtype.name}, op {dtype.name}")
         if value is not None:
-            _merged(self.shape, np.shape(value), "Tried to set item of another shape than a list's")
+            fault = "Tried to set item of another shape than a list's"
+            _merge_shapes(self.shape, np.shape(value), fault)
 
     def item(self, index: int, shape: Shape) -> Array:
-        """An entry; zeros of the shape where it is unset."""
+        """An entry; zeros if it is unset."""
         if not 0 <= index < len(self.entries):
             raise invalid(
                 f"Trying to access element {index} in a list with {len(self.entries)} elements."
             )
-        found = self.entries[index]
-        wanted = self.whole_shape(shape, found)
-        return np.zeros(wanted, self.dtype.as_numpy_dtype) if found is None else found
+        entry = self.entries[index]
+        wanted = self.full_shape(shape, entry)
+        return np.zeros(wanted, self.dtype.as_numpy_dtype) if entry is None else entry
 
-    def whole_shape(self, shape: Shape, found: Array | None = None) -> tuple[int, ...]:
-        """The shape of an entry, from all that is known of it."""
-        known = _merged(self.shape, shape, "The shape asked for is not that of the list")
-        if found is not None:
-            known = _merged(known, found.shape, "An entry does not have the shape asked for")
+    def full_shape(self, shape: Shape, entry: Array | None = None) -> tuple[int, ...]:
+        """The shape of an entry, from the list's, the requested and other entries' shapes."""
+        known = _merge_shapes(self.shape, shape, "The shape asked for is not that of the list")
+        if entry is not None:
+            known = _merge_shapes(known, entry.shape, "An entry does not have the shape asked for")
         elif known is None or None in known:
-            others = [entry.shape for entry in self.entries if entry is not None]
-            known = _merged(known, others[0], "Entries differ in shape") if others else known
+            others = [other.shape for other in self.entries if other is not None]
+            known = _merge_shapes(known, others[0], "Entries differ in shape") if others else known
         if known is None or None in known:
             raise invalid(
                 "Trying to read an uninitialized element of a list whose element shape is not "
@@ -74,11 +74,11 @@ class ImmutableList:
             )
         return tuple(size for size in known if size is not None)
 
-    def stacked(self, places: Sequence[int], shape: Shape) -> Array:
-        """Entries as the rows of an array, which must have one shape."""
-        if not places:
-            return np.zeros((0, *self.whole_shape(shape)), self.dtype.as_numpy_dtype)
-        rows = [self.item(place, shape) for place in places]
+    def stacked(self, indices: Sequence[int], shape: Shape) -> Array:
+        """Entries of one shape as the rows of an array."""
+        if not indices:
+            return np.zeros((0, *self.full_shape(shape)), self.dtype.as_numpy_dtype)
+        rows = [self.item(index, shape) for index in indices]
         if any(row.shape != rows[0].shape for row in rows):
             shapes = sorted({row.shape for row in rows})
             raise invalid(f"Tried to stack list which has elements of shapes {shapes}")
@@ -86,7 +86,7 @@ class ImmutableList:
 
 
 def _shape_of(value: Any) -> Shape:
-    """The shape that a tensor of sizes stands for; -1 is any rank, or any size."""
+    """The shape given by a tensor of sizes; -1 is an unknown rank or size."""
     sizes = np.asarray(value)
     if sizes.ndim == 0:
         if int(sizes) >= 0:
@@ -95,7 +95,7 @@ def _shape_of(value: Any) -> Shape:
     return tuple(None if size < 0 else int(size) for size in sizes.tolist())
 
 
-def _merged(first: Shape, second: Shape, fault: str) -> Shape:
+def _merge_shapes(first: Shape, second: Shape, fault: str) -> Shape:
     if first is None or second is None:
         return second if first is None else first
     fits = len(first) == len(second)
@@ -104,15 +104,15 @@ def _merged(first: Shape, second: Shape, fault: str) -> Shape:
     return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
 
 
-def _static(shape: Tensor) -> TensorShape:
-    """What a graph knows of a shape given as a tensor."""
+def _static_shape(shape: Tensor) -> TensorShape:
+    """The static shape given by a tensor of sizes."""
     sizes = constant_elements(shape)
     if sizes is None or shape.shape.rank != 1:
         return unknown_shape()
     return TensorShape.of(tuple(None if size is None or size < 0 else size for size in sizes))
 
 
-def _count(value: Any) -> int:
+def _checked_count(value: Any) -> int:
     count = int(value)
     if not 0 <= count < MAX_ENTRIES:
         raise invalid(f"The num_elements to reserve must be a non negative number: {count}")
@@ -120,7 +120,7 @@ def _count(value: Any) -> int:
 
 
 class TensorListOp(Op, abstract=True):
-    """Acts on lists that never change."""
+    """The base of ops on immutable lists."""
 
     effects = ()
     stateful = True  # a list is no constant
@@ -131,13 +131,13 @@ class TensorListOp(Op, abstract=True):
 
 
 class TypedTensorListOp(TensorListOp, abstract=True):
-    """Acts on lists of one dtype."""
+    """The base of ops on lists of one dtype."""
 
     element_dtype: DType
 
 
 class EmptyTensorList(TypedTensorListOp):
-    """A list without entries, of so many at most."""
+    """A list without entries, of limited size."""
 
     signature = "element_shape: shape_type, max_num_elements: int32 -> handle: variant"
 
@@ -153,7 +153,7 @@ class TensorListReserve(TypedTensorListOp):
     signature = "element_shape: shape_type, num_elements: int32 -> handle: variant"
 
     def numpy(self, element_shape: Array, num_elements: Array) -> ImmutableList:
-        entries = (None,) * _count(num_elements)
+        entries = (None,) * _checked_count(num_elements)
         return ImmutableList(self.element_dtype, _shape_of(element_shape), entries)
 
 
@@ -165,7 +165,7 @@ class TensorListFromTensor(TypedTensorListOp):
     def numpy(self, tensor: Array, element_shape: Array) -> ImmutableList:
         if tensor.ndim == 0:
             raise invalid("Tensor must be at least a vector to be a list")
-        shape = _merged(_shape_of(element_shape), tensor.shape[1:], "Rows have another shape")
+        shape = _merge_shapes(_shape_of(element_shape), tensor.shape[1:], "Rows have another shape")
         return ImmutableList(self.element_dtype, shape, tuple(np.asarray(row) for row in tensor))
 
 
@@ -177,7 +177,7 @@ class TensorListStack(TypedTensorListOp):
 
     def shape(self, input_handle: Tensor, element_shape: Tensor) -> TensorShape:
         rows = TensorShape.of((self.num_elements if self.num_elements >= 0 else None,))
-        return rows.concatenate(_static(element_shape))
+        return rows.concatenate(_static_shape(element_shape))
 
     def numpy(self, input_handle: ImmutableList, element_shape: Array) -> Array:
         input_handle.check(self.element_dtype)
@@ -193,7 +193,7 @@ class TensorListGetItem(TypedTensorListOp):
     signature = "input_handle: variant, index: int32, element_shape: int32 -> item: element_dtype"
 
     def shape(self, input_handle: Tensor, index: Tensor, element_shape: Tensor) -> TensorShape:
-        return _static(element_shape)
+        return _static_shape(element_shape)
 
     def numpy(self, input_handle: ImmutableList, index: Array, element_shape: Array) -> Array:
         input_handle.check(self.element_dtype)
@@ -201,19 +201,19 @@ class TensorListGetItem(TypedTensorListOp):
 
 
 class TensorListSetItem(TypedTensorListOp):
-    """A list with another entry."""
+    """A list with one entry replaced."""
 
     signature = "input_handle: variant, index: int32, item: element_dtype -> output_handle: variant"
     resize_if_index_out_of_bounds: bool = False
 
     def numpy(self, input_handle: ImmutableList, index: Array, item: Array) -> ImmutableList:
         input_handle.check(self.element_dtype, item)
-        entries, place = list(input_handle.entries), int(index)
-        if self.resize_if_index_out_of_bounds and place >= len(entries):
-            entries += [None] * (_count(place + 1) - len(entries))
-        if not 0 <= place < len(entries):
-            raise invalid(f"Trying to modify element {place} in a list with {len(entries)}")
-        entries[place] = item
+        entries, entry = list(input_handle.entries), int(index)
+        if self.resize_if_index_out_of_bounds and entry >= len(entries):
+            entries += [None] * (_checked_count(entry + 1) - len(entries))
+        if not 0 <= entry < len(entries):
+            raise invalid(f"Trying to modify element {entry} in a list with {len(entries)}")
+        entries[entry] = item
         return input_handle.with_entries(entries)
 
 
@@ -236,7 +236,7 @@ class TensorListPopBack(TypedTensorListOp):
     )
 
     def shape(self, input_handle: Tensor, element_shape: Tensor) -> list[TensorShape]:
-        return [scalar(), _static(element_shape)]
+        return [scalar(), _static_shape(element_shape)]
 
     def numpy(self, input_handle: ImmutableList, element_shape: Array) -> tuple[Any, Array]:
         input_handle.check(self.element_dtype)
@@ -247,7 +247,7 @@ class TensorListPopBack(TypedTensorListOp):
 
 
 class TensorListLength(TensorListOp):
-    """How many entries a list has."""
+    """The number of entries."""
 
     signature = "input_handle: variant -> length: int32"
 
@@ -256,7 +256,7 @@ class TensorListLength(TensorListOp):
 
 
 class TensorListElementShape(TensorListOp):
-    """What a list knows of the shape of its entries."""
+    """The static shape of a list's entries."""
 
     signature = "input_handle: variant -> element_shape: shape_type"
     shape_type: DType
@@ -271,12 +271,12 @@ class TensorListElementShape(TensorListOp):
 
 
 class TensorListResize(TensorListOp):
-    """A list with entries cut off, or unset ones added, at its end."""
+    """A list with entries removed from, or unset ones appended to, its end."""
 
     signature = "input_handle: variant, size: int32 -> output_handle: variant"
 
     def numpy(self, input_handle: ImmutableList, size: Array) -> ImmutableList:
-        count = _count(size)
+        count = _checked_count(size)
         spare = (None,) * max(0, count - len(input_handle.entries))
         return input_handle.with_entries((*input_handle.entries[:count], *spare))
 
@@ -289,7 +289,7 @@ class TensorListGather(TypedTensorListOp):
     )
 
     def shape(self, input_handle: Tensor, indices: Tensor, element_shape: Tensor) -> TensorShape:
-        return indices.shape.with_rank(1).concatenate(_static(element_shape))
+        return indices.shape.with_rank(1).concatenate(_static_shape(element_shape))
 
     def numpy(self, input_handle: ImmutableList, indices: Array, element_shape: Array) -> Array:
         input_handle.check(self.element_dtype)
@@ -297,7 +297,7 @@ class TensorListGather(TypedTensorListOp):
 
 
 class TensorListScatterV2(TypedTensorListOp):
-    """A list with the rows of a tensor as its entries at these places."""
+    """A new list with the rows of a tensor at these indices."""
 
     signature = (
         "tensor: element_dtype, indices: int32, element_shape: shape_type, num_elements: int32 -> "
@@ -307,15 +307,16 @@ class TensorListScatterV2(TypedTensorListOp):
     def numpy(
         self, tensor: Array, indices: Array, element_shape: Array, num_elements: Array
     ) -> ImmutableList:
-        asked = int(num_elements)
-        count = max([asked, *(indices + 1).tolist()]) if asked < 0 else _count(asked)
-        empty = (None,) * _count(max(count, 0))
+        count = int(num_elements)
+        if count < 0:  # as many as the indices need
+            count = max([0, *(indices + 1).tolist()])
+        empty = (None,) * _checked_count(count)
         start = ImmutableList(self.element_dtype, _shape_of(element_shape), empty)
-        return _scattered(start, tensor, indices)
+        return _scatter(start, tensor, indices)
 
 
 class TensorListScatterIntoExistingList(TypedTensorListOp):
-    """A list with the rows of a tensor as its entries at these places; the others are kept."""
+    """A list with the rows of a tensor written at these indices."""
 
     signature = (
         "input_handle: variant, tensor: element_dtype, indices: int32 -> output_handle: variant"
@@ -323,27 +324,27 @@ class TensorListScatterIntoExistingList(TypedTensorListOp):
 
     def numpy(self, input_handle: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
         largest = max(indices.tolist(), default=-1)
-        spare = (None,) * max(0, _count(largest + 1) - len(input_handle.entries))
+        spare = (None,) * max(0, _checked_count(largest + 1) - len(input_handle.entries))
         grown = input_handle.with_entries((*input_handle.entries, *spare))
-        return _scattered(grown, tensor, indices)
+        return _scatter(grown, tensor, indices)
 
 
-def _scattered(start: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
+def _scatter(start: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
     if indices.ndim != 1 or tensor.ndim == 0 or len(indices) != len(tensor):
         raise invalid(
             f"Indices must be a vector, as long as the tensor: {indices.shape}, {tensor.shape}"
         )
     entries = list(start.entries)
-    for place, row in zip(indices.tolist(), tensor, strict=True):
-        if not 0 <= place < len(entries):
-            raise invalid(f"Trying to scatter to place {place} of a list with {len(entries)}")
+    for index, row in zip(indices.tolist(), tensor, strict=True):
+        if not 0 <= index < len(entries):
+            raise invalid(f"Trying to scatter to place {index} of a list with {len(entries)}")
         start.check(start.dtype, row)
-        entries[place] = np.asarray(row)
+        entries[index] = np.asarray(row)
     return start.with_entries(entries)
 
 
 class TensorListConcatV2(TypedTensorListOp):
-    """The entries joined along their first axis, and how long each is."""
+    """The entries joined along their first axis, and the length of each."""
 
     signature = (
         "input_handle: variant, element_shape: shape_type, leading_dims: int64 -> "
@@ -353,7 +354,7 @@ class TensorListConcatV2(TypedTensorListOp):
     def shape(
         self, input_handle: Tensor, element_shape: Tensor, leading_dims: Tensor
     ) -> list[TensorShape]:
-        known = _static(element_shape)
+        known = _static_shape(element_shape)
         rest = unknown_shape() if not known.rank else known[1:]
         return [unknown_shape(1).concatenate(rest), unknown_shape(1)]
 
@@ -361,16 +362,16 @@ class TensorListConcatV2(TypedTensorListOp):
         self, input_handle: ImmutableList, element_shape: Array, leading_dims: Array
     ) -> tuple[Array, Array]:
         input_handle.check(self.element_dtype)
-        shape, given = _shape_of(element_shape), leading_dims.tolist()
+        shape, leading = _shape_of(element_shape), leading_dims.tolist()
         parts: list[Array] = []
-        for place in range(len(input_handle.entries)):
-            first = (given[place],) if place < len(given) else (None,)
-            whole = shape if shape is None else (shape[0] or first[0], *shape[1:])
-            parts.append(input_handle.item(place, whole))
+        for index in range(len(input_handle.entries)):
+            length = leading[index] if index < len(leading) else None
+            entry_shape = shape if shape is None else (shape[0] or length, *shape[1:])
+            parts.append(input_handle.item(index, entry_shape))
         if any(part.ndim == 0 for part in parts):
             raise invalid("Concat saw a scalar shape at index 0 but requires at least vectors.")
         if not parts:
-            rest = input_handle.whole_shape((0, *(shape or ())[1:]) if shape else None)
+            rest = input_handle.full_shape((0, *(shape or ())[1:]) if shape else None)
             return np.zeros(rest, self.element_dtype.as_numpy_dtype), np.zeros(0, np.int64)
         return np.concatenate(parts), np.array([len(part) for part in parts], np.int64)
 
@@ -389,7 +390,7 @@ class TensorListSplit(TypedTensorListOp):
                 f"{tensor.shape}"
             )
         pieces = np.split(tensor, np.cumsum(lengths)[:-1]) if len(lengths) else []
-        made = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
+        result = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
         for piece in pieces:
-            made.check(made.dtype, piece)
-        return made.with_entries(pieces)
+            result.check(result.dtype, piece)
+        return result.with_entries(pieces)

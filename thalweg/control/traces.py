@@ -1,11 +1,12 @@
-"""What a gradient needs from inside a branch or a loop: values that the step saves on the way.
+"""Traces: values from inside a branch or a loop that the step saves for the gradient.
 
-A trace is a node beside the conditional or the loop that it reads from. Pruning decides whether a
-step has it; in a plan, a control node and the traces that the step needs of it are one unit.
+A trace is a node that takes an output of the conditional or loop it reads from. Pruning decides
+whether a step has it; in a plan, a control node and the traces that the step needs are one unit.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient
@@ -15,25 +16,25 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.graph.subgraph import Argument, SubGraph
+from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.core import basic
 
 
 class Trace(Op, abstract=True):
     """The base of all traces: `holder` is any output of the control node."""
 
-    stateful = True  # it takes values of its holder's run
-    effects = ()  # the holder has them
+    stateful = True  # its value depends on the run of its holder
+    effects = ()  # those of its holder
     of_process = True
+    private = True
 
     def kernel(self, context: Any, holder: Any) -> Any:
         raise AssertionError(f"{context.node.name} is computed with the node it reads from")
 
 
 class BranchTrace(Trace):
-    """The value of a tensor inside the branch that was taken; nothing where it was another one."""
+    """The value of a tensor inside a branch; no value if another branch was taken."""
 
-    private = True
     signature = "holder: T -> value: dtype"
     tensor: Tensor
     dtype: DType
@@ -46,9 +47,8 @@ class BranchTrace(Trace):
 
 
 class LoopTrace(Trace):
-    """All values of a tensor inside a loop's body, one an iteration, as a list."""
+    """The values of a tensor inside a loop's body, as a list with one entry per iteration."""
 
-    private = True
     signature = "holder: T -> values: variant"
     tensor: Tensor
 
@@ -60,9 +60,8 @@ class LoopTrace(Trace):
 
 
 class LoopCount(Trace):
-    """The number of iterations that a loop made."""
+    """The number of iterations of a loop."""
 
-    private = True
     signature = "holder: T -> count: int32"
     not_differentiable = True
 
@@ -70,27 +69,25 @@ class LoopCount(Trace):
         return scalar()
 
 
-def traced(node: Node, op: Trace) -> Tensor:
-    """A trace of a control node: made once, in the graph of the node."""
+def add_trace(node: Node, op: Trace) -> Tensor:
+    """A trace of a control node, in the graph of the node; an equal one is reused."""
     graph = node.graph
     for consumer in graph.consumers(node.outputs[0]):
         if consumer.op == op:
             return consumer.outputs[0]
-    with graph.as_default(), graph.name_scope(f"{node.name}_trace/"):
-        if isinstance(graph, SubGraph):
-            with graph.without_scopes():
-                return op(node.outputs[0])
+    scopes = graph.without_scopes() if isinstance(graph, SubGraph) else nullcontext()
+    with graph.as_default(), graph.name_scope(f"{node.name}_trace/"), scopes:
         return op(node.outputs[0])
 
 
 def traced_tensor(trace: Node) -> Tensor:
-    """The tensor inside a control node that a trace of it gives."""
+    """The tensor inside a control node whose values a trace saves."""
     return cast("BranchTrace", trace.op).tensor
 
 
-def known_in(graph: SubGraph, tensor: Tensor) -> Tensor | None:
-    """A tensor of a body whose value follows from constants and shapes, as a constant of a graph,
-    be it the current one or one around that: there is nothing to save."""
+def as_constant(graph: SubGraph, tensor: Tensor) -> Tensor | None:
+    """A tensor of a body as a constant of another graph, if its value follows from constants and
+    static shapes: then it needs no trace."""
     if tensor.dtype.is_floating or tensor.dtype.is_complex:
         return None
     value = constant_value(tensor)
@@ -100,12 +97,7 @@ def known_in(graph: SubGraph, tensor: Tensor) -> Tensor | None:
         return basic.constant(value, tensor.dtype.base_dtype)
 
 
-def is_argument(tensor: Tensor) -> bool:
-    """Whether a tensor came into its sub-graph from outside."""
-    return isinstance(tensor.op.op, Argument)
-
-
-def here(tensor: Tensor) -> Tensor:
-    """A tensor as the current graph sees it."""
+def capture(tensor: Tensor) -> Tensor:
+    """A tensor of an enclosing graph as a tensor of the current one."""
     graph = get_default_graph()
     return graph.capture(tensor) if isinstance(graph, SubGraph) else tensor

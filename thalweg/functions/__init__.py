@@ -1,4 +1,4 @@
-"""Python functions as graphs, and code that runs as it is written.
+"""Eager execution, gradient tapes and `@tf.function`.
 
 Importing this package registers its public names.
 """

@@ -1,7 +1,7 @@
-"""A graph that holds no nodes: what graphs do, and eager code need not.
+"""A graph that holds no nodes: overrides for what eager code does not need of graphs.
 
-Scopes only prefix names, which need not be unique; everything is in the order of the program; of
-collections, what the library keeps for itself and the global step remain.
+Name scopes only prefix names, which need not be unique. Ops run in program order. Collections hold
+the library's own entries and the global step.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from thalweg.graph.node import Node, Tensor
 
 
 class BareGraph(Graph):
-    """The part of a graph that needs no nodes."""
+    """A graph without nodes."""
 
-    makers: ClassVar[dict[Any, Callable[[], Any]]] = {}  # of what collections keep for the library
+    #: The first entries of the library's own collections.
+    collection_factories: ClassVar[dict[Any, Callable[[], Any]]] = {}
 
     def enter_scope(self, name: str | None) -> str:
-        """Prefix the names of new variables; names need not be unique."""
+        """Set the prefix of new variables' names."""
         outer = self._scope
         if not name:
             self._scope = ""
@@ -37,33 +38,33 @@ class BareGraph(Graph):
         return f"{self._scope}/{name}" if self._scope else name
 
     def control_dependencies(self, control_inputs: Any) -> AbstractContextManager[None]:
-        """Effects come in the order of the program anyway."""
+        """Nothing to do: effects happen in program order."""
         return nullcontext()
 
     def add_to_collection(self, name: Hashable, value: UserObject) -> None:
-        """Keep the global step; other things live as long as somebody holds them."""
+        """Keep the global step; nothing else is collected."""
         if name == GraphKeys.GLOBAL_STEP:
             super().add_to_collection(name, value)
 
     def get_collection_ref(self, name: Hashable) -> list[Any]:
-        """The named list: that of the library's own for good, others for the caller alone."""
+        """The named list; for other names than the library's own, a new empty one."""
         if name != GraphKeys.GLOBAL_STEP and not isinstance(cast("Any", name), tuple):
             return []
-        found = super().get_collection_ref(name)
-        if not found and name in self.makers:
-            found.append(self.makers[name]())
-        return found
+        collection = super().get_collection_ref(name)
+        if not collection and name in self.collection_factories:
+            collection.append(self.collection_factories[name]())
+        return collection
 
     def prevent_feeding(self, tensor: Tensor) -> None:
-        """Nothing is fed."""
+        """Nothing to do: eager code feeds nothing."""
 
     def prevent_fetching(self, node: Node) -> None:
-        """Nothing is fetched."""
+        """Nothing to do: eager code fetches nothing."""
 
     def get_operations(self) -> list[Node]:
-        """Eager code has no graph to show."""
+        """Empty: eager code has no graph."""
         return []
 
     def add(self, *arguments: Any, **named: Any) -> Node:
-        """Nodes are recorded, not added."""
+        """Raise: ops are recorded, not added as nodes."""
         raise RuntimeError("Eager code has no graph to add nodes to: apply the op.")

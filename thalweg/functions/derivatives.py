@@ -1,7 +1,7 @@
 """Derivatives of functions: `tf.grad(f)`, `tf.value_and_grad(f)`, `tf.vjp`, `tf.jvp`.
 
-Functions take and give tensors or structures of them; each of these can be applied to what another
-one returns, for higher orders. They work in eager code and in graphs.
+Functions take and return tensors or structures of them. The transformations compose, for higher
+orders, and work in eager code and in graphs.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from thalweg.public import public, publish_value
 from thalweg.variables.variable import Variable
 
 Function = Callable[..., Any]
-Chosen = int | Sequence[int]
+ArgNums = int | Sequence[int]
 
 
-def _tensors(structure: Any) -> Any:
-    """A structure with its numbers and arrays as tensors; variables stay. A list of nothing but
-    numbers is one tensor."""
+def _convert(structure: Any) -> Any:
+    """A structure with numbers and arrays converted to tensors; a list of numbers is one tensor.
+    Variables are kept."""
     if isinstance(structure, list) and all(
         isinstance(leaf, int | float | complex) for leaf in nest.flatten(structure)
     ):
         return convert_to_tensor(cast("list[Any]", structure))
-    return nest.map_structure(_tensor, structure)
+    return nest.map_structure(_convert_leaf, structure)
 
 
-def _tensor(leaf: Any) -> Any:
+def _convert_leaf(leaf: Any) -> Any:
     return leaf if isinstance(leaf, Variable) else convert_to_tensor(leaf)
 
 
@@ -48,33 +48,33 @@ def _scalar(value: Any, name: str) -> Tensor:
 
 
 @public("value_and_grad")
-def value_and_grad(f: Function, argnums: Chosen = 0, has_aux: bool = False) -> Function:
-    """A function that gives `f`'s value (a scalar) and its gradients with respect to arguments.
+def value_and_grad(f: Function, argnums: ArgNums = 0, has_aux: bool = False) -> Function:
+    """A function that returns `f`'s value (a scalar) and its gradients with respect to arguments.
 
     With `has_aux`, `f` returns (value, anything), and the result is ((value, anything), gradients).
     """
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        given = [*args]
-        for place in chosen:
-            given[place] = _tensors(given[place])
-        sources = [given[place] for place in chosen]
+        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        arguments = [*args]
+        for number in numbers:
+            arguments[number] = _convert(arguments[number])
+        sources = [arguments[number] for number in numbers]
         with GradientTape() as tape:
             tape.watch(sources)
-            result = f(*given, **kwargs)
+            result = f(*arguments, **kwargs)
             value = _scalar(result[0] if has_aux else result, "tf.grad")
-        found = tape.gradient(value, sources, unconnected_gradients="zero")
-        gradients = found[0] if isinstance(argnums, int) else tuple(found)
+        packed = tape.gradient(value, sources, unconnected_gradients="zero")
+        gradients = packed[0] if isinstance(argnums, int) else tuple(packed)
         return ((value, result[1]) if has_aux else value), gradients
 
     return call
 
 
 @public("grad")
-def grad(f: Function, argnums: Chosen = 0, has_aux: bool = False) -> Function:
-    """A function that gives the gradient of `f`, which returns a scalar: `tf.grad(f)(x)`.
+def grad(f: Function, argnums: ArgNums = 0, has_aux: bool = False) -> Function:
+    """A function that returns the gradient of `f`, which returns a scalar: `tf.grad(f)(x)`.
 
     With `has_aux`, `f` returns (value, anything), and the result is (gradient, anything).
     """
@@ -91,60 +91,60 @@ def grad(f: Function, argnums: Chosen = 0, has_aux: bool = False) -> Function:
 @public("vjp")
 def vjp(f: Function, *primals: TensorStructure) -> tuple[Any, Function]:
     """`f(*primals)`, and a function from gradients of that to gradients of the primals."""
-    sources = [_tensors(primal) for primal in primals]
+    sources = [_convert(primal) for primal in primals]
     with GradientTape(persistent=True) as tape:
         tape.watch(sources)
-        outputs = _tensors(f(*sources))
+        outputs = _convert(f(*sources))
 
-    def pull_back(cotangents: Any) -> tuple[Any, ...]:
+    def pullback(cotangents: Any) -> tuple[Any, ...]:
         nest.assert_same_structure(outputs, cotangents)
-        found = tape.gradient(outputs, sources, cotangents, unconnected_gradients="zero")
-        return tuple(found)
+        gradients = tape.gradient(outputs, sources, cotangents, unconnected_gradients="zero")
+        return tuple(gradients)
 
-    return outputs, pull_back
+    return outputs, pullback
 
 
 @public("jvp")
 def jvp(f: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """`f(*primals)`, and how it changes when the primals change by the tangents.
+    """`f(*primals)`, and its directional derivative along the tangents.
 
-    The gradient of a gradient with respect to what is multiplied into it: two backward passes make
-    a forward one.
+    The vjp is linear in its cotangents: differentiating it with respect to these gives the jvp, so
+    two backward passes make a forward one.
     """
     nest.assert_same_structure(list(primals), list(tangents))
     with GradientTape() as outer:
-        outputs, pull_back = vjp(f, *primals)
-        weights = nest.map_structure(filling.zeros_like, outputs)
-        outer.watch(weights)
-        pulled = list(pull_back(weights))
-    found = outer.gradient(pulled, weights, list(tangents), unconnected_gradients="zero")
-    return outputs, found
+        outputs, pullback = vjp(f, *primals)
+        cotangents = nest.map_structure(filling.zeros_like, outputs)
+        outer.watch(cotangents)
+        pulled = list(pullback(cotangents))
+    tangents_out = outer.gradient(pulled, cotangents, list(tangents), unconnected_gradients="zero")
+    return outputs, tangents_out
 
 
-# TensorFlow's names for the same
+# TensorFlow's names
 
 
 @public("contrib.eager.gradients_function")
 def gradients_function(f: Function, params: Iterable[int | str] | None = None) -> Function:
-    """A function that gives the gradients of `f` for all parameters, or those chosen by number or
-    name."""
+    """A function that returns the gradients of `f` for all parameters, or for those in `params`, by
+    number or name."""
     both = val_and_grad_function(f, params)
     return lambda *args, **kwargs: both(*args, **kwargs)[1]
 
 
 @public("contrib.eager.value_and_gradients_function")
 def val_and_grad_function(f: Function, params: Iterable[int | str] | None = None) -> Function:
-    """A function that gives `f`'s value, and its gradients for all or chosen parameters."""
+    """A function that returns `f`'s value and its gradients for all parameters or those given."""
     names = f.__code__.co_varnames
 
     def call(*args: Any, dy: Any = None, **kwargs: Any) -> tuple[Any, list[Any]]:
         wanted = range(len(args)) if params is None else cast("Sequence[Any]", params)
-        chosen = [names.index(p) if isinstance(p, str) else int(p) for p in wanted]
-        given = [_tensors(a) if i in chosen else a for i, a in enumerate(args)]
-        sources = [given[place] for place in chosen]
+        numbers = [names.index(p) if isinstance(p, str) else int(p) for p in wanted]
+        arguments = [_convert(a) if i in numbers else a for i, a in enumerate(args)]
+        sources = [arguments[number] for number in numbers]
         with GradientTape() as tape:
             tape.watch(sources)
-            value = f(*given, **kwargs)
+            value = f(*arguments, **kwargs)
         return value, tape.gradient(value, sources, dy)
 
     return call
@@ -152,14 +152,14 @@ def val_and_grad_function(f: Function, params: Iterable[int | str] | None = None
 
 @public("contrib.eager.implicit_gradients")
 def implicit_gradients(f: Function) -> Function:
-    """A function that gives (gradient, variable) pairs for the variables that `f` reads."""
+    """A function that returns (gradient, variable) pairs for the variables that `f` reads."""
     both = implicit_value_and_gradients(f)
     return lambda *args, **kwargs: both(*args, **kwargs)[1]
 
 
 @public("contrib.eager.implicit_value_and_gradients")
 def implicit_value_and_gradients(f: Function) -> Function:
-    """A function that gives `f`'s value and (gradient, variable) pairs for what it reads."""
+    """A function that returns `f`'s value and (gradient, variable) pairs for what it reads."""
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, list[tuple[Any, Any]]]:
         with GradientTape() as tape:
@@ -176,16 +176,16 @@ def implicit_value_and_gradients(f: Function) -> Function:
 def make_vjp(
     f: Function, params: Iterable[int | str] | None = None, persistent: bool = True
 ) -> Function:
-    """A function that gives `f`'s value and a function from its gradient to the arguments'."""
+    """A function that returns `f`'s value and a function from its gradient to the arguments'."""
 
     def call(*args: Any) -> tuple[Any, Function]:
-        outputs, pull_back = vjp(f, *args)
+        outputs, pullback = vjp(f, *args)
 
-        def pulled(dy: Any = None) -> list[Any]:
+        def pull(dy: Any = None) -> list[Any]:
             ones = nest.map_structure(filling.ones_like, outputs)
-            return list(pull_back(ones if dy is None else dy))
+            return list(pullback(ones if dy is None else dy))
 
-        return outputs, pulled
+        return outputs, pull
 
     return call
 

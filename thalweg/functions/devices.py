@@ -1,7 +1,7 @@
-"""The devices of eager code: a CPU and the GPUs that are there, which are preferred.
+"""The devices of eager code: the CPU and the GPUs of the process, which are preferred.
 
-Comes in: what a program asks for by `tf.device`. Goes out: where steps and variables are, and for
-arrays of the host that several steps take, the one copy of each that is on a device.
+Resolves requests of `tf.device` to devices, and keeps one copy in device memory of each host array
+that steps take.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from thalweg.runtime.resources import Resources
 
 Array = NDArray[Any]
 
-#: Bytes of an array up to which a program takes it along whenever it is launched.
+#: Arrays of at most so many bytes are copied with each launch of a program.
 _MAX_STAGED = 1 << 16
 
-#: What outlives lazy traces and is no variable: queues, tables, the counts of printed lines.
+#: State that outlives steps, other than variables: queues, tables, counters of printed lines.
 resources = Resources()
 
 
@@ -46,13 +46,13 @@ class EagerDevices:
         self._by_name = dict(zip(self.names, self.all, strict=True))
         self._resources = resources.with_others(self.all) if self.has_gpus else [resources]
         self._copies: dict[int, tuple[weakref.ref[Array], Buffer]] = {}
-        self._relieved: set[Device] = set()  # those that drop the copies when memory runs out
+        self._relieving: set[Device] = set()  # drop the copies when out of memory
 
     def __getitem__(self, name: str) -> Device:
         return self._by_name[name]
 
     def check(self, request: str) -> None:
-        """Raise where a device is asked for that is not there, of a kind that is."""
+        """Raise if a request matches no device, unless the process has no device of its type."""
         spec = DeviceSpec.from_string(request)
         if self._preferred.feasible(spec, ANY) or self._preferred.lacks_kind(spec):
             return
@@ -60,54 +60,55 @@ class EagerDevices:
             None, None, f"No device matches '{request}'. Devices here: {', '.join(self.names)}"
         )
 
-    def home(self, request: str, dtype: DType, shape: TensorShape) -> Device:
-        """Where a variable or a constant lives: on a GPU if it can, unless something else is asked
-        for."""
+    def device_for(self, request: str, dtype: DType, shape: TensorShape) -> Device:
+        """The device of a variable or constant: as requested, else a GPU if it can be there."""
         kinds = ANY if is_number(dtype.base_dtype) and shape.is_fully_defined() else CPU
-        found = self._preferred.feasible(DeviceSpec.from_string(request), kinds)
-        return self[(found or self._preferred.feasible(DeviceSpec(), kinds))[0]]
+        names = self._preferred.feasible(DeviceSpec.from_string(request), kinds)
+        return self[(names or self._preferred.feasible(DeviceSpec(), kinds))[0]]
 
-    def copy_of(self, array: Array, dtype: Any, device: Device) -> Any:
-        """An array of the host that nobody writes to, in the memory of a device: copied once, and
-        kept there as long as the array is held and there is memory. Those that are small or are to
-        be converted stay what they are."""
+    def device_copy(self, array: Array, dtype: Any, device: Device) -> Any:
+        """A copy of an immutable host array in the memory of a device.
+
+        It is made once and kept while the array lives and memory suffices. An array that is small,
+        or needs another dtype, is returned as it is.
+        """
         if array.nbytes <= _MAX_STAGED or array.dtype != dtype:
             return array
         key = id(array)
-        found = self._copies.get(key)
-        if found is not None and found[0]() is array and found[1].device == device.name:
-            return found[1]
-        if device not in self._relieved:
-            self._relieved.add(device)
+        cached = self._copies.get(key)
+        if cached is not None and cached[0]() is array and cached[1].device == device.name:
+            return cached[1]
+        if device not in self._relieving:
+            self._relieving.add(device)
             device.relieve_by(self._copies.clear)
-        made = device.upload(array)
-        made.freeze()
-        self._copies[key] = weakref.ref(array, lambda _: self._copies.pop(key, None)), made
-        return made
+        buffer = device.upload(array)
+        buffer.freeze()
+        self._copies[key] = weakref.ref(array, lambda _: self._copies.pop(key, None)), buffer
+        return buffer
 
 
 _options: list[SessionOptions] = [SessionOptions()]
 _devices: list[EagerDevices] = []
 
-#: Grows when devices were found again: what was planned before is for others.
+#: Increases when the devices change: earlier plans are then invalid.
 generation = [0]
 
 
 def eager_devices() -> EagerDevices:
-    """The devices, found when they are first asked for."""
+    """The devices, detected on first use."""
     if not _devices:
         _devices.append(EagerDevices(_options[0]))
     return _devices[0]
 
 
 def use_devices(options: SessionOptions) -> None:
-    """Find devices again, by these options."""
+    """Detect devices again, by these options."""
     _options[:] = [options]
     generation[0] += 1
     _devices.clear()
 
 
-def forget_lost() -> None:
-    """Do without devices that an error has closed, from now on."""
+def drop_lost_devices() -> None:
+    """Detect devices again if an error has closed one."""
     if any(device.is_lost for device in eager_devices().all):
         use_devices(_options[0])

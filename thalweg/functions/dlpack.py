@@ -1,4 +1,4 @@
-"""`tf.from_dlpack`: memory of another library as a tensor."""
+"""`tf.from_dlpack`: an array of another library as a tensor."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class HoldsDLPack(Protocol):
         ...
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The kind and the number of the device that it is on."""
+        """The type and the number of its device."""
         ...
 
 
 @public("from_dlpack", "experimental.dlpack.from_dlpack")
 def from_dlpack(value: HoldsDLPack) -> Tensor:
-    """A tensor of what another library holds, by DLPack: in eager code without a copy.
+    """A tensor over the memory of another library's array, by DLPack: not copied in eager code.
 
-    The other library must not write to it while the tensor is used. In a graph, the value of this
-    moment becomes a constant. An eager tensor gives itself the same way: `torch.as_tensor(x)`,
+    The other library must not write to it while the tensor is used. In a graph, the current value
+    becomes a constant. Eager tensors are exported the same way: `torch.as_tensor(x)`,
     `np.from_dlpack(x)`.
 
     Args:
@@ -40,7 +40,7 @@ def from_dlpack(value: HoldsDLPack) -> Tensor:
         A tensor.
 
     Raises:
-        BufferError: where the elements are not on the CPU, or of a dtype that has no name here.
+        BufferError: if the elements are not on the CPU, or of an unknown dtype.
 
     Example:
         >>> sess.run(tf.from_dlpack(np.arange(3.0)))

@@ -1,8 +1,8 @@
-"""Lazy traces: the ops that eager code recorded and that did not run yet.
+"""Lazy traces: ops of eager code that are recorded and have not run yet.
 
-A lazy trace is a path in the tree of what was recorded before (`trace`). It knows the values and
-variables that came in, and the tensors that went out. Reading one of those runs everything recorded
-as one step, and the tensors that are still referenced get their values.
+A lazy trace is a path in the trace tree (`trace`), the values and variables it takes, and its
+pending tensors. Reading one of these runs the whole trace as one step, which computes the tensors
+that are still referenced.
 """
 
 # Eager tensors and lazy traces are one mechanism in several files:
@@ -32,7 +32,7 @@ from thalweg.functions.trace import (
     Trace,
     TraceNode,
     has_effect,
-    steps,
+    op_trace_nodes,
 )
 from thalweg.graph.graph import graphs
 from thalweg.graph.node import Node, Tensor
@@ -43,21 +43,21 @@ from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.platform.caches import Bounded
 
-_MAX_VALUES = 3  # of a constant at one place, before it is data and no part of the program
+_MAX_LITERALS = 3  # literals of one dtype and shape at a trace node; further ones enter as values
 
-#: How many reasons there are to do without the fast path.
+#: How many open scopes disable the fast path.
 fast_path_disabled = [0]
 
 _new = EagerTensor.__new__
 
-_HELD = 3  # references to a tensor that only its lazy trace holds: the list, a loop, the question
+_TRACE_REFCOUNT = 3  # of a tensor that only its trace holds: the list, the loop, the call
 
 
 class LazyTrace:
-    """What one thread recorded since values were looked at."""
+    """The ops that one thread recorded since a value was read."""
 
     __slots__ = (
-        "_catalogued",
+        "_listed_until",
         "_templates",
         "cells",
         "closed",
@@ -68,55 +68,55 @@ class LazyTrace:
         "leaves",
         "lines",
         "lock",
-        "reads",
         "spans",
         "streams",
         "tensors",
         "trace",
         "values",
+        "variable_reads",
     )
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.end = trace.root  # the trace node that was reached
-        self._catalogued: TraceNode | None = None  # up to where templates were listed
+        self.end = trace.root  # the last trace node
+        self._listed_until: TraceNode | None = None  # the end of `_templates`
         self._templates: list[Tensor] = []
-        self.tensors: list[EagerTensor] = []  # the pending ones
+        self.tensors: list[EagerTensor] = []  # pending
         self.values: list[Any] = []
-        self.leaves: list[Any] = []  # the ops of the values' nodes
-        self.cells: list[Any] = []
-        self.lines: dict[TraceNode, MadeAt] = {}  # of ops that did not come by a shortcut
+        self.leaves: list[Any] = []  # the `Leaf` ops of the values
+        self.cells: list[Any] = []  # of the variables
+        self.lines: dict[TraceNode, MadeAt] = {}  # of ops not recorded by a shortcut
         self.streams: list[Any] = []
         self.entered: dict[EagerTensor, int] = {}
-        self.reads: dict[Any, EagerTensor] = {}  # variables that were read and not written since
-        self.spans: list[Any] = []  # of tapes, which keep what the gradient will need
-        self.closed = False  # what comes next belongs to another lazy trace
+        self.variable_reads: dict[Any, EagerTensor] = {}  # not written since
+        self.spans: list[Any] = []  # weak references to spans of tapes
+        self.closed = False  # nothing more is recorded
         self.done = False
         self.lock = threading.RLock()
-        self.graphs = graphs.items  # of this thread
+        self.graphs = graphs.items  # this thread's graph stack
 
     @property
     def templates(self) -> list[Tensor]:
-        """Nodes' outputs, by position: listed for who asks, which work found again does not."""
-        if self._catalogued is not self.end:
-            for trace_node in self.end.path(self._catalogued):
+        """The tensors of the hidden graph by position, listed on demand."""
+        if self._listed_until is not self.end:
+            for trace_node in self.end.path(self._listed_until):
                 self._templates += trace_node.outputs
-            self._catalogued = self.end
+            self._listed_until = self.end
         return self._templates
 
     def line(self, trace_node: TraceNode | None) -> MadeAt | None:
-        """Where in the user's code the op of a trace node was recorded."""
+        """The user's line that recorded the op of a trace node."""
         return None if trace_node is None else self.lines.get(trace_node, trace_node.line)
 
-    # What comes in
+    # Inputs
 
     def position(self, tensor: EagerTensor) -> int:
-        """The number of a tensor here; one from outside becomes a leaf."""
+        """The position of a tensor in this trace; one from outside becomes a leaf."""
         if tensor._lazy_trace is self:
             return tensor._position
-        found = self.entered.get(tensor)
-        if found is not None:
-            return found
+        position = self.entered.get(tensor)
+        if position is not None:
+            return position
         position = self.end.count
         self._enter(tensor, tensor.held())
         self.entered[tensor] = position
@@ -133,13 +133,13 @@ class LazyTrace:
             if child is not None:
                 self.end = child
                 return
-        kind = tensor._kind
-        if kind is None:
-            kind = tensor._kind = _kind(tensor, held)
-        child = trace_node.children.get(kind)
+        key = tensor._leaf_key
+        if key is None:
+            key = tensor._leaf_key = _leaf_key(tensor, held)
+        child = trace_node.children.get(key)
         if child is None:
-            child = self._new_leaf(tensor, held, kind)
-        if child.leaf == REFERENCE:
+            child = self._new_leaf(tensor, held, key)
+        if child.kind == REFERENCE:
             self.cells.append(held)
         else:
             self.values.append(held)
@@ -147,36 +147,36 @@ class LazyTrace:
         self.end = child
 
     def _new_literal(self, tensor: EagerTensor, value: Any, key: Literal) -> TraceNode | None:
-        """A constant as part of the program; None once it had too many values here."""
-        trace_node, kind = self.end, key[:2]
-        seen = [k for k in trace_node.children if type(k) is Literal and k[:2] == kind]
-        if len(seen) >= _MAX_VALUES:
-            trace_node.generic.add(kind)
+        """A new trace node for a constant; None if there are too many of its dtype and shape."""
+        trace_node, dtype_shape = self.end, key[:2]
+        seen = [k for k in trace_node.children if type(k) is Literal and k[:2] == dtype_shape]
+        if len(seen) >= _MAX_LITERALS:
+            trace_node.generic.add(dtype_shape)
             return None
         op = Const(value=value, dtype=tensor.dtype)
         node = self.trace.add(op, (), [tensor.dtype], [TensorShape.of(value.shape)], "Const")
         child = trace_node.children[key] = TraceNode(trace_node, (node,), node.outputs, LITERAL)
         return child
 
-    def _new_leaf(self, tensor: EagerTensor, held: Any, kind: int) -> TraceNode:
+    def _new_leaf(self, tensor: EagerTensor, held: Any, key: int) -> TraceNode:
         if tensor.dtype.is_ref_dtype:
             template = self.trace.reference(tensor.dtype, tensor.shape, _device_of(held))
-            leaf = REFERENCE
+            kind = REFERENCE
         else:
-            template, leaf = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
-        child = self.end.children[kind] = TraceNode(self.end, (template.op,), (template,), leaf)
+            template, kind = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
+        child = self.end.children[key] = TraceNode(self.end, (template.op,), (template,), kind)
         return child
 
-    def mark(self, device: str) -> None:
-        """Note that what comes next asks for a device: it leads elsewhere in the tree."""
+    def enter_device_scope(self, device: str) -> None:
+        """Record that the ops that follow request a device."""
         key = ("device", device)
         child = self.end.children.get(key)
         if child is None:
             child = self.end.children[key] = TraceNode(self.end, (), (), SCOPE)
         self.end = child
 
-    def enter_as(self, template: Tensor, value: Any, key: Any) -> None:
-        """Have a value stand for a node's output that was computed in an earlier span."""
+    def enter_saved(self, template: Tensor, value: Any, key: Any) -> None:
+        """Enter a value that an earlier trace computed for a tensor of the hidden graph."""
         child = self.end.children.get(key)
         if child is None:
             child = self.end.children[key] = TraceNode(self.end, (), (template,), VALUE)
@@ -185,37 +185,37 @@ class LazyTrace:
         self.end = child
 
     def leaf_value(self, leaf: Leaf) -> Any:
-        """The value of a leaf, if it is one of this lazy trace."""
+        """The value of a leaf; None if it is not a leaf of this trace."""
         number = leaf.number
-        is_mine = number < len(self.leaves) and self.leaves[number] is leaf
-        return self.values[number] if is_mine else None
+        is_own = number < len(self.leaves) and self.leaves[number] is leaf
+        return self.values[number] if is_own else None
 
-    # What goes out
+    # Recording
 
     def advance(self, child: TraceNode, origin: MadeAt) -> list[EagerTensor]:
-        """Take a step down the tree; the new tensors."""
+        """Descend to a child; its outputs as pending tensors."""
         position = self.end.count
         self.end = child
         self.lines[child] = origin
-        made = [
+        outputs = [
             self.tensor(template, position + number)
             for number, template in enumerate(child.outputs)
         ]
-        self.tensors += made
-        return made
+        self.tensors += outputs
+        return outputs
 
     def tensor(self, template: Tensor, position: int) -> EagerTensor:
-        """A tensor for a node's output, pending."""
+        """A pending tensor for a tensor of the hidden graph."""
         tensor = _new(EagerTensor)
         tensor.dtype = template.dtype
         tensor._shape = template._shape
-        tensor._array = tensor._literal = tensor._kind = None
+        tensor._array = tensor._literal = tensor._leaf_key = None
         tensor._position = position
         tensor._lazy_trace = self
         return tensor
 
-    def take(self, child: TraceNode, line: MadeAt | None = None) -> EagerTensor:
-        """As `advance`, for a trace node with a single tensor; without a line, by a shortcut."""
+    def advance_single(self, child: TraceNode, line: MadeAt | None = None) -> EagerTensor:
+        """As `advance`, for a child with a single output; without a line for a shortcut."""
         if line is not None:
             self.lines[child] = line
         tensor = self.tensor(child.outputs[0], child.count - 1)
@@ -223,22 +223,22 @@ class LazyTrace:
         self.end = child
         return tensor
 
-    def shortcut(self) -> TraceNode:
-        """The trace node that was reached, for who finds it again without saying a line."""
+    def shortcut_target(self) -> TraceNode:
+        """The last trace node, with its line for shortcuts that lead to it."""
         trace_node = self.end
         if trace_node.line is None:
             trace_node.line = self.lines.get(trace_node)
         return trace_node
 
     def child(self, key: Any) -> TraceNode | None:
-        """The trace node that a key leads to from here, if it was taken before."""
-        found = self.end.children.get(key)
-        if type(found) is Guard:
-            return found.cases.get(found.key(self.values))
-        return found
+        """The child of the last trace node for a key, if it was recorded before."""
+        child = self.end.children.get(key)
+        if type(child) is Guard:
+            return child.cases.get(child.key(self.values))
+        return child
 
-    def keep(self, key: Any, child: TraceNode, consulted: set[int]) -> None:
-        """Cache where a key leads: always, or for the values that were consulted."""
+    def cache_child(self, key: Any, child: TraceNode, consulted: set[int]) -> None:
+        """Cache the child for a key, guarded by the values of the leaves that were consulted."""
         children = self.end.children
         before = children.get(key)
         if type(before) is Guard:
@@ -255,37 +255,37 @@ class LazyTrace:
     # Running
 
     def finish(self) -> None:
-        """Run what was recorded; other threads wait meanwhile."""
+        """Run the trace once; other threads wait for it."""
         with self.lock:
             if not self.done:
                 self.closed = self.done = True
                 self._run()
 
     def __del__(self) -> None:
-        if not self.done and self.end.effects:  # of a thread that ended
+        if not self.done and self.end.path_has_effects:  # its thread ended
             self.finish()
 
     def _run(self) -> None:
-        self.reads.clear()
+        self.variable_reads.clear()
         count = self.end.count
-        live = [t for t in self.tensors if getrefcount(t) > _HELD and t._position < count]
-        spans = self.spans and [span for made in self.spans if (span := made()) is not None]
-        if live or self.end.effects or spans:
+        live = [t for t in self.tensors if getrefcount(t) > _TRACE_REFCOUNT and t._position < count]
+        spans = self.spans and [span for ref in self.spans if (span := ref()) is not None]
+        if live or self.end.path_has_effects or spans:
             try:
                 self._compute(live, spans)
-            except BaseException as error:  # an interrupted step has no values either
+            except BaseException as error:  # also an interrupt: the tensors have no values
                 self._fail(error, live)
                 raise
         self.tensors = []
         if not spans:
-            self._forget()
+            self._release()
 
-    def _forget(self) -> None:
-        """Release everything: constants and the like know this lazy trace until their next use."""
+    def _release(self) -> None:
+        """Drop all data: constants refer to this trace until their next use."""
         self.entered = {}
         self.values, self.cells, self.leaves = [], [], []
         self.streams = []
-        self._templates, self._catalogued, self.lines = [], None, {}
+        self._templates, self._listed_until, self.lines = [], None, {}
 
     def _compute(self, live: list[EagerTensor], spans: list[Any]) -> None:
         key: Any = tuple([t._position for t in live])
@@ -308,22 +308,27 @@ class LazyTrace:
             for tensor, device in zip(live, devices, strict=False):
                 tensor._device = device
         if spans:
-            _share_out(spans, results[len(live) :])
+            _save_for_tapes(spans, results[len(live) :])
 
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
-        """An error at the line of this run, not of the first one that recorded the same."""
+        """An error at the line that recorded the op in this trace, not in the first one like it."""
         node = error.op
-        number = step.origins.get(node)
-        if number is None:
+        index = step.op_indices.get(node)
+        if index is None:
             return error
-        line = self.line(next(itertools.islice(steps(self.end.path()), number, None)))
-        return error if line is None else error.at(_made_at(node, line))
+        line = self.line(next(itertools.islice(op_trace_nodes(self.end.path()), index, None)))
+        if line is None:
+            return error
+        located = copy(node)
+        located.code, located.lasti = line
+        return error.at(located)
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
-        """What failed takes with it what needs it; the rest gets its values after all, unless
-        somebody wants no more of them: an interrupt is no reason to begin again."""
+        """Compute each tensor alone, so that only those which depend on the failed op fail. After
+        an interrupt all of them fail."""
         is_interrupted = not isinstance(error, Exception)
-        failure = Failure(_interrupted() if is_interrupted else error)
+        message = "The step that was to compute this value was interrupted; compute it again."
+        failure = Failure(errors.CancelledError(None, None, message) if is_interrupted else error)
         for tensor in live:
             if tensor._array is not None:
                 continue
@@ -339,7 +344,7 @@ class LazyTrace:
             try:
                 step = record_step(trace_node, [template], self.values)
                 (result,) = step.run(self.values, self.cells, self.streams)
-            except Exception as error:  # its own, which may be another one
+            except Exception as error:  # perhaps not the one that stopped the step
                 failure = Failure(error)
             else:
                 tensor.resolve(_as_array(result))
@@ -347,7 +352,7 @@ class LazyTrace:
         tensor.resolve(failure)
 
     def _is_pure(self, template: Tensor) -> bool:
-        """Whether a tensor depends on values alone: then it is the same at any time."""
+        """Whether a tensor depends on no state, so that it can be computed at any time."""
         pending, seen = [template.op], set[Node]()
         while pending:
             node = pending.pop()
@@ -360,58 +365,46 @@ class LazyTrace:
         return True
 
 
-def _interrupted() -> errors.OpError:
-    message = "The step that was to compute this value was interrupted; compute it again."
-    return errors.CancelledError(None, None, message)
-
-
-_kinds = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
+_leaf_keys = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
 _numbers = itertools.count()
 
 
-def _kind(tensor: EagerTensor, held: Any) -> int:
-    """A number for what leaves must have in common: dtype and shape, and of variables the
+def _leaf_key(tensor: EagerTensor, held: Any) -> int:
+    """The key of a leaf in the trace tree: a number for its dtype and shape, and a variable's
     device."""
     if type(held) is np.ndarray or isinstance(held, Buffer):
         key: Any = tensor.dtype, held.shape
     else:
         key = tensor.dtype, tensor.shape, _device_of(held)
-    return _kinds.setdefault(key, next(_numbers))
+    return _leaf_keys.setdefault(key, next(_numbers))
 
 
 def _device_of(held: Any) -> str:
-    """The device that a variable is bound to; "" where there is one alone."""
+    """The device of a variable; "" for other values, and without GPUs."""
     buffer = held.buffer if isinstance(held, VariableCell) else None
     return "" if buffer is None or not eager_devices().has_gpus else buffer.device
 
 
 def _without_effects(trace_node: TraceNode) -> TraceNode:
-    """The same work, of which only what is asked for runs."""
-    top: TraceNode | None = None
-    for step in trace_node.path():
-        nodes = tuple(node for node in step.nodes if not has_effect(node))
-        again = TraceNode(top, nodes, step.outputs, step.leaf)
-        again.consulted = step.consulted
-        top = again
-    return trace_node if top is None else top
+    """A copy of a path without the nodes that have effects."""
+    end: TraceNode | None = None
+    for original in trace_node.path():
+        nodes = tuple(node for node in original.nodes if not has_effect(node))
+        end = TraceNode(end, nodes, original.outputs, original.kind)
+        end.consulted = original.consulted
+    return cast("TraceNode", end)
 
 
-def _share_out(spans: list[Any], results: list[Any]) -> None:
-    """Give tapes what they wanted."""
+def _save_for_tapes(spans: list[Any], results: list[Any]) -> None:
+    """Save in each span the values of its `wanted` tensors."""
     for span in spans:
         count = len(span.wanted())
         span.save([_as_array(result) for result in results[:count]])
         results = results[count:]
 
 
-def _made_at(node: Node, origin: MadeAt) -> Node:
-    again = copy(node)
-    again.code, again.lasti = origin
-    return again
-
-
 def _as_array(result: Any) -> Any:
-    """A result as tensors hold it: a scalar is an array too."""
+    """A result as tensors hold it: scalars as arrays."""
     if isinstance(result, np.generic):
         return np.asarray(cast("Any", result))
     if isinstance(result, bytes | str):

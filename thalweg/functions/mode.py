@@ -1,4 +1,4 @@
-"""Eager mode, on and off: for a process, or for a block of code."""
+"""Switches between eager and graph mode, for the process or for a block."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def enable_eager_execution(
     device_policy: int | None = None,
     execution_mode: int | None = None,
 ) -> None:
-    """Run ops as they are written, in all threads from now on: call it first in a program.
+    """Run ops as they are written, in all threads from now on; call it at program startup.
 
     Args:
         config: a `tf.ConfigProto`: how many GPUs to use, which of them, and how much of their
-            memory. All that are there if None.
-        device_policy: for compatibility: values go where ops need them.
+            memory. All GPUs if None.
+        device_policy: for compatibility: values are copied to the devices of the ops.
         execution_mode: for compatibility.
     """
     if graph_module.default_graph[0] is _eager:
@@ -78,7 +78,7 @@ def executing_eagerly() -> bool:
 @public("eager_mode")
 @contextmanager
 def eager_mode() -> Generator[EagerGraph]:
-    """Run ops as they are written inside the block; what is pending at its end runs there."""
+    """Run ops as they are written inside the block; pending ops run at its end."""
     with graphs.pushed(EAGER):
         yield EAGER
         EAGER.flush()
@@ -86,13 +86,13 @@ def eager_mode() -> Generator[EagerGraph]:
 
 @public("graph_mode")
 def graph_mode() -> AbstractContextManager[Graph]:
-    """Build a graph inside the block, which has one of its own."""
+    """Build a new graph inside the block."""
     return Graph().as_default()
 
 
 @public("set_eager_sync")
 def set_eager_sync(sync: bool) -> None:
-    """Run each op at once, so that an error comes at its line: slow, for debugging."""
+    """Run each op immediately, so that errors are raised at its line. Slow: for debugging."""
     EAGER.flush()
     fast_path_disabled[0] += bool(sync) - EagerGraph.sync
     EagerGraph.sync = bool(sync)
@@ -101,7 +101,7 @@ def set_eager_sync(sync: bool) -> None:
 @public("init_scope")
 @contextmanager
 def init_scope() -> Generator[None]:
-    """Leave the bodies of functions, loops and conditionals: to where variables live."""
+    """Leave the bodies of functions, loops and conditionals, to create variables in the graph."""
     outer = root(get_default_graph())
     with graphs.pushed(outer), outer.control_dependencies(None):
         yield

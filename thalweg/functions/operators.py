@@ -1,7 +1,8 @@
 """The fast path of Python's operators on eager tensors.
 
-What an operator does to tensors of some dtype is tried once, on a graph. Where that is one op, it
-is recorded directly from then on; a Python number beside a tensor is a constant that is kept.
+The op that an operator applies to tensors of a dtype is found once, by building it in a graph. If
+it is a single op, it is recorded directly from then on. Python numbers as operands become cached
+constants.
 """
 
 # Eager tensors and lazy traces are one mechanism in several files:
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from thalweg.functions.eager import EAGER, recorded
+from thalweg.functions.eager import EAGER, record_op
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, class_of
 from thalweg.functions.trace import LITERAL, TraceNode
@@ -27,7 +28,7 @@ from thalweg.ops.core.basic import Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.variables.variable import Variable
 
-_MAX_NUMBERS = 1_000
+_MAX_CONSTANTS = 1_000
 
 _BINARY = {
     "__add__": "add",
@@ -44,8 +45,8 @@ _BINARY = {
 }
 
 
-def _only_op(symbol: str, dtype: DType) -> Op | None:
-    """What an operator is on two tensors of a dtype, if that is a single op."""
+def _single_op(symbol: str, dtype: DType) -> Op | None:
+    """The op that an operator applies to two tensors of a dtype, if it is a single op."""
     graph = Graph()
     with graph.as_default():
         x, y = (Placeholder(dtype=dtype, given_shape=unknown_shape())() for _ in range(2))
@@ -53,111 +54,109 @@ def _only_op(symbol: str, dtype: DType) -> Op | None:
             operators[symbol](x, y)
         except (TypeError, ValueError):
             return None
-    made = graph.nodes[2:]
-    is_one = len(made) == 1 and made[0].inputs == (x, y)
-    return made[0].op if is_one else None
+    nodes = graph.nodes[2:]
+    is_single = len(nodes) == 1 and nodes[0].inputs == (x, y)
+    return nodes[0].op if is_single else None
 
 
-class OperatorPath:
-    """What an operator does to tensors of one dtype."""
+class DTypeOperator:
+    """An operator on tensors of one dtype."""
 
-    __slots__ = ("_dtype", "_is_whole", "_numbers", "op")
+    __slots__ = ("_constants", "_dtype", "_is_integral", "op")
 
     def __init__(self, symbol: str, dtype: DType) -> None:
-        self.op = _only_op(symbol, dtype)
+        self.op = _single_op(symbol, dtype)
         self._dtype = dtype
-        self._is_whole = not (dtype.is_floating or dtype.is_complex)  # a float is no int
-        self._numbers = Bounded[Any, EagerTensor]("numbers as operands", _MAX_NUMBERS)
+        self._is_integral = not (dtype.is_floating or dtype.is_complex)  # takes no float
+        self._constants = Bounded[Any, EagerTensor]("numbers as operands", _MAX_CONSTANTS)
 
     def operand(self, value: Any) -> EagerTensor | None:
-        """The other operand as a tensor of the dtype, if it is plainly that."""
+        """The other operand as a tensor of the dtype; None if the fast path does not take it."""
         kind = class_of(value)
         if kind is EagerTensor:
             return value if value.dtype is self._dtype else None
-        if kind is int or (kind is float and not self._is_whole):
-            return self._number(value)
+        if kind is int or (kind is float and not self._is_integral):
+            return self._constant(value)
         if kind is EagerVariable:
             tensor = value.value()
             return tensor if tensor.dtype is self._dtype else None
         return None
 
-    def _number(self, value: float) -> EagerTensor | None:
-        """A Python number as a constant."""
-        found = self._numbers.get(value)
-        if found is not None:
-            return found
-        if not value or value != value:  # zero has a sign that equality does not see
+    def _constant(self, value: float) -> EagerTensor | None:
+        """A Python number as a cached constant."""
+        cached = self._constants.get(value)
+        if cached is not None:
+            return cached
+        if not value or value != value:  # 0.0 == -0.0, and nan is no key
             return None
-        made = convert_to_tensor(value, self._dtype)
-        found = self._numbers[value] = cast("EagerTensor", made)
-        return found
+        constant = cast("EagerTensor", convert_to_tensor(value, self._dtype))
+        self._constants[value] = constant
+        return constant
 
 
-def _general(method: str, symbol: str) -> Callable[[Any, Any], Any]:
-    """What an operator does wherever it is used first."""
+def _general_operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
+    """An operator that records its op, without a shortcut."""
     on_graphs = getattr(Tensor, method)
-    paths: dict[int, OperatorPath] = {}  # by the identity of dtypes, of which there is one each
+    paths: dict[int, DTypeOperator] = {}  # by id: dtypes are singletons
 
     def operate(x: EagerTensor, y: Any) -> Any:
         cached = paths.get(id(x.dtype))
         if cached is None:
-            cached = paths[id(x.dtype)] = OperatorPath(symbol, x.dtype)
+            cached = paths[id(x.dtype)] = DTypeOperator(symbol, x.dtype)
         if cached.op is None or get_default_graph() is not EAGER:
             return on_graphs(x, y)
         try:
             other = cached.operand(y)
-        except (TypeError, ValueError):  # the graphs' operator says it in words
+        except (TypeError, ValueError):  # the operator of graphs raises a better error
             return on_graphs(x, y)
         if other is None:
             return on_graphs(x, y)
-        return recorded(cached.op, (x, other), None, 3)
+        return record_op(cached.op, (x, other), None, 3)
 
     return operate
 
 
-def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
-    """An operator that finds where it led the last time."""
-    general = _general(method, symbol)
-    between = f"{method} of tensors"
+def _fast_operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
+    """An operator that takes the shortcut of an earlier use at the same trace node."""
+    general = _general_operator(method, symbol)
+    tensor_name = f"{method} of tensors"
 
     def operate(x: EagerTensor, y: Any) -> Any:
         lazy_trace: LazyTrace = EAGER.lazy_trace
-        if (x._lazy_trace is not lazy_trace or lazy_trace.closed) and not _enter(x):
+        if (x._lazy_trace is not lazy_trace or lazy_trace.closed) and not _enter_current(x):
             return general(x, y)
         lazy_trace = x._lazy_trace
         kind = class_of(y)
         if kind is float or kind is int:
             name, other = method, y
         elif kind is EagerTensor and y._lazy_trace is lazy_trace:
-            name, other = between, y._position
+            name, other = tensor_name, y._position
         else:
             return general(x, y)
         trace_node = lazy_trace.end
-        last, position, value, dtype, shape, number, end = trace_node.predicted
+        last, position, value, dtype, shape, number, end = trace_node.prediction
         if last is not name or position != x._position or value is not other:
             key = (name, x._position, kind, other)
             end = trace_node.shortcuts.get(key)
             if end is None:
-                made = general(x, y)
-                _note(key, x, made, lazy_trace, trace_node)
-                return made
+                output = general(x, y)
+                _cache_shortcut(key, x, output, lazy_trace, trace_node)
+                return output
             template, number = end.outputs[0], end.count - 1
             dtype, shape = template.dtype, template._shape
-            trace_node.predicted = (name, x._position, other, dtype, shape, number, end)
+            trace_node.prediction = (name, x._position, other, dtype, shape, number, end)
         if fast_path_disabled[0] or (lazy_trace.graphs or global_graph)[-1] is not EAGER:
             return general(x, y)
-        # As `LazyTrace.take`, without looking at the trace node and its template.
-        made = _new(EagerTensor)
-        made.dtype = dtype
-        made._shape = shape
-        made._array = made._literal = made._kind = None
-        made._position = number
-        made._lazy_trace = lazy_trace
-        lazy_trace.tensors.append(made)
+        # `LazyTrace.advance_single` inlined, without reading the trace node and its template.
+        output = _new(EagerTensor)
+        output.dtype = dtype
+        output._shape = shape
+        output._array = output._literal = output._leaf_key = None
+        output._position = number
+        output._lazy_trace = lazy_trace
+        lazy_trace.tensors.append(output)
         lazy_trace.end = end
-        return (
-            general(x, y) if lazy_trace.closed else made
-        )  # another thread wanted a value meanwhile
+        return general(x, y) if lazy_trace.closed else output  # another thread ran the trace
 
     operate.__name__ = method
     return operate
@@ -166,38 +165,38 @@ def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
 _new = EagerTensor.__new__
 
 
-def _enter(x: EagerTensor) -> bool:
-    """Make a tensor part of the span that is recorded now, if eager code is what runs."""
+def _enter_current(x: EagerTensor) -> bool:
+    """Enter a tensor into the current lazy trace; False outside of eager code."""
     if fast_path_disabled[0] or (graphs.items or global_graph)[-1] is not EAGER:
         return False
     EAGER.position(x)
     return True
 
 
-def _note(
-    key: tuple[Any, ...], x: EagerTensor, made: Any, lazy_trace: LazyTrace, trace_node: TraceNode
+def _cache_shortcut(
+    key: tuple[Any, ...], x: EagerTensor, output: Any, lazy_trace: LazyTrace, trace_node: TraceNode
 ) -> None:
-    """Cache where an operator led: to the next trace node, or to one behind a constant.
+    """Cache the trace node of an operator as a shortcut, past the literal of its constant operand.
 
-    Operators on integers can fail, which must be said of the line that failed: they take the
-    general path, which finds it. Zeros differ by their signs, which a key does not see.
+    Operators on integers can fail, and the error must name the line: they take the general path,
+    which records it. Zeros of either sign are equal as keys.
     """
     is_exact = x.dtype.is_floating and (key[2] is EagerTensor or bool(key[3]))
-    if not is_exact or type(made) is not EagerTensor or made._lazy_trace is not lazy_trace:
+    if not is_exact or type(output) is not EagerTensor or output._lazy_trace is not lazy_trace:
         return
     end = lazy_trace.end
     before = end.parent
-    if before is not trace_node and before is not None and before.leaf == LITERAL:
+    if before is not trace_node and before is not None and before.kind == LITERAL:
         before = before.parent
     if before is trace_node and end.is_plain:
-        trace_node.shortcuts[key] = lazy_trace.shortcut()
+        trace_node.shortcuts[key] = lazy_trace.shortcut_target()
 
 
 for _method, _symbol in _BINARY.items():
-    setattr(EagerTensor, _method, _operator(_method, _symbol))
+    setattr(EagerTensor, _method, _fast_operator(_method, _symbol))
 
 
-def _of_variable(method: str) -> Callable[[Any, Any], Any]:
+def _variable_operator(method: str) -> Callable[[Any, Any], Any]:
     on_tensors = getattr(EagerTensor, method)
     general = getattr(Variable, method)
 
@@ -209,4 +208,4 @@ def _of_variable(method: str) -> Callable[[Any, Any], Any]:
 
 
 for _method in _BINARY:
-    setattr(EagerVariable, _method, _of_variable(_method))
+    setattr(EagerVariable, _method, _variable_operator(_method))

@@ -1,7 +1,7 @@
 """`tf.py_function`: a Python function of eager tensors as a node, with its gradient.
 
-Where a graph asks for the gradient, each call keeps the tape it ran under; the number of the call
-flows to the node of the gradient, which finds the tape by it, also from inside loops.
+If a graph has its gradient, each call keeps its tape. The number of the call is an output of the
+node and an input of the gradient's node, which finds the tape by it, also inside loops.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.autodiff.custom import custom_gradient
+from thalweg.autodiff.gradients import is_differentiable
 from thalweg.functions.mode import eager_mode, executing_eagerly
 from thalweg.functions.tape import GradientTape
 from thalweg.graph import dtypes, nest
@@ -25,55 +26,54 @@ from thalweg.platform.caches import Bounded
 from thalweg.public import public
 
 
-class _Calls:
-    """The calls of one function: what each computed, as long as its gradient may be asked for."""
+class _PythonCalls:
+    """The calls of one function, and their tapes until the gradient is computed."""
 
-    def __init__(self, function: Callable[..., Any], results: tuple[DType, ...]) -> None:
-        self._function, self._results = function, results
+    def __init__(self, function: Callable[..., Any], result_dtypes: tuple[DType, ...]) -> None:
+        self._function, self._dtypes = function, result_dtypes
         self._numbers = itertools.count()
         self._tapes = Bounded[int, tuple[Any, Any, Any]]("tapes of a Python function", 10_000)
         self.keeps_tapes = False
 
     def forward(self, *arrays: Any) -> list[Any]:
-        """The results of the function of arrays, and the number of the call."""
+        """Call the function; its results, and the number of the call."""
         number = next(self._numbers)
         with eager_mode():
             inputs = [convert_to_tensor(array) for array in arrays]
             with GradientTape(persistent=True) as tape:
-                tape.watch([x for x in inputs if x.dtype.is_floating or x.dtype.is_complex])
-                returned = self._function(*inputs)
-                outputs = self.converted(returned)
+                tape.watch([x for x in inputs if is_differentiable(x)])
+                outputs = self.convert_results(self._function(*inputs))
             if self.keeps_tapes:
                 self._tapes[number] = tape, inputs, outputs
-            return [*(_array(y) for y in outputs), np.int64(number)]
+            return [*(_host_array(y) for y in outputs), np.int64(number)]
 
     def backward(self, number: Any, *arrays: Any) -> list[Any]:
-        """The gradients of a call's inputs, given those of its results."""
+        """The gradients of a call's inputs, from those of its results."""
         tape, inputs, outputs = self._tapes.pop(int(number))
         with eager_mode():
             pairs = [
                 (y, convert_to_tensor(dy))
                 for y, dy in zip(outputs, arrays, strict=True)
-                if y.dtype.is_floating or y.dtype.is_complex
+                if is_differentiable(y)
             ]
-            targets, given = [y for y, _ in pairs], [dy for _, dy in pairs]
-            found = tape.gradient(targets, inputs, given, unconnected_gradients="zero")
-            return [_array(dx) for dx in found]
+            ys, dys = [y for y, _ in pairs], [dy for _, dy in pairs]
+            dxs = tape.gradient(ys, inputs, dys, unconnected_gradients="zero")
+            return [_host_array(dx) for dx in dxs]
 
-    def converted(self, returned: Any) -> list[Tensor]:
-        """What the function returned, as tensors of the dtypes that were promised."""
-        values = [] if returned is None and not self._results else nest.as_list(returned)
-        if len(values) != len(self._results):
+    def convert_results(self, returned: Any) -> list[Tensor]:
+        """The function's results as tensors of the declared dtypes."""
+        values = [] if returned is None and not self._dtypes else nest.as_list(returned)
+        if len(values) != len(self._dtypes):
             raise ValueError(
-                f"a function of {len(self._results)} results returned {len(values)} values"
+                f"a function of {len(self._dtypes)} results returned {len(values)} values"
             )
         return [
-            convert_to_tensor(value, kind)
-            for value, kind in zip(values, self._results, strict=True)
+            convert_to_tensor(value, dtype)
+            for value, dtype in zip(values, self._dtypes, strict=True)
         ]
 
 
-def _array(value: Any) -> Any:
+def _host_array(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
@@ -106,43 +106,41 @@ def py_function(
         [np.float32(9.0), np.float32(6.0)]
     """
     is_list = isinstance(Tout, list | tuple)
-    kinds = tuple(as_dtype(kind) for kind in nest.as_list(Tout))
-    calls = _Calls(func, kinds)
+    result_dtypes = tuple(as_dtype(dtype) for dtype in nest.as_list(Tout))
+    calls = _PythonCalls(func, result_dtypes)
     inputs = [convert_to_tensor(value) for value in inp]
     if executing_eagerly():
-        results: Any = calls.converted(func(*inputs))
-    elif not kinds:
+        results: Any = calls.convert_results(func(*inputs))
+    elif not result_dtypes:
         return python_call.py_func(lambda *xs: calls.forward(*xs)[:0], inputs, [], name=name)
     else:
-        results = _differentiable(calls, kinds, name)(*inputs)
+        results = _differentiable(calls, result_dtypes, name)(*inputs)
     return list(results) if is_list else results[0]
 
 
-def _differentiable(calls: _Calls, kinds: tuple[DType, ...], name: str | None) -> Any:
-    """The function as a node whose gradient is another one."""
+def _differentiable(calls: _PythonCalls, result_dtypes: tuple[DType, ...], name: str | None) -> Any:
+    """The function as a node, with its gradient as another node."""
 
     @custom_gradient
     def call(*inputs: Tensor) -> Any:
-        made: Any = python_call.py_func(
-            calls.forward, list(inputs), [*kinds, dtypes.int64], name=name
+        results: Any = python_call.py_func(
+            calls.forward, list(inputs), [*result_dtypes, dtypes.int64], name=name
         )
-        *outputs, number = made
+        *outputs, number = results
 
         def gradient(*dys: Any) -> Any:
             calls.keeps_tapes = True
-            given = [
+            seeds = [
                 filling.zeros_like(y) if dy is None else convert_to_tensor(dy)
                 for y, dy in zip(outputs, dys, strict=True)
             ]
-            back: Any = python_call.py_func(
-                calls.backward, [number, *given], [x.dtype.base_dtype for x in inputs]
+            dxs: Any = python_call.py_func(
+                calls.backward, [number, *seeds], [x.dtype.base_dtype for x in inputs]
             )
-            for dx, x in zip(back, inputs, strict=True):
+            for dx, x in zip(dxs, inputs, strict=True):
                 dx.set_shape(x.shape)
-            return [
-                dx if x.dtype.is_floating or x.dtype.is_complex else None
-                for dx, x in zip(back, inputs, strict=True)
-            ]
+            pairs = zip(dxs, inputs, strict=True)
+            return [dx if is_differentiable(x) else None for dx, x in pairs]
 
         return outputs, gradient
 

@@ -1,9 +1,9 @@
-"""Calls of the library's functions in eager code, replayed.
+"""Replay of the library's functions in eager code.
 
-What `tf.reduce_mean(x)` records follows from the function and its arguments. A call like one that
-was made before at the same trace node follows its cached path, without running the function. Only
-functions of ops are called so, and only calls that read no value, draw no random number, change
-no state, and are given plain arguments.
+The ops that `tf.reduce_mean(x)` records depend only on the function and its arguments. A call like
+an earlier one at the same trace node takes its cached path, without running the function. This
+holds only for functions of `thalweg.ops`, and for calls that read no value, draw no random numbers,
+change no state and have plain arguments.
 """
 
 # Eager tensors and lazy traces are one mechanism in several files:
@@ -21,7 +21,7 @@ from thalweg.functions import tensors
 from thalweg.functions.eager import EAGER
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import LITERAL, NO_LEAF, TraceNode
+from thalweg.functions.trace import LITERAL, OP, TraceNode
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import global_graph, graphs
@@ -31,8 +31,8 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.suggestions import name_keyword
 
 _OPS = "thalweg.ops."
-#: Modules of functions that change state, have names of their own, or call the user's functions.
-_NEVER = frozenset(
+#: Modules of functions that change state, create named resources, or call user functions.
+_EXCLUDED = frozenset(
     _OPS + name
     for name in (
         "core.printing",
@@ -44,15 +44,15 @@ _NEVER = frozenset(
         "state.state",
     )
 )
-_PLAIN = frozenset((int, float, bool, str, bytes, type(None), DType, TensorShape))
+_PLAIN_TYPES = frozenset((int, float, bool, str, bytes, type(None), DType, TensorShape))
 
 Function = Callable[..., Any]
 
 
 class CachedPath:
-    """The path of a call: where to, past which tensors, and which of them it returned."""
+    """The path of a call in the trace tree: its end, its tensors, and which of them it returns."""
 
-    __slots__ = ("end", "is_step", "ops", "pack", "results", "templates")
+    __slots__ = ("end", "is_single_op", "ops", "pack", "results", "templates")
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class CachedPath:
         path = end.path(start)
         self.end = end
         self.templates: list[Tensor] = [t for trace_node in path for t in trace_node.outputs]
-        self.ops = [trace_node for trace_node in path if trace_node.leaf == NO_LEAF]
-        self.results = results  # positions after the start
+        self.ops = [trace_node for trace_node in path if trace_node.kind == OP]
+        self.results = results  # positions relative to the start
         self.pack = pack
-        self.is_step = len(path) == 1 and end.is_plain
+        self.is_single_op = len(path) == 1 and end.is_plain
 
 
 def replayed(function: Function) -> Function:
-    """A function whose calls in eager code are found again."""
+    """A function whose calls in eager code are replayed."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -81,14 +81,14 @@ def replayed(function: Function) -> Function:
             lazy_trace = EAGER.current()
             parts: list[Any] = [function, *kwargs]
             values = (*args, *kwargs.values()) if kwargs else args
-            if not _describe(values, parts, lazy_trace) or lazy_trace.closed:
+            if not _append_key(values, parts, lazy_trace) or lazy_trace.closed:
                 return function(*args, **kwargs)
             key, trace_node = tuple(parts), lazy_trace.end
             cached = trace_node.children.get(key)
             if type(cached) is not CachedPath:
-                return _explore(key, lazy_trace, trace_node, function, args, kwargs)
-            made = _follow(cached, lazy_trace)
-            return function(*args, **kwargs) if made is None else made
+                return _call_and_cache(key, lazy_trace, trace_node, function, args, kwargs)
+            result = _replay(cached, lazy_trace)
+            return function(*args, **kwargs) if result is None else result
         except TypeError as error:
             name_keyword(error, function)
             raise
@@ -96,8 +96,8 @@ def replayed(function: Function) -> Function:
     return call
 
 
-def _describe(values: Sequence[Any], key: list[Any], lazy_trace: LazyTrace) -> bool:
-    """Add what tells arguments apart to a key; whether they are all plain."""
+def _append_key(values: Sequence[Any], key: list[Any], lazy_trace: LazyTrace) -> bool:
+    """Append the arguments to a key; False if one is not plain."""
     for value in values:
         kind = tensors.class_of(value)
         if kind is EagerVariable:
@@ -108,35 +108,35 @@ def _describe(values: Sequence[Any], key: list[Any], lazy_trace: LazyTrace) -> b
                 if value._lazy_trace is lazy_trace
                 else EAGER.enter(lazy_trace, value)
             )
-        elif kind in _PLAIN:
+        elif kind in _PLAIN_TYPES:
             key.append((kind, value) if value or value is None else (kind, repr(value)))
         elif kind is list or kind is tuple:
             key.append((kind, len(value)))
-            if not _describe(value, key, lazy_trace):
+            if not _append_key(value, key, lazy_trace):
                 return False
         else:
             return False
     return True
 
 
-def _follow(cached: CachedPath, lazy_trace: LazyTrace) -> Any:
-    """Follow a path; what the call returns, or None if another thread wanted a value meanwhile."""
+def _replay(cached: CachedPath, lazy_trace: LazyTrace) -> Any:
+    """Record a cached path; the result of the call, or None if another thread ran the trace."""
     origin, end = user_frame(2), cached.end
-    if cached.is_step:
-        tensor = lazy_trace.take(end, origin)
+    if cached.is_single_op:
+        tensor = lazy_trace.advance_single(end, origin)
         return None if lazy_trace.closed else tensor
     start = lazy_trace.end.count
     lazy_trace.lines.update(dict.fromkeys(cached.ops, origin))
-    made = [lazy_trace.tensor(cached.templates[at], start + at) for at in cached.results]
-    lazy_trace.tensors += made
+    outputs = [lazy_trace.tensor(cached.templates[at], start + at) for at in cached.results]
+    lazy_trace.tensors += outputs
     lazy_trace.end = end
     if lazy_trace.closed:
         return None
-    EAGER.run_if_long(lazy_trace, end, origin)
-    return made[0] if cached.pack is None else cached.pack(made)
+    EAGER.flush_if_long(lazy_trace, end, origin)
+    return outputs[0] if cached.pack is None else cached.pack(outputs)
 
 
-def _explore(
+def _call_and_cache(
     key: Any,
     lazy_trace: LazyTrace,
     trace_node: TraceNode,
@@ -144,7 +144,7 @@ def _explore(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Make a call, and cache its path if that is all there is to it."""
+    """Call the function, and cache its path if the call can be replayed."""
     start, value_reads = lazy_trace.end.count, tensors.value_reads[0]
     result = function(*args, **kwargs)
     if (
@@ -154,24 +154,25 @@ def _explore(
     ):
         return result
     path = lazy_trace.end.path(trace_node)
-    if not path or not all(_is_repeatable(step) for step in path):
+    if not path or not all(map(_is_replayable, path)):
         return result
-    found = _positions(result, lazy_trace, start)
-    if found is not None:
-        trace_node.children[key] = CachedPath(trace_node, lazy_trace.end, *found)
+    positions = _result_positions(result, lazy_trace, start)
+    if positions is not None:
+        trace_node.children[key] = CachedPath(trace_node, lazy_trace.end, *positions)
     return result
 
 
-def _is_repeatable(trace_node: TraceNode) -> bool:
-    if trace_node.leaf != NO_LEAF:
-        return trace_node.leaf == LITERAL
+def _is_replayable(trace_node: TraceNode) -> bool:
+    if trace_node.kind != OP:
+        return trace_node.kind == LITERAL
     return not (trace_node.is_special or trace_node.has_effects or trace_node.consulted)
 
 
-def _positions(
+def _result_positions(
     result: Any, lazy_trace: LazyTrace, start: int
 ) -> tuple[list[int], Callable[[Any], Any] | None] | None:
-    """Which tensors a call returned, and how; None if that is not all it returned."""
+    """The positions of the tensors that a call returned, and how to pack them; None if it returned
+    anything else."""
     kind = cast("Any", type(result))
     if kind is EagerTensor:
         values, pack = [result], None
@@ -181,26 +182,26 @@ def _positions(
         values, pack = cast("Any", result), kind._make if hasattr(kind, "_make") else kind
     else:
         return None
-    found: list[int] = []
+    positions: list[int] = []
     for value in cast("Sequence[Any]", values):
         if type(value) is not EagerTensor or value._lazy_trace is not lazy_trace:
             return None
         if value._array is not None or value._position < start:
             return None
-        found.append(value._position - start)
-    return found, pack
+        positions.append(value._position - start)
+    return positions, pack
 
 
-_shown: dict[int, tuple[object, Function]] = {}
+_wrappers: dict[int, tuple[object, Function]] = {}
 
 
-def _show(value: object) -> object:
-    """What users call for a function of the library."""
+def _user_function(value: object) -> object:
+    """The public form of a value: a function of ops is replayed."""
     if type(value) is not FunctionType or not value.__module__.startswith(_OPS):
         return value
-    if value.__module__ in _NEVER:
+    if value.__module__ in _EXCLUDED:
         return value
-    return _shown.setdefault(id(value), (value, replayed(value)))[1]
+    return _wrappers.setdefault(id(value), (value, replayed(value)))[1]
 
 
-public.shown[:] = [_show]
+public.shown[:] = [_user_function]

@@ -1,8 +1,8 @@
-"""Lazy traces as steps: what is wanted of one is planned and compiled once, then found.
+"""Steps of lazy traces: planned and compiled once, then cached.
 
-Comes in: a trace node, and which tensors are wanted. Goes out: a `RecordedStep` that takes
-the values of the leaves. Traces that differ only in the shapes of their leaves share one plan,
-which compiles for the shapes that come, as plans of sessions do.
+Input: a trace node, and which of its tensors to compute. Output: a `RecordedStep` that takes the
+values of the leaves. Traces that differ only in the shapes of their leaves share one plan, which
+compiles for each set of shapes, as plans of sessions do.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.device.device import Device
-from thalweg.functions.devices import eager_devices, forget_lost, generation, resources
-from thalweg.functions.trace import REFERENCE, VALUE, Reference, TraceNode, has_effect
-from thalweg.functions.trace import steps as recorded
+from thalweg.functions.devices import drop_lost_devices, eager_devices, generation, resources
+from thalweg.functions.trace import (
+    REFERENCE,
+    VALUE,
+    Reference,
+    TraceNode,
+    has_effect,
+    op_trace_nodes,
+)
 from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
@@ -41,55 +47,56 @@ from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
 
-_MAX_PLANS = 256  # plans that are kept for all threads; the oldest ones go first
+_MAX_PLANS = 256  # cached for all threads; the least recently used goes first
 
 Bound = tuple[BoundProgram, "list[tuple[int, ...]]"]
 
 
 class StepResources(Resources):
-    """The process's resources on one device, with what one run was given: variables, by the nodes
-    that stand for them, and random streams."""
+    """The process's resources on one device, and the variables and random streams of one run, by
+    the nodes that take them."""
 
-    def __init__(self, shared: Resources, given: Mapping[Node, Any]) -> None:
+    def __init__(self, shared: Resources, states: Mapping[Node, Any]) -> None:
         vars(self).update(vars(shared))  # the objects are the same
-        self._shared, self._given = shared, given
+        self._shared, self._run_states = shared, states
         self.allocate = shared.allocate
 
     def state(self, node: Any, make: Callable[[], Any]) -> Any:
-        """A node's own object: that which the run was given, where it is one."""
-        found = self._given.get(node)
-        return super().state(node, make) if found is None else found
+        """A node's state: that of the run if it has one."""
+        state = self._run_states.get(node)
+        return super().state(node, make) if state is None else state
 
     def on(self, device: str) -> Resources:
         """The same run on another device."""
         other = self._shared.on(device)
-        return self if other is self._shared else StepResources(other, self._given)
+        return self if other is self._shared else StepResources(other, self._run_states)
 
 
 class PlannedStep:
-    """A plan that takes values and variables from outside."""
+    """A plan that takes values, variables and random streams from its caller."""
 
-    #: The devices of what is fetched, in a process that has other ones than a CPU.
+    #: The devices of the fetches; None without GPUs.
     devices: Sequence[str] | None = None
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        self._plan = self._planned(step)
+        self._plan = self._make_plan(step)
         self._fetches: Sequence[Any] = self._plan.fetches or step.fetches
-        self._given = [*(tensor.op for tensor in references), *randoms]
+        self.randoms = randoms
+        self._state_nodes = [*(tensor.op for tensor in references), *randoms]
         self.context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
         path = fast_path(self._plan, step.feeds, downloads=False)
         self.path = path if path and set(references).issuperset(path.references) else None
-        #: Which of the variables the fast path takes.
+        #: The indices of the variables that the fast path takes.
         self.cells = [references.index(t) for t in self.path.references] if self.path else []
 
-    def _planned(self, step: Step) -> Plan:
+    def _make_plan(self, step: Step) -> Plan:
         return plan(step, eager_devices().all, compiled=COMPILES)
 
     @property
-    def repeats(self) -> bool:
-        """Whether one value is fetched twice."""
+    def has_duplicate_fetches(self) -> bool:
+        """Whether one value is fetched more than once."""
         return len(set(self._fetches)) < len(self._fetches)
 
     def run(
@@ -97,10 +104,10 @@ class PlannedStep:
         values: Sequence[Any],
         cells: Sequence[Any],
         streams: Sequence[Any],
-        kept: Collection[int] | None = None,
+        immutable: Collection[int] | None = None,
     ) -> list[Any]:
-        """The fetched values. Of the values that come in, nobody writes to those of eager tensors:
-        all, or those that are `kept`, by number."""
+        """The fetched values. `immutable` are the indices of the values that nobody writes to, as
+        those of eager tensors; all of them if None."""
         results = None
         if self.path is not None:
             context = self._context(cells, streams) if streams else self.context
@@ -109,49 +116,49 @@ class PlannedStep:
             results = self.path.run(context, arrays, variables)
         if results is None:
             context = self._context(cells, streams)
-            found = context.resources, context.cancellation
-            results = execute(self._plan, values, *found, on_device)
+            results = execute(
+                self._plan, values, context.resources, context.cancellation, on_device
+            )
         return self._with_arrays(results)
 
     def _context(self, cells: Sequence[Any], streams: Sequence[Any]) -> Context:
-        """A run with these variables and random streams."""
-        given = dict(zip(self._given, [*cells, *streams], strict=True))
-        return Context(self.context.node, StepResources(resources, given), Cancellation())
+        """The context of a run with these variables and random streams."""
+        states = dict(zip(self._state_nodes, [*cells, *streams], strict=True))
+        return Context(self.context.node, StepResources(resources, states), Cancellation())
 
     def _with_arrays(self, results: Sequence[Any]) -> list[Any]:
-        """Scalars as arrays. Tapes tell values apart by identity: of a slot there is one array."""
-        of_slot = {
+        """Scalars as arrays, one array per slot: tapes distinguish values by identity."""
+        arrays = {
             slot: np.asarray(cast("Any", result)) if isinstance(result, np.generic) else result
             for slot, result in zip(self._fetches, results, strict=True)
         }
-        return [of_slot[slot] for slot in self._fetches]
+        return [arrays[slot] for slot in self._fetches]
 
-    def bind(self, arrays: Sequence[Any], kept: Collection[int] | None = None) -> Bound | None:
-        """`run` for arrays of these shapes alone, which the fast path takes, and the shapes of what
-        it gives."""
+    def bind(self, arrays: Sequence[Any], immutable: Collection[int] | None = None) -> Bound | None:
+        """The program of the fast path for arrays of these shapes, and the shapes of its results;
+        None if there is no fast path."""
         return None if self.path is None else self.path.bind(arrays)
 
 
 class AcceleratedStep(PlannedStep):
-    """A plan in a process that has GPUs. What they compute stays in their memory; what they are
-    given goes there once."""
+    """A plan for GPUs: results stay in their memory, and immutable feeds are uploaded once."""
 
-    def _planned(self, step: Step) -> Plan:
+    def _make_plan(self, step: Step) -> Plan:
         devices = eager_devices()
         placer = Placer(devices.names, soft=True)
         planned = plan(step, devices.all, placer, COMPILES)
         placement = placer.place([tensor.op for tensor in step.fetches])
         self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
-        self._copy_of, self._generation = devices.copy_of, generation[0]
+        self._device_copy, self._generation = devices.device_copy, generation[0]
         self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
-        #: For feeds that GPUs take, by number: the device.
-        self._takers: dict[int, Device] = {}
+        #: Index of a feed → the GPU that takes it.
+        self._feed_devices: dict[int, Device] = {}
         for part in planned.partitions:
             if not part.device.is_host:
-                taken = [place for place, _ in part.partition.feeds]
-                self._takers.update(dict.fromkeys(taken, part.device))
+                feeds = [index for index, _ in part.partition.feeds]
+                self._feed_devices.update(dict.fromkeys(feeds, part.device))
         if planned.device and not devices[planned.device].is_host:
-            self._takers = dict.fromkeys(range(len(step.feeds)), devices[planned.device])
+            self._feed_devices = dict.fromkeys(range(len(step.feeds)), devices[planned.device])
         return planned
 
     def run(
@@ -159,69 +166,70 @@ class AcceleratedStep(PlannedStep):
         values: Sequence[Any],
         cells: Sequence[Any],
         streams: Sequence[Any],
-        kept: Collection[int] | None = None,
+        immutable: Collection[int] | None = None,
     ) -> list[Any]:
-        given = [*values]
+        located = [*values]
         try:
-            for number, device in self._takers.items():
-                if kept is None or number in kept:
-                    self._upload(given, number, number, device)
+            for index, device in self._feed_devices.items():
+                if immutable is None or index in immutable:
+                    self._upload(located, index, index, device)
             if self.path is not None and self.path.executable.device.is_host:
-                given = host_arrays(given)
-            return _frozen(super().run(given, cells, streams))
+                located = host_arrays(located)
+            return _freeze(super().run(located, cells, streams))
         except errors.OpError as error:
-            self._fail(error)
+            self._raise_located(error)
 
-    def bind(self, arrays: Sequence[Any], kept: Collection[int] | None = None) -> Bound | None:
+    def bind(self, arrays: Sequence[Any], immutable: Collection[int] | None = None) -> Bound | None:
         if self.path is None:
             return None
         device = self.path.executable.device
-        found = super().bind(host_arrays(arrays) if device.is_host else arrays)
-        if found is None:
+        bound = super().bind(host_arrays(arrays) if device.is_host else arrays)
+        if bound is None:
             return None
-        program, shapes = found
+        program, shapes = bound
         if device.is_host:
-            return lambda context, given, cells: program(context, host_arrays(given), cells), shapes
-        places = range(len(arrays)) if kept is None else kept
-        return self._located(program, device, places), shapes
+            return lambda context, values, cells: program(
+                context, host_arrays(values), cells
+            ), shapes
+        uploaded = range(len(arrays)) if immutable is None else immutable
+        return self._with_uploads(program, device, uploaded), shapes
 
-    def _located(
-        self, program: BoundProgram, device: Device, kept: Collection[int]
+    def _with_uploads(
+        self, program: BoundProgram, device: Device, uploaded: Collection[int]
     ) -> BoundProgram:
-        """A program of a GPU, given arrays of the host."""
-        inputs, made = cast("FastPath", self.path).inputs, self._generation
+        """A program of a GPU that takes arrays of the host."""
+        inputs, bound_generation = cast("FastPath", self.path).inputs, self._generation
 
-        def run(context: Any, given: Sequence[Any], cells: Any) -> list[Any] | None:
-            if generation[0] != made:
-                return None  # the device is gone
-            located = [*given]
+        def run(context: Any, values: Sequence[Any], cells: Any) -> list[Any] | None:
+            if generation[0] != bound_generation:
+                return None  # the device is lost
+            located = [*values]
             try:
-                for place in kept:
-                    self._upload(located, place, inputs[place], device)
+                for index in uploaded:
+                    self._upload(located, index, inputs[index], device)
                 results = program(context, located, cells)
             except errors.OpError as error:
-                self._fail(error)
-            return None if results is None else _frozen(results)
+                self._raise_located(error)
+            return None if results is None else _freeze(results)
 
         return run
 
-    def _upload(self, values: list[Any], place: int, feed: int, device: Device) -> None:
-        """Have a feed that nobody writes to in the memory of a device."""
-        if type(values[place]) is np.ndarray:
-            values[place] = self._copy_of(values[place], self._dtypes[feed], device)
+    def _upload(self, values: list[Any], index: int, feed: int, device: Device) -> None:
+        """Replace an immutable array by its copy in the memory of a device."""
+        if type(values[index]) is np.ndarray:
+            values[index] = self._device_copy(values[index], self._dtypes[feed], device)
 
-    def _fail(self, error: errors.OpError) -> NoReturn:
-        """Raise an error of a device at a node of the step. Where it has closed the device, what
-        comes later is planned without that."""
+    def _raise_located(self, error: errors.OpError) -> NoReturn:
+        """Raise an error of a device at a node of the step. A lost device is not used again."""
         if isinstance(error, errors.InternalError):
-            forget_lost()
+            drop_lost_devices()
         if error.op is not None:
             raise error
         raise error.at(self.context.node) from error
 
 
-def _frozen(results: list[Any]) -> list[Any]:
-    """What a step gave, to which nobody writes."""
+def _freeze(results: list[Any]) -> list[Any]:
+    """Make the device buffers among results immutable."""
     for result in results:
         if type(result) is not np.ndarray and isinstance(result, Buffer):
             result.freeze()
@@ -229,31 +237,31 @@ def _frozen(results: list[Any]) -> list[Any]:
 
 
 def planned_step(step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> PlannedStep:
-    """A step, planned for the devices that are there."""
+    """Plan a step for the devices of this process."""
     kind = AcceleratedStep if eager_devices().has_gpus else PlannedStep
     return kind(step, references, randoms)
 
 
 @dataclass
 class RecordedStep:
-    """What is wanted of a lazy trace: which of its leaves a planned step takes."""
+    """A planned step that computes tensors of a lazy trace, and the leaves that it takes."""
 
-    step: PlannedStep | None
-    values: list[int]
-    references: list[int]
-    randoms: list[int]
-    cells: dict[int, int]  # wanted references: the number of the variable each is of
-    origins: dict[Node, int]  # a node of the plan → the recorded op that it is part of
+    step: PlannedStep | None  # None if only variables are wanted
+    values: list[int]  # indices among the trace's values
+    references: list[int]  # indices among its variables
+    randoms: list[int]  # indices among its random streams
+    cells: dict[int, int]  # index of a result that is a reference → index of its variable
+    op_indices: dict[Node, int]  # node of the plan → index of the recorded op it is part of
 
     def __post_init__(self) -> None:
-        """The leaves have fixed shapes: once the step ran, one program serves it."""
+        """The leaves have static shapes: after the first run, one bound program serves all."""
         self._program: BoundProgram | None = None
         path = self.step and self.step.path
         self._inputs = [self.values[number] for number in path.inputs] if path else []
         self._cells = [self.references[number] for number in self.step.cells] if self.step else []
-        found = None if self.step is None else self.step.devices
-        #: of what is wanted, "" for variables; None in a process without GPUs
-        self.devices = None if found is None else self._with_cells([*found], defaultdict(str))
+        devices = None if self.step is None else self.step.devices
+        #: Of the results, "" for variables; None without GPUs.
+        self.devices = None if devices is None else self._with_cells([*devices], defaultdict(str))
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""
@@ -262,24 +270,25 @@ class RecordedStep:
         if self._program is not None:
             arrays = [values[number] for number in self._inputs]
             variables = [cells[number] for number in self._cells] if self._cells else ()
-            found = self._program(self.step.context, arrays, variables)
-            if found is not None:
-                return found
-        found = self.step.run(
+            results = self._program(self.step.context, arrays, variables)
+            if results is not None:
+                return results
+        results = self.step.run(
             [values[number] for number in self.values],
             [cells[number] for number in self.references],
             [streams[number] for number in self.randoms] if self.randoms else (),
         )
-        if not self.randoms and not self.cells and not self.step.repeats:
+        if not self.randoms and not self.cells and not self.step.has_duplicate_fetches:
             bound = self.step.bind([values[number] for number in self._inputs])
             self._program = bound and bound[0]
-        return self._with_cells(found, cells)
+        return self._with_cells(results, cells)
 
-    def _with_cells(self, found: list[Any], cells: Any) -> list[Any]:
+    def _with_cells(self, results: list[Any], cells: Any) -> list[Any]:
+        """Insert the cells of variables among results."""
         if not self.cells:
-            return found
-        rest, wanted = iter(found), len(found) + len(self.cells)
-        return [cells[self.cells[i]] if i in self.cells else next(rest) for i in range(wanted)]
+            return results
+        rest, count = iter(results), len(results) + len(self.cells)
+        return [cells[self.cells[i]] if i in self.cells else next(rest) for i in range(count)]
 
 
 _steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _MAX_PLANS)
@@ -287,25 +296,26 @@ _lock = threading.Lock()
 
 
 def record_step(end: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
-    """A step that gives the wanted tensors of a lazy trace, and has its effects."""
-    return _RecordedTrace(end, values).step(wanted)
+    """A step that computes the wanted tensors of a lazy trace, and runs its effects."""
+    return _StepBuilder(end, values).build(wanted)
 
 
-class _RecordedTrace:
-    """The nodes and leaves of a lazy trace."""
+class _StepBuilder:
+    """Builds steps from the nodes and leaves of a lazy trace."""
 
     def __init__(self, trace_node: TraceNode, values: Sequence[Any]) -> None:
         path = trace_node.path()
-        self._values = [p.outputs[0] for p in path if p.leaf == VALUE]
-        self._references = [p.outputs[0] for p in path if p.leaf == REFERENCE]
-        fixed = {leaf for p in path for leaf in p.consulted}
-        self._fixed = {self._values[leaf]: np.asarray(values[leaf]) for leaf in sorted(fixed)}
+        self._values = [p.outputs[0] for p in path if p.kind == VALUE]
+        self._references = [p.outputs[0] for p in path if p.kind == REFERENCE]
+        consulted = {leaf for p in path for leaf in p.consulted}
+        # Shapes depend on these values: they are constants of the step.
+        self._constants = {self._values[i]: np.asarray(values[i]) for i in sorted(consulted)}
         self._nodes = [node for p in path for node in p.nodes]
-        self._places = {node: n for n, p in enumerate(recorded(path)) for node in p.nodes}
+        self._op_indices = {node: n for n, p in enumerate(op_trace_nodes(path)) for node in p.nodes}
         self._randoms = [node for p in path for node in p.randoms]
 
-    def step(self, wanted: Sequence[Tensor]) -> RecordedStep:
-        """A step that gives some tensors."""
+    def build(self, wanted: Sequence[Tensor]) -> RecordedStep:
+        """A step that computes these tensors."""
         roots = reference_roots(self._nodes)
         cells = {
             position: self._references.index(roots[tensor])
@@ -314,101 +324,97 @@ class _RecordedTrace:
         }
         fetches = [t for position, t in enumerate(wanted) if position not in cells]
         targets = [node for node in self._nodes if has_effect(node)]
-        leaves = dict.fromkeys([*self._values, *self._references])
-        nodes = needed(fetches, targets, leaves)
         if not fetches and not targets:
             return RecordedStep(None, [], [], [], cells, {})
+        leaves = dict.fromkeys([*self._values, *self._references])
+        nodes = needed(fetches, targets, leaves)
         used = {tensor for node in nodes for tensor in node.inputs} | set(fetches)
-        self._used = [t for t in self._values if t in used and t not in self._fixed]
-        self._cells = [t for t in self._references if t in used]
-        planned, copies = self._planned(nodes, fetches, targets)
+        self._feeds = [t for t in self._values if t in used and t not in self._constants]
+        self._variables = [t for t in self._references if t in used]
+        planned, copies = self._cached_plan(nodes, fetches, targets)
         running = set(nodes)
         randoms = [number for number, node in enumerate(self._randoms) if node in running]
         return RecordedStep(
             planned,
-            [self._values.index(tensor) for tensor in self._used],
-            [self._references.index(tensor) for tensor in self._cells],
+            [self._values.index(tensor) for tensor in self._feeds],
+            [self._references.index(tensor) for tensor in self._variables],
             randoms,
             cells,
             {
-                copy: self._places[n]
+                copy: self._op_indices[n]
                 for n, copy in zip(nodes, copies, strict=True)
-                if n in self._places
+                if n in self._op_indices
             },
         )
 
-    def _planned(
+    def _cached_plan(
         self, nodes: Sequence[Node], fetches: Sequence[Tensor], targets: Sequence[Node]
     ) -> tuple[PlannedStep, list[Node]]:
         key = self._key(nodes, fetches)
         with _lock:
-            found = _steps.get(key)
-            if found is not None:
+            cached = _steps.get(key)
+            if cached is not None:
                 _steps.renew(key)
-                return found
-        made = self._copied(nodes, fetches, targets)
+                return cached
+        planned = self._plan_copy(nodes, fetches, targets)
         with _lock:
-            _steps[key] = made
-        return made
+            _steps[key] = planned
+        return planned
 
     def _key(self, nodes: Sequence[Node], fetches: Sequence[Tensor]) -> Any:
-        """The structure of a step: ops, attributes, wiring, what comes in."""
-        numbers: dict[Tensor, int] = {}
-        parts: list[Any] = [generation[0]]
-        for tensor in self._used:
-            numbers[tensor] = len(numbers)
-            parts.append(tensor.dtype)
-        for tensor in self._cells:
-            numbers[tensor] = len(numbers)
-            parts.append((tensor.dtype, tensor.shape, tensor.op.device))
-        for tensor, value in self._fixed.items():
-            numbers[tensor] = len(numbers)
-            parts.append((tensor.dtype, value.shape, value.tobytes()))
+        """The structure of a step: ops, attributes, edges, inputs, requested devices."""
+        inputs = [*self._feeds, *self._variables, *self._constants]
+        numbers = {tensor: number for number, tensor in enumerate(inputs)}
+        dtypes = [tensor.dtype for tensor in self._feeds]
+        variables = [(t.dtype, t.shape, t.op.device) for t in self._variables]
+        constants = [(t.dtype, v.shape, v.tobytes()) for t, v in self._constants.items()]
+        parts = generation[0], *dtypes, *variables, *constants
         try:
             texts, flow = flow_text(nodes, numbers)
         except Unnamed:
-            return object()  # nothing is known to be the same
-        asked = tuple(node.device for node in nodes)
-        return *parts, *texts, asked, flow.tobytes(), tuple(numbers[tensor] for tensor in fetches)
+            return object()  # equal to no other key
+        devices = tuple(node.device for node in nodes)
+        return *parts, *texts, devices, flow.tobytes(), tuple(numbers[tensor] for tensor in fetches)
 
-    def _copied(
+    def _plan_copy(
         self, nodes: Sequence[Node], fetches: Sequence[Tensor], targets: Sequence[Node]
     ) -> tuple[PlannedStep, list[Node]]:
-        again = Rewriter(Graph())
-        with again.graph.as_default():
-            for tensor in self._used:
+        rewriter = Rewriter(Graph())
+        with rewriter.graph.as_default():
+            for tensor in self._feeds:
                 op = Placeholder(dtype=tensor.dtype.base_dtype, given_shape=unknown_shape())
-                _stand_in(again, tensor, op, unknown_shape())
-            for tensor in self._cells:
+                _add_input(rewriter, tensor, op, unknown_shape())
+            for tensor in self._variables:
                 op = Reference(dtype=tensor.dtype.base_dtype, given_shape=tensor.shape)
-                _stand_in(again, tensor, op, tensor.shape)
-            for tensor, value in self._fixed.items():
+                _add_input(rewriter, tensor, op, tensor.shape)
+            for tensor, value in self._constants.items():
                 op = Const(value=value, dtype=tensor.dtype.base_dtype)
-                _stand_in(again, tensor, op, tensor.shape)
-            _copy(again, nodes)
+                _add_input(rewriter, tensor, op, tensor.shape)
+            _copy_nodes(rewriter, nodes)
         step = Step(
-            tuple(again.tensors[tensor] for tensor in fetches),
-            tuple(again.mapped(targets)),
-            tuple(again.tensors[tensor] for tensor in self._used),
+            tuple(rewriter.tensors[tensor] for tensor in fetches),
+            tuple(rewriter.mapped(targets)),
+            tuple(rewriter.tensors[tensor] for tensor in self._feeds),
         )
-        cells = [again.tensors[tensor] for tensor in self._cells]
-        return planned_step(step, cells, again.mapped(self._randoms)), again.mapped(nodes)
+        cells = [rewriter.tensors[tensor] for tensor in self._variables]
+        return planned_step(step, cells, rewriter.mapped(self._randoms)), rewriter.mapped(nodes)
 
 
-def _stand_in(again: Rewriter, tensor: Tensor, op: Op, shape: TensorShape) -> None:
-    made = again.graph.add(op, (), [tensor.dtype], [shape], "value")
-    made.device = tensor.op.device if tensor.dtype.is_ref_dtype else ""
-    again.tensors[tensor] = made.outputs[0]
+def _add_input(rewriter: Rewriter, tensor: Tensor, op: Op, shape: TensorShape) -> None:
+    """Replace a leaf by the output of a new input node."""
+    node = rewriter.graph.add(op, (), [tensor.dtype], [shape], "value")
+    node.device = tensor.op.device if tensor.dtype.is_ref_dtype else ""
+    rewriter.tensors[tensor] = node.outputs[0]
 
 
-def _copy(again: Rewriter, nodes: Iterable[Node]) -> None:
-    """The nodes again: what is seen from outside comes in the order of the program, and one plan
-    serves all shapes."""
+def _copy_nodes(rewriter: Rewriter, nodes: Iterable[Node]) -> None:
+    """Copy nodes with unknown shapes, so that one plan serves all shapes. Host ops with effects
+    keep the order of the program."""
     last: Node | None = None
     for node in nodes:
         is_ordered = has_effect(node) and node.op.host_only
-        made = again.copy(node, node.type, [last] if is_ordered and last is not None else ())
-        for tensor in made.outputs:
+        copied = rewriter.copy(node, node.type, [last] if is_ordered and last is not None else ())
+        for tensor in copied.outputs:
             if not tensor.dtype.is_ref_dtype:
                 tensor.widen_shape(unknown_shape())
-        last = made if is_ordered else last
+        last = copied if is_ordered else last

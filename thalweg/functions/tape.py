@@ -1,13 +1,14 @@
 """`GradientTape`: gradients of what was computed inside `with tf.GradientTape() as tape:`.
 
-In eager code a tape notes which stretches of recorded work are its own; `gradient` builds the
-backward pass for them as graph code does, once for each structure. Where the work of a tape ran in
-several steps, it keeps what they computed, and the backward pass goes through them last to first.
-In graph code a tape notes which nodes were made inside.
+In eager code a tape keeps the spans of lazy traces recorded inside the block. `gradient` builds
+their backward pass as graph code does, once per structure. If the ops of a tape ran in several
+steps, it keeps their values, and the backward pass goes through the steps in reverse. In graph code
+a tape keeps the ranges of nodes made inside.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from thalweg.variables.variable import Variable
 
 @public("GradientTape", "contrib.eager.GradientTape")
 class GradientTape:
-    """Records what is computed inside its block, to differentiate it.
+    """Records the ops inside its block, to differentiate them.
 
     ```
     with tf.GradientTape() as tape:
@@ -47,14 +48,14 @@ class GradientTape:
         self._watches_variables = watch_accessed_variables
         self._recording = False
         self._used = False
-        self._forget()
+        self._clear()
 
     def __repr__(self) -> str:
         state = "recording" if self._recording else "stopped"
         watched = len(self._watched) + len(self._variables)
         return described(self, watched=watched, persistent=self._persistent, state=state)
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._watched: dict[Tensor, None] = {}
         self._variables: dict[Variable, None] = {}
         self._trace_spans: list[TraceSpan] = []
@@ -79,7 +80,7 @@ class GradientTape:
             self._graph_spans.append(GraphSpan(graph))
             return
         lazy_trace = EAGER.current()
-        lazy_trace.reads.clear()  # a variable that is read from now on is read inside
+        lazy_trace.variable_reads.clear()  # reads from now on are recorded inside
         EAGER.tapes.append(self)
         self.follow(lazy_trace)
 
@@ -94,35 +95,32 @@ class GradientTape:
             self._graph_spans[-1].close()
 
     def follow(self, lazy_trace: LazyTrace) -> None:
-        """Go on in another lazy trace."""
+        """Continue in another lazy trace."""
         span = TraceSpan(lazy_trace)
         self._trace_spans.append(span)
         lazy_trace.spans.append(weakref.ref(span))
 
     def accessed(self, variable: Variable) -> None:
-        """Note that a variable is read."""
+        """Watch a trainable variable that is read, unless that is switched off."""
         if self._watches_variables and variable.trainable:
             self._variables[variable] = None
 
     def watch(self, tensor: TensorStructure) -> None:
-        """Have gradients of a tensor, a variable, or all in a structure of them."""
+        """Watch a tensor, a variable, or all in a structure, so that they have gradients."""
         for item in nest.flatten(tensor):
             if isinstance(item, Variable):
                 self._variables[item] = None
             elif isinstance(item, Tensor):
-                self._watch(item)
+                self._watched[item] = None
+                if isinstance(item, EagerTensor):
+                    EAGER.template(item)  # enters it into the span
             else:
                 raise ValueError(
                     f"Passed in object of type {type(item).__name__}, expected a tensor or variable"
                 )
 
-    def _watch(self, tensor: Tensor) -> None:
-        self._watched[tensor] = None
-        if isinstance(tensor, EagerTensor):
-            EAGER.template(tensor)  # it is part of the span from here on
-
     def watched_variables(self) -> tuple[Variable, ...]:
-        """The variables that were read or watched, in that order."""
+        """The variables that were read or watched, in order of first use."""
         for span in self._graph_spans:
             if self._watches_variables:
                 self._variables.update(dict.fromkeys(span.read_variables()))
@@ -130,7 +128,7 @@ class GradientTape:
 
     @contextmanager
     def stop_recording(self) -> Generator[None]:
-        """Leave out what is computed inside the block."""
+        """Stop recording inside the block."""
         self._stop()
         try:
             yield
@@ -138,11 +136,11 @@ class GradientTape:
             self._start()
 
     def reset(self) -> None:
-        """Forget everything, as if the tape began here."""
+        """Clear the tape; one that records starts again here."""
         was_recording = self._recording
         if was_recording:
             self._stop()
-        self._forget()
+        self._clear()
         self._used = False
         if was_recording:
             self._start()
@@ -156,14 +154,14 @@ class GradientTape:
         output_gradients: TensorStructure | None = None,
         unconnected_gradients: str = "none",
     ) -> Structure:
-        """The derivatives of what was computed inside the block.
+        """The gradients of what was computed inside the block.
 
         Args:
             target: a tensor, or a structure of tensors, whose sum is differentiated.
             sources: tensors or variables, in any structure.
-            output_gradients: what flows into each target; ones if None.
-            unconnected_gradients: "none" or "zero": what a source gets that the target does not
-                depend on, or that was not watched.
+            output_gradients: the gradient of each target; ones if None.
+            unconnected_gradients: "none" or "zero": the gradient of a source that the target does
+                not depend on, or that was not watched.
 
         Returns:
             The structure of `sources`, with gradients.
@@ -187,35 +185,33 @@ class GradientTape:
         if self._recording and not self._persistent:
             self._stop()
         self._used = True
-        targets, wanted = _flat(target), _flat(sources)
-        seeds = None if output_gradients is None else _flat_like(target, output_gradients)
-        found = self._gradients(targets, wanted, seeds, unconnected_gradients == "zero")
-        if not self._persistent:
-            self._forget()
-        return found if wanted is sources else nest.pack_sequence_as(sources, found)
-
-    def _gradients(
-        self, targets: list[Any], sources: list[Any], seeds: list[Any] | None, is_zero: bool
-    ) -> list[Any]:
-        given = [None] * len(targets) if seeds is None else seeds
+        targets, flat_sources = _flatten(target), _flatten(sources)
+        seeds = None if output_gradients is None else _flatten_like(target, output_gradients)
+        if seeds is None:
+            seeds = [None] * len(targets)
+        is_zero = unconnected_gradients == "zero"
         if get_default_graph() is EAGER and not self._graph_spans:
             call = EagerGradient(self._trace_spans, self._watched, self._variables)
-            return call.run(targets, sources, given, is_zero)
-        return self._graph_gradients(targets, sources, given, is_zero)
+            results = call.run(targets, flat_sources, seeds, is_zero)
+        else:
+            results = self._graph_gradients(targets, flat_sources, seeds, is_zero)
+        if not self._persistent:
+            self._clear()
+        return results if flat_sources is sources else nest.pack_sequence_as(sources, results)
 
     def _graph_gradients(
         self, targets: list[Any], sources: list[Any], seeds: list[Any], is_zero: bool
     ) -> list[Any]:
         variables = set(self.watched_variables())
         inside = {node for span in self._graph_spans for node in span.nodes()}
-        allowed = _derived(inside, self._watched, variables)
-        known = [_is_allowed(source, allowed, variables) for source in sources]
-        xs = [source for source, there in zip(sources, known, strict=True) if there]
+        watched_tensors = _watched_tensors(inside, self._watched, variables)
+        is_watched = [source in watched_tensors or source in variables for source in sources]
+        xs = list(itertools.compress(sources, is_watched))
         stops = [t for n in inside for t in n.inputs if t.op not in inside and not _is_read(t.op)]
         stops = [t for t in stops if t not in self._watched and t not in xs]
-        given = None if all(seed is None for seed in seeds) else seeds
-        found = iter(gradients(targets, xs, given, stop_gradients=stops) if xs else [])
-        results = [next(found) if there else None for there in known]
+        given_seeds = None if all(seed is None for seed in seeds) else seeds
+        found = iter(gradients(targets, xs, given_seeds, stop_gradients=stops) if xs else [])
+        results = [next(found) if watched else None for watched in is_watched]
         if not is_zero:
             return results
         pairs = zip(sources, results, strict=True)
@@ -229,18 +225,18 @@ class GradientTape:
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Structure:
-        """The gradient of each element of `target`: of shape target.shape + source.shape."""
+        """The gradient of each element of `target`, of shape target.shape + source.shape."""
         self._check_repeatable("jacobian")
-        tensor, wanted = convert_to_tensor(target), nest.flatten(sources)
-        with self._watched_inside():
+        tensor, flat_sources = convert_to_tensor(target), nest.flatten(sources)
+        with self._recording_again():
             flat = shaping.reshape(tensor, [-1])
             elements = [flat[i] for i in range(tensor.shape.num_elements() or 0)]
         rows = [
-            nest.flatten(self.gradient(element, wanted, None, unconnected_gradients))
+            nest.flatten(self.gradient(element, flat_sources, None, unconnected_gradients))
             for element in elements
         ]
-        found = [_stacked(tensor, column) for column in zip(*rows, strict=True)]
-        return nest.pack_sequence_as(sources, found)
+        jacobians = [_stack_rows(tensor, column) for column in zip(*rows, strict=True)]
+        return nest.pack_sequence_as(sources, jacobians)
 
     def batch_jacobian(
         self,
@@ -250,14 +246,14 @@ class GradientTape:
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Any:
-        """The Jacobian of each member of a batch, members being independent of each other: of
-        shape [batch] + target.shape[1:] + source.shape[1:]."""
+        """The Jacobian of each example of a batch, of shape [batch] + target.shape[1:] +
+        source.shape[1:]. The target of an example must depend on its own source alone."""
         self._check_repeatable("batch_jacobian")
         tensor = convert_to_tensor(target)
         batch = tensor.shape[0].value
         if batch is None or source.shape[0].value != batch:
             raise ValueError("Need first dimension of target shape and source shape to match.")
-        with self._watched_inside():
+        with self._recording_again():
             flat = shaping.reshape(tensor, [batch, -1])
             columns = [flat[:, i] for i in range(flat.shape[1].value or 0)]
         rows = [self.gradient(column, source, None, unconnected_gradients) for column in columns]
@@ -274,8 +270,8 @@ class GradientTape:
             )
 
     @contextmanager
-    def _watched_inside(self) -> Generator[None]:
-        """Record what follows, whether the block is still open or not."""
+    def _recording_again(self) -> Generator[None]:
+        """Record inside the block, also after the tape's own block has ended."""
         was_recording = self._recording
         if not was_recording:
             self._start()
@@ -286,8 +282,8 @@ class GradientTape:
                 self._stop()
 
 
-def _flat(structure: Any) -> list[Any]:
-    """The leaves of a structure; a plain list of them is that list."""
+def _flatten(structure: Any) -> list[Any]:
+    """The leaves of a structure; a list of leaves is returned itself."""
     if type(structure) is list:
         items = cast("list[Any]", structure)
         if all(isinstance(item, Variable | Tensor) for item in items):
@@ -295,14 +291,14 @@ def _flat(structure: Any) -> list[Any]:
     return [structure] if isinstance(structure, Tensor) else nest.flatten(structure)
 
 
-def _flat_like(structure: Any, values: Any) -> list[Any]:
-    """What stands for each leaf of a structure, which may be a list itself."""
+def _flatten_like(structure: Any, values: Any) -> list[Any]:
+    """The values for each leaf of a structure, which may be lists themselves."""
     if not nest.is_sequence(structure):
         return [values]
     return nest.flatten_up_to(structure, values)
 
 
-def _stacked(target: Tensor, rows: Sequence[Any]) -> Any:
+def _stack_rows(target: Tensor, rows: Sequence[Any]) -> Any:
     if any(row is None for row in rows):
         return None
     dense = [convert_to_tensor(row) for row in rows]
@@ -313,7 +309,7 @@ def _stacked(target: Tensor, rows: Sequence[Any]) -> Any:
 
 
 class GraphSpan:
-    """The nodes that were made in a graph while a tape recorded."""
+    """The nodes that were added to a graph while a tape recorded."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -321,11 +317,11 @@ class GraphSpan:
         self._end: int | None = None
 
     def close(self) -> None:
-        """Nodes made from now on are none of it."""
+        """End the span: later nodes are not part of it."""
         self._end = len(self._graph.nodes)
 
     def nodes(self) -> list[Node]:
-        """The nodes."""
+        """The nodes of the span."""
         return self._graph.nodes[self._start : self._end]
 
     def read_variables(self) -> list[Variable]:
@@ -334,23 +330,19 @@ class GraphSpan:
             return [v for v in self._graph.read_variables(self.nodes()) if v.trainable]
         sources = {t.op for node in self.nodes() for t in node.inputs}
         sources |= {t.op for node in sources if _is_read(node) for t in node.inputs}
-        found = self._graph.get_collection("trainable_variables")
-        return [variable for variable in found if variable.op in sources]
+        trainable = self._graph.get_collection("trainable_variables")
+        return [variable for variable in trainable if variable.op in sources]
 
 
 def _is_read(node: Node) -> bool:
-    """Whether a node is the value of a variable, which is made with the variable."""
+    """Whether a node reads a variable."""
     return node.type == "Identity" and node.inputs[0].dtype.is_ref_dtype
 
 
-def _is_allowed(source: Any, allowed: set[Tensor], variables: set[Variable]) -> bool:
-    return source in variables if isinstance(source, Variable) else source in allowed
-
-
-def _derived(
+def _watched_tensors(
     inside: Iterable[Node], watched: Iterable[Tensor], variables: Iterable[Variable]
 ) -> set[Tensor]:
-    """What is watched, or was computed from it."""
+    """The tensors that are watched or computed from watched ones."""
     found = set(watched) | {variable.gradient_source() for variable in variables}
     for node in sorted(inside, key=lambda node: node.index):
         if any(t in found or (_is_read(t.op) and t.op.inputs[0] in found) for t in node.inputs):

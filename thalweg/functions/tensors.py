@@ -1,7 +1,7 @@
-"""Eager tensors: tensors with a value, now or as soon as it is read.
+"""Eager tensors: tensors with values, which may be computed on first read.
 
-To the library an `EagerTensor` is a `Tensor`; to users it is an array. It is either known (it has
-an array) or pending: an output of a span of recorded work, which runs when the value is wanted.
+To the library an `EagerTensor` is a `Tensor`; to users it is an array. It has its value or is
+pending: an output of a lazy trace, which runs when a value is read.
 """
 
 # Eager tensors and lazy traces are one mechanism in several files:
@@ -29,23 +29,23 @@ from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
 
-_MAX_LITERAL = 16  # elements of a constant that is part of the program, not of its data
+_MAX_LITERAL = 16  # elements of a constant that is compiled into steps, not fed
 _LITERAL_KINDS = frozenset("biufc")
 _DLPACK_CPU = (1, 0)
 
 
-#: `type`, of values that may be anything: a cast of what it gives would be a call on the fast path.
+#: `type`, typed for values of any class: `cast(..., type(x))` would be a call on the fast path.
 class_of: Callable[[Any], Any] = type
 
-#: How often a value was read: what was done next may depend on it.
+#: Counts reads of values: Python code after a read may depend on the value.
 value_reads = [0]
 
-#: The eager graph, which all eager tensors belong to.
+#: The graph of all eager tensors.
 eager_graph: list[Any] = []
 
 
 class Failure:
-    """In the place of a value: why there is none."""
+    """Takes the place of a value that could not be computed."""
 
     __slots__ = ("error",)
 
@@ -54,7 +54,7 @@ class Failure:
 
 
 class Literal(NamedTuple):
-    """A constant that is part of the program: its dtype, its shape and its elements."""
+    """The key of a constant that is compiled into steps: its dtype, shape and elements."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -62,53 +62,53 @@ class Literal(NamedTuple):
 
 
 class _Probe:
-    """Tells how many references a method sees to its own object."""
+    """Counts the references to its object that a method sees."""
 
     def count(self) -> int:
         return getrefcount(self)
 
 
-def _temporary() -> int:
-    """How many references there are to an object that only the call of its method holds; 0 where
-    that cannot be distinguished from one that a variable holds as well."""
-    held = _Probe()
+def _temporary_refcount() -> int:
+    """The reference count of an object that only the call of its method holds; 0 if this
+    interpreter counts no more for one that a variable holds too."""
+    referenced = _Probe()
     alone = _Probe().count()
-    return alone if held.count() > alone else 0
+    return alone if referenced.count() > alone else 0
 
 
-_TEMPORARY = _temporary()
+_TEMPORARY_REFCOUNT = _temporary_refcount()
 
 
 class EagerTensor(Tensor):
-    """A tensor that has a value."""
+    """A tensor with a value, or a pending one."""
 
-    __slots__ = ("_array", "_device", "_kind", "_lazy_trace", "_literal", "_position")
+    __slots__ = ("_array", "_device", "_lazy_trace", "_leaf_key", "_literal", "_position")
 
     _array: Any  # the value, a variable's cell, a Failure, or None while it is pending
-    _device: str  # where it was computed: not set in a process without GPUs
-    _kind: int | None  # a number for its dtype and shape, once it has one
-    _literal: Literal | None  # for a small constant
-    _position: int  # its number in the lazy trace
-    _lazy_trace: Any  # the lazy trace where it has that number
+    _device: str  # where it was computed; not set without GPUs
+    _leaf_key: int | None  # its key as a leaf of a trace, once it was one
+    _literal: Literal | None  # of a small constant
+    _position: int  # its index among the tensors of the lazy trace
+    _lazy_trace: Any  # the lazy trace that the position is of
 
     @property
     def op(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made on demand
-        """A node that stands for where this tensor came from."""
+        """A node with this tensor as an output; made on demand."""
         return eager_graph[0].node_of(self)
 
     @property
     def value_index(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - as above
-        """Which output of its node it is."""
+        """Its index among the outputs of its node."""
         return eager_graph[0].node_of(self).outputs.index(self)
 
     @property
     def graph(self) -> Any:
-        """The eager graph, or the one inside it that is being built."""
-        return eager_graph[0].inner()
+        """The eager graph, or the graph inside it that is being built."""
+        return eager_graph[0].innermost_graph()
 
     @property
     def device(self) -> str:
-        """Where the value is."""
+        """The device of the value."""
         if not eager_devices().has_gpus:
             return HOST
         held = self.held()
@@ -118,7 +118,7 @@ class EagerTensor(Tensor):
 
     @property
     def shape(self) -> TensorShape:
-        """The shape: known in full, if need be by computing the value."""
+        """The static shape; the value is computed if it is not fully known."""
         sizes = self._shape.sizes
         if sizes is None or None in sizes:
             value_reads[0] += 1
@@ -147,7 +147,7 @@ class EagerTensor(Tensor):
     # The value
 
     def resolve(self, array: Any) -> None:
-        """Have a value."""
+        """Set the value of a pending tensor."""
         self._array = array
         self._lazy_trace = None
         sizes = self._shape.sizes
@@ -155,8 +155,8 @@ class EagerTensor(Tensor):
             self._shape = TensorShape.of(cast("Any", array).shape)
 
     def held(self) -> Any:
-        """What this tensor holds, computed if need be: an array, a buffer of a device, a variable's
-        cell, a handle."""
+        """The value, computed if it is pending: an array, a device buffer, a variable's cell or a
+        handle."""
         if self._array is None:
             self._lazy_trace.finish()
         array = self._array
@@ -165,7 +165,7 @@ class EagerTensor(Tensor):
         return array
 
     def value(self) -> Any:
-        """The value as the library has it: an array nobody may write to."""
+        """The value on the host: an array that must not be written to."""
         value_reads[0] += 1
         held = self.held()
         if type(held) is np.ndarray:
@@ -175,54 +175,53 @@ class EagerTensor(Tensor):
         return self.cell().read()
 
     def cell(self) -> VariableCell:
-        """The variable that this tensor refers to, after all that was recorded: that may change
-        it."""
+        """The variable that this tensor refers to, after all pending ops, which may write it."""
         value_reads[0] += 1
         if self._lazy_trace is not None:
             self._lazy_trace.finish()
         return self.held()
 
-    def located(self) -> Any:
-        """The value where it is: an array, or a buffer of a device."""
+    def device_value(self) -> Any:
+        """The value on its device: an array or a device buffer."""
         held = self.held()
         return self.value() if type(held) is VariableCell else held
 
     def numpy(self) -> MaybeNone:
-        """The value as a NumPy array of its own, or a NumPy scalar."""
-        value = self.value() if getrefcount(self) > _TEMPORARY else self._last_value()
+        """The value as a new NumPy array, or a NumPy scalar."""
+        value = self.value() if getrefcount(self) > _TEMPORARY_REFCOUNT else self._last_value()
         if not isinstance(value, np.ndarray):
             return value
         array = cast("Array", value)
         if not array.ndim:
             return array[()]
-        # Where nobody but this tensor holds the array, and nobody the tensor when the call returns:
-        is_last = getrefcount(self) <= _TEMPORARY and getrefcount(array) <= 4
+        # No copy if only this tensor refers to the array, and nothing to the tensor after the call.
+        is_last = getrefcount(self) <= _TEMPORARY_REFCOUNT and getrefcount(array) <= 4
         return array if is_last and array.flags.owndata and array.flags.writeable else array.copy()
 
     def _last_value(self) -> Any:
-        """The value, of a tensor that nobody holds: what is on a device is copied for the caller
-        alone."""
+        """The value of a tensor that dies with this call: a device buffer is copied to the host
+        without a shared copy."""
         held = self.held()
         if type(held) is not np.ndarray and isinstance(held, Buffer):
             return held.snapshot()
         return self.value()
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
-        """The value; there is nothing to feed and no session to run."""
+        """The value, as `numpy()`; takes no feeds and no session."""
         if feed_dict or session is not None:
             raise ValueError("eval() takes no feeds and no session when eager execution is on.")
         return self.numpy()
 
     def item(self) -> Any:
-        """The only element, as a Python object."""
+        """The single element, as a Python object."""
         return self.value().item()
 
     def cpu(self) -> Tensor:
-        """The value on the CPU: itself, if it is there."""
-        return self if self.device == HOST else self._copied(HOST)
+        """This tensor, or a copy of it, on the CPU."""
+        return self if self.device == HOST else self._copied_to(HOST)
 
     def gpu(self, gpu_index: int = 0) -> Tensor:
-        """The value on a GPU: itself, if it is there. An error where there is no such GPU."""
+        """This tensor, or a copy of it, on a GPU; an error if there is no such GPU."""
         request = f"/device:GPU:{gpu_index}"
         if not eager_devices().has_gpus:
             raise errors.InvalidArgumentError(
@@ -233,9 +232,9 @@ class EagerTensor(Tensor):
             raise errors.InvalidArgumentError(
                 None, None, f"A GPU has no values of the dtype {self.dtype.name}"
             )
-        return self if self.device.endswith(request) else self._copied(request)
+        return self if self.device.endswith(request) else self._copied_to(request)
 
-    def _copied(self, device: str) -> Tensor:
+    def _copied_to(self, device: str) -> Tensor:
         graph = eager_graph[0]
         with graph.as_default(), graph.device(device):
             return identity(self)
@@ -259,8 +258,8 @@ class EagerTensor(Tensor):
         dl_device: Any = None,
         copy: bool | None = None,
     ) -> Any:
-        """The value for another library, without a copy: it may be read, not written to. A library
-        that cannot be told so gets one of its own."""
+        """The value for another library: read-only and not copied. A library whose DLPack has no
+        read-only flag gets a copy."""
         array: Any = self.__array__(copy=copy)
         if max_version is None or max_version < (1, 0):
             return array.copy().__dlpack__(stream=stream)
@@ -300,18 +299,18 @@ class EagerTensor(Tensor):
         if not self.shape.rank:
             raise TypeError("Cannot iterate over a scalar tensor.")
         if not eager_graph[0].tapes:
-            self.value()  # rows of an array are cheaper than steps that compute them
+            self.value()  # indexing an array is cheaper than a step per row
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: Any) -> Tensor:
         array = self._array
         if type(array) is not np.ndarray:
             array = array.host_copy if isinstance(array, Buffer) else None
-        if array is not None and _is_plain(key) and not eager_graph[0].tapes:
+        if array is not None and _is_basic_index(key) and not eager_graph[0].tapes:
             try:
                 return known(np.asarray(array[key]))
             except IndexError:
-                pass  # the op says it in words
+                pass  # the op raises a better error
         return operators["getitem"](self, key)
 
     def __copy__(self) -> EagerTensor:
@@ -327,36 +326,33 @@ class EagerTensor(Tensor):
         return format(self.numpy() if self.ndim == 0 else str(self), spec)
 
     def __repr__(self) -> str:
-        return f"<tf.Tensor: {self._described()}, numpy={_printed(self, repr)}>"
+        return f"<tf.Tensor: {self._summary()}, numpy={_value_text(self, repr)}>"
 
     def __str__(self) -> str:
-        return f"tf.Tensor({_printed(self, str)}, {self._described()})"
+        return f"tf.Tensor({_value_text(self, str)}, {self._summary()})"
 
-    def _described(self) -> str:
+    def _summary(self) -> str:
         sizes = ", ".join(map(str, self.shape.sizes or ()))
         comma = "," if self.ndim == 1 else ""
         return f"shape=({sizes}{comma}), dtype={self.dtype.base_dtype.name}"
 
 
-def _printed(tensor: EagerTensor, write: Callable[[Any], str]) -> str:
+def _value_text(tensor: EagerTensor, write: Callable[[Any], str]) -> str:
     try:
         return write(tensor.numpy())
-    except Exception as error:  # a debugger prints tensors that failed, too
+    except Exception as error:  # repr of a failed tensor must not raise
         return f"<{type(error).__name__}: {error}>"
 
 
-def _is_plain(key: Any) -> bool:
-    """Whether NumPy and TensorFlow read an index the same way."""
-    kind = cast("Any", type(key))
-    return kind is int or (kind is slice and all(_is_bound(b) for b in (key.start, key.stop)))
-
-
-def _is_bound(bound: Any) -> bool:
-    return bound is None or type(bound) is int
+def _is_basic_index(key: Any) -> bool:
+    """Whether an index means the same to NumPy and to TensorFlow."""
+    if class_of(key) is slice:
+        return all(bound is None or type(bound) is int for bound in (key.start, key.stop))
+    return class_of(key) is int
 
 
 def known(array: Any, dtype: Any = None, shape: TensorShape | None = None) -> EagerTensor:
-    """A tensor whose value is an array (or a handle, whose dtype and shape must be given)."""
+    """A tensor with a value: an array, or a handle with its dtype and shape."""
     tensor = EagerTensor.__new__(EagerTensor)
     tensor.dtype = as_dtype(array.dtype) if dtype is None else dtype
     tensor._shape = TensorShape.of(array.shape) if shape is None else shape
@@ -364,12 +360,12 @@ def known(array: Any, dtype: Any = None, shape: TensorShape | None = None) -> Ea
     tensor._lazy_trace = None
     tensor._position = -1
     tensor._literal = None
-    tensor._kind = None
+    tensor._leaf_key = None
     return tensor
 
 
 def literal(array: Array, dtype: Any) -> EagerTensor:
-    """A constant: a small one is part of the program it is used in."""
+    """A constant; a small one is compiled into the steps that use it."""
     tensor = known(array, dtype)
     if array.size <= _MAX_LITERAL and array.dtype.kind in _LITERAL_KINDS:
         tensor._literal = Literal(tensor.dtype.as_datatype_enum, array.shape, array.tobytes())

@@ -1,8 +1,8 @@
-"""What eager code recorded before, as a tree: each continuation of a lazy trace is a child.
+"""The trace tree: a prefix tree of all lazy traces that a thread recorded.
 
-A `TraceNode` is a lazy trace up to some op. Its nodes were made once, in a hidden graph, as graph
-code makes them; when eager code takes the same path again, it finds them there, with their shapes
-and dtypes and, where it read values, the plan of the step.
+A `TraceNode` is the prefix of a lazy trace up to one op. Its nodes are built once, in a hidden
+graph, as graph code builds them. Eager code that takes the same path again finds them there, with
+their dtypes and shapes and, where values were read, the planned step.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.devices import eager_devices, generation
+from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.context import ThreadStack
 from thalweg.graph.dtypes import DType
@@ -34,41 +35,42 @@ from thalweg.ops.random.random import Random
 
 Array = NDArray[Any]
 
-NO_LEAF, VALUE, REFERENCE, LITERAL, SCOPE = 0, 1, 2, 3, 4
+#: The kinds of trace nodes: an op (and the root), the leaves, a device scope.
+OP, VALUE, REFERENCE, LITERAL, SCOPE = range(5)
 
-_MAX_CONSULTED = 64  # elements of a value that shapes may depend on
+_MAX_CONSULTED = 64  # elements of a value that shape inference may read
 
 
-#: An operator, its operands' numbers or values, and where it leads: the dtype, shape and number of
-#: the tensor, and the trace node. All in one object: after a step that filled the caches with its
-#: data, what recording costs is the number of objects that it reads.
-_Predicted = tuple[str | None, int, Any, Any, Any, int, Any]
-_NOTHING_AHEAD: _Predicted = (None, -1, None, None, None, -1, None)
+#: An operator, its operands' positions or values, and its result: the dtype, shape and position of
+#: the tensor, and the trace node. All in one object: with cold processor caches, the cost of
+#: recording is the number of objects that it reads.
+_Prediction = tuple[str | None, int, Any, Any, Any, int, Any]
+_NO_PREDICTION: _Prediction = (None, -1, None, None, None, -1, None)
 
 
 class TraceNode:
-    """A lazy trace: what came before, and what its last op added."""
+    """A prefix of lazy traces: its parent, and the nodes that its last op added."""
 
     __slots__ = (
         "children",
         "consulted",
         "count",
-        "customs",
-        "effects",
-        "first",
+        "custom_gradients",
+        "first_op",
         "generic",
         "has_effects",
         "is_plain",
         "is_special",
-        "leaf",
+        "kind",
         "line",
         "nodes",
         "outputs",
+        "pack",
         "parent",
+        "path_has_effects",
         "plans",
-        "predicted",
+        "prediction",
         "randoms",
-        "result",
         "shortcuts",
         "size",
         "writes",
@@ -79,48 +81,47 @@ class TraceNode:
         parent: TraceNode | None,
         nodes: tuple[Node, ...],
         outputs: tuple[Tensor, ...],
-        leaf: int,
+        kind: int,
     ) -> None:
         self.parent = parent
         self.nodes = nodes
         self.outputs = outputs
-        self.leaf = leaf
+        self.kind = kind
         self.children: dict[Any, Any] = {}
-        self.generic: set[Any] = set()  # kinds of constants that change from time to time
+        self.generic: set[Any] = set()  # dtypes and shapes of constants that enter as values
         self.plans: dict[Any, Any] = {}
-        self.shortcuts: dict[Any, Any] = {}  # where operators lead, perhaps past a constant
-        self.predicted: _Predicted = _NOTHING_AHEAD  # where the last operator led
-        self.line: MadeAt | None = None  # of the user's code that a shortcut to here was found for
-        self.result: Any = None  # how outputs are given back, where that is not a single tensor
-        self.consulted: tuple[int, ...] = ()  # the leaves whose values decided something here
+        self.shortcuts: dict[Any, Any] = {}  # operator and operands → the trace node, past literals
+        self.prediction: _Prediction = _NO_PREDICTION  # the last operator recorded here
+        self.line: MadeAt | None = None  # of the user's code, for shortcuts to here
+        self.pack: Any = None  # packs the outputs; None for a single tensor
+        self.consulted: tuple[int, ...] = ()  # leaves whose values shape inference read
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))
         self.writes = any(written_variables(node) for node in nodes)
         customs = sum(isinstance(node.op, CustomGradient) for node in nodes)
-        self.customs: int = customs + (0 if parent is None else parent.customs)
+        self.custom_gradients: int = customs + (0 if parent is None else parent.custom_gradients)
         self.is_special = bool(self.randoms) or self.writes or customs > 0
         self.has_effects = any(has_effect(node) for node in nodes)
-        self.effects: bool = self.has_effects or (parent is not None and parent.effects)
-        self.is_plain = False  # a single tensor and nothing else comes of it
-        before = None if parent is None else parent.first
-        is_op = leaf == NO_LEAF and parent is not None
-        self.first: TraceNode | None = before or (
-            self if is_op else None
-        )  # the first op on the way
+        had_effects = parent is not None and parent.path_has_effects
+        self.path_has_effects: bool = self.has_effects or had_effects
+        self.is_plain = False  # its only result is a single tensor: the fast path takes it
+        before = None if parent is None else parent.first_op
+        is_op = kind == OP and parent is not None
+        self.first_op: TraceNode | None = before or (self if is_op else None)  # of the path
         self.count: int = len(outputs) + (0 if parent is None else parent.count)  # of positions
         self.size: int = len(nodes) + (0 if parent is None else parent.size)
 
     def path(self, start: TraceNode | None = None) -> list[TraceNode]:
-        """The trace nodes after `start` (all if None) up to here, in order."""
-        found: list[TraceNode] = []
+        """The trace nodes after `start` (from the root if None) up to this one, in order."""
+        nodes: list[TraceNode] = []
         trace_node: TraceNode | None = self
         while trace_node is not None and trace_node is not start:
-            found.append(trace_node)
+            nodes.append(trace_node)
             trace_node = trace_node.parent
-        return found[::-1]
+        return nodes[::-1]
 
 
 class Guard:
-    """Places that differ by the values of some leaves, which decided shapes."""
+    """The trace nodes for one op, by the values of the leaves that shape inference read."""
 
     __slots__ = ("cases", "leaves")
 
@@ -129,33 +130,33 @@ class Guard:
         self.cases: dict[Any, Any] = {}
 
     def key(self, values: Sequence[Any]) -> tuple[bytes, ...]:
-        """What the leaves hold."""
+        """The elements of the leaves."""
         return tuple(host_array(values[leaf]).tobytes() for leaf in self.leaves)
 
 
 def host_array(value: Any) -> Any:
-    """A value on the host: one on a device is copied, once."""
+    """A value on the host; a device buffer is copied, once."""
     if type(value) is np.ndarray or not isinstance(value, Buffer):
         return value
     return value.lease()
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a node must run even if nobody reads what it gives."""
+    """Whether a node must run even if its outputs are not read."""
     op = node.op
     if node.op.bodies:
         return bool(written_variables(node)) or is_visible(node)
-    if not op.stateful or isinstance(op, NoOp | Source | Random):
+    if not op.stateful or isinstance(op, NoOp | ExternalInput | Random):
         return False
     return bool(op.parsed.references) or op.host_only or op.blocking
 
 
-#: The leaves whose values are asked for while nodes are made.
+#: The leaves whose values shape inference reads while nodes are built.
 consulted: ThreadStack[set[int]] = ThreadStack()
 
 
-class Source(Op, abstract=True):
-    """What stands for something from outside a lazy trace. It is in no graph that users see."""
+class ExternalInput(Op, abstract=True):
+    """An input of a lazy trace. It is in no graph that users see."""
 
     parsed = parse("-> output: dtype")
     result = tuple
@@ -172,15 +173,15 @@ class Source(Op, abstract=True):
         raise AssertionError(f"{context.node.name} gets its value from the lazy trace")
 
 
-class Leaf(Source, abstract=True):
-    """A value that was known before the lazy trace began."""
+class Leaf(ExternalInput, abstract=True):
+    """A value that a lazy trace takes."""
 
     type_name = "EagerValue"
     number: int
     trace: Any
 
     def known_value(self) -> Array | None:
-        """The value, where it is one that shapes may depend on."""
+        """The value, if it is small and of integers: shape inference may read it."""
         value = self.trace.value(self)
         if not isinstance(value, np.ndarray | Buffer):
             return None
@@ -192,8 +193,8 @@ class Leaf(Source, abstract=True):
         return host_array(array)
 
 
-class Held(Source, abstract=True):
-    """A value, to whoever asks for the node of an eager tensor that has one."""
+class ConcreteValue(ExternalInput, abstract=True):
+    """The node of an eager tensor that has a value."""
 
     type_name = "EagerTensor"
     value: Any
@@ -213,31 +214,31 @@ class Held(Source, abstract=True):
         return self.value
 
 
-class Reference(Source, abstract=True):
-    """A variable that was there before the lazy trace began."""
+class Reference(ExternalInput, abstract=True):
+    """A variable that a lazy trace takes by reference."""
 
     type_name = "EagerReference"
     parsed = parse("-> ref: &dtype")
 
     def kernel(self, context: Any) -> Any:
-        """The variable that the run was given."""
+        """The variable's cell, from the resources of the step."""
         return context.state(partial(super().kernel, context))
 
 
 class Trace(SubGraph):
-    """The hidden graph of a thread, and the tree over its nodes."""
+    """The hidden graph of a thread, and its trace tree."""
 
     def __init__(self, eager: Any) -> None:
         super().__init__(eager, "eager code")
         self.eager = eager
         self.generation = generation[0]
-        self.root = TraceNode(None, (), (), NO_LEAF)
+        self.root = TraceNode(None, (), (), OP)
 
     def _share(self, outer: Graph) -> None:
-        """Names are this graph's own: nobody sees them but in errors."""
+        """Names are this graph's own: only errors show them."""
 
     def value(self, leaf: Leaf) -> Any:
-        """What a leaf holds in the span that is recorded now; None if it is no leaf of that."""
+        """The value of a leaf in the current lazy trace; None if it is not a leaf of it."""
         return self.eager.lazy_trace.leaf_value(leaf)
 
     def sees(self, graph: Graph) -> bool:
@@ -245,30 +246,32 @@ class Trace(SubGraph):
         return graph is self or graph is self.eager
 
     def capture(self, tensor: Tensor) -> Tensor:
-        """What stands for an eager tensor."""
-        if type(tensor) is Tensor and tensor.op.graph is self:
+        """The tensor of this graph for an eager tensor."""
+        if type(tensor) is EagerTensor:
+            return self.eager.template(tensor)
+        if tensor.op.graph is self:
             return tensor
-        return self.eager.captured(tensor)
+        raise ValueError(f"{tensor!r} is of another graph: eager code cannot know its value.")
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
-        """Nodes to come after, all of which are of this graph."""
-        found = [self.as_graph_element(value) for value in flatten_control_inputs(values)]
-        return list(dict.fromkeys(flatten_nodes(found)))
+        """Control inputs as nodes of this graph."""
+        elements = [self.as_graph_element(value) for value in flatten_control_inputs(values)]
+        return list(dict.fromkeys(flatten_nodes(elements)))
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """Ask for the device of a node, where it has one."""
+        """Request the device of a node, if it has one."""
         if op is None or not eager_devices().has_gpus:
             return nullcontext()
         return self.device(as_node(op).device)
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
-        """Ask for a device for new nodes: without GPUs, everything is in one place."""
+        """Request a device for new nodes; without GPUs there is only the CPU."""
         if not eager_devices().has_gpus:
             return nullcontext()
         return super().device(device_name_or_function)
 
     def _place(self, node: Node) -> None:
-        """Reads of variables are where these are, whatever scopes ask for."""
+        """Place a node by the open scopes; a read of a variable stays with the variable."""
         if not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
             super()._place(node)
 
@@ -288,18 +291,18 @@ class Trace(SubGraph):
         """Nothing is fed."""
 
     def leaf(self, dtype: DType, shape: TensorShape, number: int) -> Tensor:
-        """A node for a value from outside."""
+        """A new leaf for a value."""
         op = Leaf(dtype=dtype, given_shape=shape, number=number, trace=self)
         return self.add(op, (), [dtype], [shape], "value").outputs[0]
 
     def reference(self, dtype: DType, shape: TensorShape, device: str) -> Tensor:
-        """A node for a variable from outside, which is on a device."""
+        """A new leaf for a variable on a device."""
         op = Reference(dtype=dtype.base_dtype, given_shape=shape)
-        made = self.add(op, (), [dtype.as_ref], [shape], "variable").outputs[0]
-        made.op.device = device
-        return made
+        node = self.add(op, (), [dtype.as_ref], [shape], "variable")
+        node.device = device
+        return node.outputs[0]
 
 
-def steps(path: Sequence[TraceNode]) -> Iterator[TraceNode]:
-    """The trace nodes of a path that ops were recorded at."""
-    return (each for each in path if each.leaf == NO_LEAF and each.parent is not None)
+def op_trace_nodes(path: Sequence[TraceNode]) -> Iterator[TraceNode]:
+    """The trace nodes of a path that are ops, not leaves."""
+    return (node for node in path if node.kind == OP and node.parent is not None)

@@ -1,8 +1,7 @@
-"""Variables of eager code: made at once, with a value, and gone when nobody holds them.
+"""Variables of eager code: initialized on creation, freed with their last reference.
 
-A program writes `tf.Variable(...)` or `tf.get_variable(...)`; what it gets in eager code is an
-`EagerVariable`. Its buffer flows along reference edges as a graph's variables do, so every op,
-layer and optimizer takes it.
+In eager code `tf.Variable(...)` and `tf.get_variable(...)` make an `EagerVariable`. Its cell is
+passed along reference edges like a graph variable's, so every op, layer and optimizer takes it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from weakref import WeakValueDictionary
 from numpy.typing import NDArray
 
 from thalweg.functions.devices import eager_devices
-from thalweg.functions.eager import EAGER, recorded, requested_device
+from thalweg.functions.eager import EAGER, record_op, requested_device
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, known
 from thalweg.functions.trace import host_array
@@ -42,7 +41,7 @@ _READ = basic.Identity()
 
 
 class EagerVariable(ResourceVariable):
-    """State that eager code reads and changes."""
+    """A variable of eager code."""
 
     _reference: EagerTensor
 
@@ -53,27 +52,28 @@ class EagerVariable(ResourceVariable):
         if eager_devices().has_gpus:
             request = requested_device(get_default_graph()) or EAGER.device_name
         with graphs.pushed(EAGER), EAGER.name_scope(name or "Variable") as scope:
-            made: Any = initial_value() if callable(initial_value) else initial_value
-            value = convert_to_tensor(made, dtype)
+            initial: Any = initial_value() if callable(initial_value) else initial_value
+            value = convert_to_tensor(initial, dtype)
             if not isinstance(value, EagerTensor):
                 raise ValueError(f"{value!r} has no value that a variable of eager code can have.")
             self._name = scope.rstrip("/")
-            self._hold(value.located(), value.dtype.base_dtype, validate, shape, request)
+            self._allocate(value.device_value(), value.dtype.base_dtype, validate, shape, request)
 
-    def _hold(self, value: Any, dtype: DType, validate: bool, shape: Any, request: str) -> None:
-        given = TensorShape.of(value.shape) if validate else unknown_shape()
-        known_shape = given if shape is None else TensorShape(shape)
-        device = eager_devices().home(request, dtype, known_shape)
-        cell = VariableCell(self._name, dtype, known_shape, True, device.allocate)
+    def _allocate(self, value: Any, dtype: DType, validate: bool, shape: Any, request: str) -> None:
+        """Create the cell with its first value, and the node."""
+        inferred = TensorShape.of(value.shape) if validate else unknown_shape()
+        static_shape = inferred if shape is None else TensorShape(shape)
+        device = eager_devices().device_for(request, dtype, static_shape)
+        cell = VariableCell(self._name, dtype, static_shape, True, device.allocate)
         if isinstance(value, Buffer) and value.device == device.name:
             cell.buffer = value.copy()
         else:
             cell.assign(host_array(value))
-        self._reference = self._variable = known(cell, dtype.as_ref, known_shape)
-        op = state.VariableV2(dtype=dtype, given_shape=known_shape, shared_name=self._name)
-        holder = self._variable.op  # for the line of the user's code
-        asked = device.name if eager_devices().has_gpus else ""
-        self._node = Node(EAGER, op, self._name, (), (), asked, {}, *holder.made_at, 0)
+        self._reference = self._variable = known(cell, dtype.as_ref, static_shape)
+        op = state.VariableV2(dtype=dtype, given_shape=static_shape, shared_name=self._name)
+        made_at = self._variable.op.made_at  # the user's line
+        node_device = device.name if eager_devices().has_gpus else ""
+        self._node = Node(EAGER, op, self._name, (), (), node_device, {}, *made_at, 0)
         self._node.outputs = (self._variable,)
         self._initial_value = None
 
@@ -90,30 +90,30 @@ class EagerVariable(ResourceVariable):
         for tape in EAGER.tapes:
             tape.accessed(self)
         lazy_trace = EAGER.current()
-        found = lazy_trace.reads.get(self)
-        if found is None:
-            found = self._read(lazy_trace)
-            EAGER.lazy_trace.reads[self] = found
-        return found
+        value = lazy_trace.variable_reads.get(self)
+        if value is None:
+            value = self._read(lazy_trace)
+            EAGER.lazy_trace.variable_reads[self] = value
+        return value
 
     def _read(self, lazy_trace: LazyTrace) -> EagerTensor:
-        """Record that the value is read; where that led the last time is found again."""
+        """Record a read; an earlier read at the same trace node left a shortcut."""
         reference = self._reference
         position = EAGER.enter(lazy_trace, reference)
         trace_node = lazy_trace.end
         shortcut = trace_node.shortcuts.get(position)
         if shortcut is not None and not fast_path_disabled[0]:
-            found = lazy_trace.take(shortcut)
-            if not lazy_trace.closed:  # no other thread wanted a value meanwhile
-                return found
-        found = recorded(_READ, (reference,), None, 3)
+            value = lazy_trace.advance_single(shortcut)
+            if not lazy_trace.closed:  # else another thread ran the trace
+                return value
+        value = record_op(_READ, (reference,), None, 3)
         if (
-            found._lazy_trace is lazy_trace
+            value._lazy_trace is lazy_trace
             and lazy_trace.end.parent is trace_node
             and lazy_trace.end.is_plain
         ):
-            trace_node.shortcuts[position] = lazy_trace.shortcut()
-        return found
+            trace_node.shortcuts[position] = lazy_trace.shortcut_target()
+        return value
 
     def read_value(self) -> Tensor:
         """The value now."""
@@ -132,17 +132,17 @@ class EagerVariable(ResourceVariable):
         self.assign(value)
 
     def initialized_value(self) -> Tensor:
-        """The value: it always has one."""
+        """The value: eager variables are always initialized."""
         return self.value()
 
     @property
     def initial_value(self) -> Tensor:
-        """Nobody keeps it."""
+        """Raise: it is not kept."""
         raise RuntimeError("`initial_value` not supported in EAGER mode.")
 
     @property
     def initializer(self) -> Node:
-        """Nothing to run: the variable has its value."""
+        """A no-op: the variable is initialized."""
         return basic.no_op()
 
     def is_initialized(self, name: str | None = None) -> Tensor:
@@ -154,10 +154,10 @@ class EagerVariable(ResourceVariable):
     def _after(self, changed: Tensor, read_value: bool) -> Any:
         if get_default_graph() is not EAGER:
             return super()._after(changed, read_value)
-        EAGER.lazy_trace.reads.pop(self, None)
+        EAGER.lazy_trace.variable_reads.pop(self, None)
         return self if read_value else None
 
-    # What it is
+    # Properties and protocols
 
     @property
     def name(self) -> str:
@@ -166,13 +166,13 @@ class EagerVariable(ResourceVariable):
 
     @property
     def op(self) -> Node:
-        """The node that owns the buffer."""
+        """The node of the variable."""
         return self._node
 
     @property
     def graph(self) -> Graph:
-        """The eager graph, or the one inside it that is being built."""
-        return EAGER.inner()
+        """The eager graph, or the graph inside it that is being built."""
+        return EAGER.innermost_graph()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self._reference.__array__(dtype, copy)
@@ -217,11 +217,11 @@ class EagerVariable(ResourceVariable):
 
 
 class EagerStore(VariableStore):
-    """Variables by name, as long as they live. Only a request that reuses finds them again."""
+    """Variables by name: weak references, or a given dict. Only requests with reuse find them."""
 
-    def __init__(self, kept: Any = None) -> None:
+    def __init__(self, variables: dict[str, Variable] | None = None) -> None:
         super().__init__()
-        self._vars: Any = WeakValueDictionary[str, Variable]() if kept is None else kept
+        self._vars: Any = WeakValueDictionary[str, Variable]() if variables is None else variables
 
     def _get_single(self, request: Request, partition: Any = None) -> Variable:
         if not request.reuse:
@@ -229,40 +229,40 @@ class EagerStore(VariableStore):
         return super()._get_single(request, partition)
 
 
-EAGER.makers[STORE_KEY] = EagerStore
+EAGER.collection_factories[STORE_KEY] = EagerStore
 
 
 @public("contrib.eager.EagerVariableStore")
 class EagerVariableStore:
-    """Keeps the variables that `get_variable` makes inside `with store.as_default():`, to be found
-    again there under their names."""
+    """Keeps the variables that `get_variable` makes inside `with store.as_default():`, and reuses
+    them there by name."""
 
     def __init__(self, store: VariableStore | None = None) -> None:
-        self._kept: dict[str, Variable] = {}
-        self._store = EagerStore(self._kept)
+        self._variables: dict[str, Variable] = {}
+        self._store = EagerStore(self._variables)
 
     @contextmanager
     def as_default(self) -> Generator[None]:
         """Use the store inside the block."""
         stores = EAGER.get_collection_ref(STORE_KEY)
-        before = list(stores)
+        previous = list(stores)
         stores[:] = [self._store]
         try:
             with variable_scope(get_variable_scope(), reuse=AUTO_REUSE):
                 yield
         finally:
-            stores[:] = before
+            stores[:] = previous
 
     def variables(self) -> list[Variable]:
-        """All variables in it, by name."""
-        return sorted(self._kept.values(), key=lambda variable: variable.name)
+        """All variables, sorted by name."""
+        return sorted(self._variables.values(), key=lambda variable: variable.name)
 
     def trainable_variables(self) -> list[Variable]:
-        """Those that optimizers change."""
+        """The trainable variables, sorted by name."""
         return [variable for variable in self.variables() if variable.trainable]
 
     def non_trainable_variables(self) -> list[Variable]:
-        """Those that optimizers leave alone."""
+        """The other variables, sorted by name."""
         return [variable for variable in self.variables() if not variable.trainable]
 
 
@@ -271,7 +271,7 @@ def _unpickled(value: Any, name: str, trainable: bool) -> Variable:
 
 
 def _variable_class(kind: type[Variable]) -> type[Variable]:
-    """What `tf.Variable(...)` makes now."""
+    """The class of which `tf.Variable(...)` makes an instance now."""
     is_eager = kind in (Variable, ResourceVariable) and root(get_default_graph()) is EAGER
     return EagerVariable if is_eager else kind
 

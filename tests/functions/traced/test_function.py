@@ -16,7 +16,7 @@ from thalweg.platform import tf_logging
 
 @pytest.fixture(params=["graph", "eager"])
 def mode(request):
-    """Code in a graph with a session, or eager code; `value` gives what a tensor holds."""
+    """Graph code with a session, or eager code; `value` evaluates a tensor."""
     if request.param == "eager":
         with tf.eager_mode():
             yield lambda result: tf.nest.map_structure(lambda t: t.numpy(), result)
@@ -215,7 +215,7 @@ def test_the_cache_is_bounded_and_forgets_the_least_used(eager):
     assert len(seen) == MAX_TRACES + 6
 
 
-# What is said of it
+# Reports
 
 
 def test_a_retrace_says_what_changed(eager):

@@ -45,7 +45,7 @@ def test_a_read_after_a_write_in_a_branch_sees_it() -> None:
     assert float(call(tf.constant(1.0))) == 103.0
 
 
-def test_an_assignment_in_a_loop_happens_every_turn() -> None:
+def test_an_assignment_in_a_loop_happens_in_every_iteration() -> None:
     v = tf.Variable(0)
 
     @tf.function

@@ -1,7 +1,7 @@
 """A cache of the last calls of a function, with the programs that ran them.
 
-The arguments of a call are compared with the cached ones, one by one, without parsing their
-structure; the program of a call that matches takes their arrays as they are.
+The arguments of a call are compared with the expected ones one by one, without parsing their
+structure. On a hit, the program takes their arrays as they are.
 """
 
 from __future__ import annotations
@@ -12,83 +12,83 @@ import numpy as np
 
 from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.traced.calls import CallKind, Expected, run_pending_before
+from thalweg.functions.traced.calls import CachedCall, ExpectedArgument, run_pending_before
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.signature import Arguments
 from thalweg.ops.core.buffer import Buffer
 
-_MAX_KINDS = 4
-_VALUES = (int, float, str, bool, type(None))
+_MAX_CALLS = 4
+_SCALARS = (int, float, str, bool, type(None))
 
-MISSED: Any = object()  # a call of a kind that is not cached
+MISS: Any = object()  # no cached call matches
 
 
 class CallCache:
-    """The kinds of calls that were made last."""
+    """The most recent calls of a function, by the dtypes, shapes and values of their arguments."""
 
     def __init__(self) -> None:
-        self._kinds: list[CallKind] = []
+        self._calls: list[CachedCall] = []
 
     def clear(self) -> None:
-        """Drop all: there is a trace that may serve better, or one that is gone."""
-        self._kinds = []
+        """Drop all: a new trace may fit better, or one was dropped."""
+        self._calls = []
 
     def run(self, args: tuple[Any, ...]) -> Any:
-        """The result of a call of a cached kind; MISSED for other ones."""
+        """The result of a call that is cached; MISS for others."""
         state = EAGER.__dict__  # of this thread: looked up once
         if state["tapes"]:
-            return MISSED
+            return MISS
         device = state["device_name"]
-        for kind in self._kinds:
-            if kind.device is not device:
+        for call in self._calls:
+            if call.device is not device:
                 continue
-            arrays = _arrays(kind, args)
+            arrays = _match(call, args)
             if arrays is None:
                 continue
             if not state["lazy_trace"].done:
-                run_pending_before(kind.has_effects)
-            if kind.captured:
-                arrays += kind.captured
-            results = kind.run(kind.context, arrays, kind.variables)
+                run_pending_before(call.has_effects)
+            if call.captured:
+                arrays += call.captured
+            results = call.run(call.context, arrays, call.variables)
             if results is None:
-                return MISSED  # the reference kernels say why
-            if kind.packed is None:
-                return known(results[0], kind.dtypes[0], kind.shapes[0])
-            return kind.packed(list(map(known, results, kind.dtypes, kind.shapes)), None)
-        return MISSED
+                return MISS  # the reference kernels will raise the error
+            if call.pack is None:
+                return known(results[0], call.dtypes[0], call.shapes[0])
+            return call.pack(list(map(known, results, call.dtypes, call.shapes)), None)
+        return MISS
 
-    def note(self, args: tuple[Any, ...], arguments: Arguments, concrete: ConcreteFunction) -> None:
-        """Cache a call that ran, if others like it are known by their arguments alone."""
-        expected = [one for one in map(_expected, args) if one is not None]
-        tensors = [one for one in expected if one.numpy_dtype is not None]
+    def add(self, args: tuple[Any, ...], arguments: Arguments, concrete: ConcreteFunction) -> None:
+        """Cache a call that ran, if its arguments are tensors, arrays and scalars alone."""
+        expected = [argument for argument in map(_expected, args) if argument is not None]
+        tensors = [argument for argument in expected if argument.numpy_dtype is not None]
         if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
             return
-        found = concrete.kind(expected, arguments.tensors)
-        if found is not None:
-            self._kinds = [found, *self._kinds][:_MAX_KINDS]
+        call = concrete.cached_call(expected, arguments.tensors)
+        if call is not None:
+            self._calls = [call, *self._calls][:_MAX_CALLS]
 
 
-def _expected(value: Any) -> Expected | None:
+def _expected(value: Any) -> ExpectedArgument | None:
     if isinstance(value, EagerTensor):
-        held = value.located()
+        held = value.device_value()
         if not isinstance(held, np.ndarray | Buffer):
             return None
         array = cast("Any", held)
-        return Expected(value.dtype, array.dtype, array.shape, None)
+        return ExpectedArgument(value.dtype, array.dtype, array.shape, None)
     if type(value) is np.ndarray:
         array = cast("np.ndarray[Any, Any]", value)
-        return Expected(None, array.dtype, array.shape, None)
-    if type(value) not in _VALUES or (type(value) is float and value == 0):
-        return None  # zeros differ by their signs
-    return Expected(None, None, None, value)
+        return ExpectedArgument(None, array.dtype, array.shape, None)
+    if type(value) not in _SCALARS or (type(value) is float and value == 0):
+        return None  # 0.0 == -0.0
+    return ExpectedArgument(None, None, None, value)
 
 
-def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
-    """The arrays of arguments, if they are of a kind."""
-    if len(args) != len(kind.expected):
+def _match(call: CachedCall, args: tuple[Any, ...]) -> list[Any] | None:
+    """The arrays of the arguments; None if they are not as the call expects."""
+    if len(args) != len(call.expected):
         return None
     arrays: list[Any] = []
-    for value, expected in zip(args, kind.expected):  # noqa: B905 - as many, seen above
+    for value, expected in zip(args, call.expected):  # noqa: B905 - lengths are equal, as checked above
         if type(value) is EagerTensor:
             if value.dtype is not expected.dtype:
                 return None

@@ -1,7 +1,7 @@
-"""Traced functions: a Python function as a body, for arguments of known dtypes and shapes.
+"""Concrete functions: a Python function traced for arguments of known dtypes and shapes.
 
-`trace` calls the function once, on arguments without values. A `ConcreteFunction` holds what it
-did; called in graph code it is inlined there, called in eager code it runs as one step.
+`trace` calls the function once, on symbolic arguments. A `ConcreteFunction` holds the resulting
+body: a call in graph code inlines it, a call in eager code runs it as one step.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.control.bodies import components, rebuilt
-from thalweg.control.traces import here
+from thalweg.control.bodies import components, pack_tensors
+from thalweg.control.traces import capture
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.calls import CallKind, EagerCall, Expected
+from thalweg.functions.traced.calls import CachedCall, EagerCall, ExpectedArgument
 from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.functions.traced.signature import (
     Arguments,
-    Known,
+    IdentityKey,
     Parameters,
-    Same,
     Sizes,
     TensorKind,
-    fits,
+    TraceKey,
+    arguments_of,
     is_tensor,
-    names_of,
-    with_tensors,
+    replace_tensors,
 )
 from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph import nest
@@ -42,50 +41,50 @@ from thalweg.variables.variable import Variable
 
 
 class Results:
-    """What a function returned: its tensors, and how to put others in their place."""
+    """The result of a traced function: its tensors, and how to pack others in its structure."""
 
     def __init__(self, result: Any, graph: FunctionGraph) -> None:
         self.structure = result
         self.tensors: list[Tensor] = []
         self.nodes: list[Node] = []
-        self._counts: list[int] = []  # how many tensors stand for each leaf; -1 for other values
+        self._counts: list[int] = []  # tensors of each leaf; 0 for a node, -1 for other values
         self.leaves = nest.flatten(result)
         for leaf in self.leaves:
-            self._enter(leaf, graph)
+            self._add_leaf(leaf, graph)
         self.is_single = self._counts == [1] and not nest.is_sequence(result)
 
-    def _enter(self, leaf: Any, graph: FunctionGraph) -> None:
+    def _add_leaf(self, leaf: Any, graph: FunctionGraph) -> None:
         if isinstance(leaf, Node):
             self.nodes.append(leaf)
             self._counts.append(0)
-        elif _gives_tensors(leaf):
+        elif _is_tensor_leaf(leaf):
             parts = [graph.capture(part) for part in components(leaf)]
             self.tensors += parts
             self._counts.append(len(parts))
         else:
             self._counts.append(-1)
 
-    def packed(self, tensors: Sequence[Any], done: Node | None) -> Any:
-        """The result with these tensors, and a node in the place of nodes."""
+    def pack(self, tensors: Sequence[Any], done: Node | None) -> Any:
+        """The structure of the result with these tensors; `done` takes the place of nodes."""
         rest = iter(tensors)
         pairs = zip(self.leaves, self._counts, strict=True)
-        leaves = [_rebuilt(leaf, count, rest, done) for leaf, count in pairs]
+        leaves = [_rebuild(leaf, count, rest, done) for leaf, count in pairs]
         return nest.pack_sequence_as(self.structure, leaves)
 
 
-def _gives_tensors(leaf: Any) -> bool:
-    """Whether a leaf of a result is a tensor; other Python values are returned as they are."""
+def _is_tensor_leaf(leaf: Any) -> bool:
+    """Whether a leaf of a result is converted to tensors; other values are returned as they are."""
     if isinstance(leaf, str | bytes | int | float | complex | type(None)):
         return False
     return hasattr(leaf, "components") or isinstance(leaf, np.ndarray) or has_conversion(leaf)
 
 
-def _rebuilt(leaf: Any, count: int, tensors: Iterator[Any], done: Node | None) -> Any:
+def _rebuild(leaf: Any, count: int, tensors: Iterator[Any], done: Node | None) -> Any:
     if count < 0:
         return leaf
     if count == 0:
         return done
-    return rebuilt(leaf, [next(tensors) for _ in range(count)])
+    return pack_tensors(leaf, [next(tensors) for _ in range(count)])
 
 
 @dataclass(eq=False, repr=False)
@@ -94,8 +93,8 @@ class ConcreteFunction:
 
     name: str
     parameters: Parameters
-    known: Known
-    bound: dict[str, Any]  # with specs in the place of tensors
+    key: TraceKey
+    bound: dict[str, Any]  # arguments by parameter, with specs for tensors
     body: Body
     results: Results
     captured_inputs: tuple[Tensor, ...]
@@ -104,7 +103,7 @@ class ConcreteFunction:
         self._graphs = {t.graph for t in self.captured_inputs}
         self._eager: EagerCall | None = None
 
-    # What it is
+    # Properties
 
     @property
     def graph(self) -> FunctionGraph:
@@ -115,84 +114,86 @@ class ConcreteFunction:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The tensors of the graph that stand for arguments, and for what was captured."""
+        """The tensors of the graph for arguments, and then for captured tensors."""
         return list(self.body.arguments)
 
     @property
     def outputs(self) -> list[Tensor]:
-        """The tensors of the graph that are returned, in one list."""
+        """The tensors of the graph that are returned, as a flat list."""
         return list(self.body.outputs)
 
     @property
     def structured_outputs(self) -> Any:
-        """What the function returns, with tensors of its graph."""
-        return self.results.packed(self.body.outputs, None)
+        """The function's result, with tensors of its graph."""
+        return self.results.pack(self.body.outputs, None)
 
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments it was traced for: specs, and Python values as they are."""
-        bound = {name: nest.map_structure(_object, v) for name, v in self.bound.items()}
+        """The arguments it was traced for: specs for tensors, and Python values."""
+        bound = {name: nest.map_structure(_dereference, v) for name, v in self.bound.items()}
         return self.parameters.split(bound)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """The variables that it reads or writes."""
+        """The variables that the function reads or writes."""
         return tuple(self.graph.variables())
 
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
-        """Those of its variables that optimizers change."""
+        """The trainable ones of its variables."""
         return tuple(v for v in self.variables if v.trainable)
 
     def __repr__(self) -> str:
         return f"<tf.ConcreteFunction {self}>"
 
     def __str__(self) -> str:
-        given = ", ".join(f"{name}={_spec_text(value)}" for name, value in self.bound.items())
+        arguments = ", ".join(f"{name}={_spec_text(value)}" for name, value in self.bound.items())
         outputs = ", ".join(f"{t.dtype.base_dtype.name}{t.shape}" for t in self.body.outputs)
-        return f"{self.name}({given}) -> {outputs or 'nothing'}"
+        return f"{self.name}({arguments}) -> {outputs or 'nothing'}"
 
-    # Calling it
+    # Calls
 
     def is_usable(self, graph: Graph) -> bool:
-        """Whether what was captured can be had in a graph."""
+        """Whether the captured tensors can be used in a graph."""
         return all(
-            each is graph or (isinstance(graph, SubGraph) and graph.sees(each))
-            for each in self._graphs
+            source is graph or (isinstance(graph, SubGraph) and graph.sees(source))
+            for source in self._graphs
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call with arguments of the traced signature; Python values may be left out."""
-        given = self.parameters.partly(args, kwargs)
+        """Call with arguments of the traced signature; Python values may be omitted."""
+        arguments = self.parameters.bind_partial(args, kwargs)
         tensors: list[Any] = []
         for name, wanted in self.bound.items():
-            tensors += _matched(name, wanted, given.get(name, wanted))
+            tensors += _match_argument(name, wanted, arguments.get(name, wanted))
         return self.call(tensors)
 
     def call(self, tensors: Sequence[Any]) -> Any:
-        """Call with tensors (or arrays) for the traced ones, in their order."""
+        """Call with the flat list of tensors (or arrays) of the arguments."""
         if get_default_graph() is not EAGER:
-            return self._inlined(tensors)
+            return self._inline(tensors)
         eager = self._eager
         if eager is None:
             results = self.results
-            eager = EagerCall(self.body, self.captured_inputs, results.packed, results.is_single)
+            eager = EagerCall(self.body, self.captured_inputs, results.pack, results.is_single)
             self._eager = eager
         return eager(tensors)
 
-    def kind(self, expected: list[Expected], tensors: Sequence[Any]) -> CallKind | None:
-        """What runs calls like one that just ran in eager code, if native code does."""
-        return None if self._eager is None else self._eager.kind(expected, tensors)
+    def cached_call(
+        self, expected: list[ExpectedArgument], tensors: Sequence[Any]
+    ) -> CachedCall | None:
+        """As `EagerCall.cached_call`, for a call that just ran."""
+        return None if self._eager is None else self._eager.cached_call(expected, tensors)
 
-    def _inlined(self, tensors: Sequence[Any]) -> Any:
-        """Copies of the function's nodes in the current graph."""
+    def _inline(self, tensors: Sequence[Any]) -> Any:
+        """Inline the body in the current graph."""
         graph = get_default_graph()
         with graph.name_scope(self.name):
-            given = [
+            arguments = [
                 convert_to_tensor(value, argument.dtype.base_dtype)
                 for value, argument in zip(tensors, self.body.arguments, strict=False)
             ]
-            inputs = [here(tensor) for tensor in (*given, *self.captured_inputs)]
+            inputs = [capture(tensor) for tensor in (*arguments, *self.captured_inputs)]
             outputs, targets = inline(self.body, inputs)
             done: Node | None = None
             if targets and not isinstance(graph, FunctionGraph):  # that orders effects by itself
@@ -203,37 +204,37 @@ class ConcreteFunction:
                 done = basic.no_op(name="done")
         if self.results.structure is None:
             return done
-        return self.results.packed(outputs, done)
+        return self.results.pack(outputs, done)
 
 
-def _matched(name: str, wanted: Any, given: Any) -> list[Any]:
-    """The tensors of an argument, if it is what the function was traced for."""
-    specs, values = _leaves(wanted), _leaves(given)
+def _match_argument(name: str, wanted: Any, argument: Any) -> list[Any]:
+    """The tensors of an argument; raises if it is not as the function was traced for."""
+    specs, values = _leaves(wanted), _leaves(argument)
     if len(specs) != len(values):
-        raise TypeError(f"argument '{name}' must be like {wanted!r}, not {given!r}")
-    found: list[Any] = []
+        raise TypeError(f"argument '{name}' must be like {wanted!r}, not {argument!r}")
+    tensors: list[Any] = []
     for spec, value in zip(specs, values, strict=True):
         if isinstance(spec, TensorSpec):
-            found.append(_checked(name, spec, value))
-        elif value is not spec and (is_tensor(value) or value != _object(spec)):
+            tensors.append(_checked_tensor(name, spec, value))
+        elif value is not spec and (is_tensor(value) or value != _dereference(spec)):
             raise TypeError(
                 f"argument '{name}' was traced for the value {spec!r}, and is {value!r} now: get "
                 "another concrete function for it"
             )
-    return found
+    return tensors
 
 
-def _object(leaf: Any) -> Any:
-    """An argument that counts by identity, as long as it lives."""
-    return leaf.find() if isinstance(leaf, Same) else leaf
+def _dereference(leaf: Any) -> Any:
+    """The object of an `IdentityKey`; other leaves as they are."""
+    return leaf.get() if isinstance(leaf, IdentityKey) else leaf
 
 
 def _leaves(value: Any) -> list[Any]:
     return nest.flatten(value, expand_composites=True)
 
 
-def _checked(name: str, spec: TensorSpec, value: Any) -> Any:
-    """A value where a tensor of some dtype and shape is wanted."""
+def _checked_tensor(name: str, spec: TensorSpec, value: Any) -> Any:
+    """A value as a tensor that fits a spec; raises if it does not."""
     if value is spec:
         raise TypeError(f"missing argument '{name}', which must be like {spec}")
     tensor = value if is_tensor(value) else convert_to_tensor(value, spec.dtype)
@@ -259,17 +260,18 @@ def trace(
     outer: Graph,
     name: str,
 ) -> ConcreteFunction:
-    """Call a function on arguments of these dtypes and shapes, in a graph of its own."""
+    """Trace a function in a new graph, on symbolic arguments of these dtypes and shapes."""
     kinds = [kind.dtype for kind in arguments.skeleton if isinstance(kind, TensorKind)]
     names = [t.name if isinstance(t, TensorSpec) else None for t in arguments.tensors]
     rest: Iterator[Any] = map(TensorSpec, map(TensorShape.of, shapes), kinds, names)
-    bound = {key: with_tensors(v, rest, is_spec=True) for key, v in arguments.bound.items()}
+    bound = {key: replace_tensors(v, rest, is_spec=True) for key, v in arguments.bound.items()}
     graph = FunctionGraph(outer, name)
     with graph.as_default():
         inner = _arguments(graph, kinds, shapes, arguments)
         rest = iter(inner)
-        given = {key: with_tensors(value, rest) for key, value in arguments.bound.items()}
-        results = Results(parameters.call(function, given), graph)
+        symbolic = {key: replace_tensors(value, rest) for key, value in arguments.bound.items()}
+        args, kwargs = parameters.split(symbolic)
+        results = Results(function(*args, **kwargs), graph)
     captured = tuple(graph.captures)
     body = Body(
         graph,
@@ -277,8 +279,8 @@ def trace(
         tuple(results.tensors),
         tuple(dict.fromkeys([*graph.effects, *results.nodes])),
     )
-    known = Known(arguments.skeleton, shapes)
-    return ConcreteFunction(name, parameters, known, bound, body, results, captured)
+    key = TraceKey(arguments.skeleton, shapes)
+    return ConcreteFunction(name, parameters, key, bound, body, results, captured)
 
 
 def _arguments(
@@ -287,17 +289,9 @@ def _arguments(
     shapes: Sequence[Sizes],
     arguments: Arguments,
 ) -> list[Tensor]:
-    names = [
-        name.partition("'")[2].partition("'")[0]
-        for name, kind in zip(names_of(arguments), arguments.skeleton, strict=True)
-        if isinstance(kind, TensorKind)
-    ]
+    bound = arguments.bound.items()
+    names = [name for name, value in bound for _ in arguments_of({name: value}).tensors]
     return [
         graph.argument(dtype, TensorShape.of(sizes), name.lstrip("_") or "argument")
         for dtype, sizes, name in zip(kinds, shapes, names, strict=True)
     ]
-
-
-def accepts(concrete: ConcreteFunction, arguments: Arguments) -> bool:
-    """Whether tensors of these shapes may come where the function expects others."""
-    return all(map(fits, concrete.known.shapes, arguments.shapes))

@@ -1,8 +1,8 @@
-"""`@tf.function`: a Python function, traced once for each kind of arguments and then run whole.
+"""`@tf.function`: a Python function, traced once for each signature of its arguments.
 
-A call finds the trace for its arguments (`function_cache`); in graph code that is inlined, in eager
-code it runs as one compiled step. The last few kinds of calls are cached with their programs,
-so that an eager call like one before costs microseconds.
+A call looks up the trace for its arguments (`function_cache`), which is inlined in graph code and
+runs as one compiled step in eager code. The most recent calls are cached with their programs, so
+that a repeated eager call costs microseconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from types import MethodType
 from typing import Any, cast, overload
 
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.call_cache import MISSED
+from thalweg.functions.traced.call_cache import MISS
 from thalweg.functions.traced.concrete import ConcreteFunction
-from thalweg.functions.traced.function_cache import Report, Traces
+from thalweg.functions.traced.function_cache import Report, TraceCache
 from thalweg.functions.traced.signature import Arguments, Parameters, arguments_of
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.likes import Structure, UserObject
@@ -32,26 +32,26 @@ class Function:
         python_function: Callable[..., Any],
         name: str | None = None,
         input_signature: Any = None,
-        relaxes: bool | None = None,
-        traces: Traces | None = None,
+        relax_shapes: bool | None = None,
+        traces: TraceCache | None = None,
     ) -> None:
         self._python_function = python_function
-        self._given = (name, input_signature, relaxes)
-        self._traces = traces or _traces(python_function, *self._given)
-        self._recent = self._traces.recent
+        self._options = (name, input_signature, relax_shapes)
+        self._traces = traces or _new_traces(python_function, *self._options)
+        self._call_cache = self._traces.call_cache
         self._bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         functools.update_wrapper(cast("Any", self), _innermost(python_function), updated=())
 
-    # What it is
+    # Properties
 
     @property
     def python_function(self) -> Callable[..., Any]:
-        """The function that is traced."""
+        """The Python function that is traced."""
         return self._python_function
 
     @property
     def input_signature(self) -> tuple[Any, ...] | None:
-        """The specs of the arguments, if they were given."""
+        """The specs of the arguments; None if there are none."""
         return self._traces.parameters.specs
 
     @property
@@ -61,7 +61,7 @@ class Function:
 
     @property
     def variables(self) -> list[Any]:
-        """The variables that the first call made."""
+        """The variables that the first call created."""
         return list(self._traces.variables)
 
     @property
@@ -81,14 +81,14 @@ class Function:
         count = self._traces.count
         return f"<tf.function {self.name}{self._traces.parameters}, traced {count} times>"
 
-    # Calling it
+    # Calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and get_default_graph() is EAGER:
-            found = self._recent.run(args)
-            if found is not MISSED:
+            result = self._call_cache.run(args)
+            if result is not MISS:
                 self._traces.calls += 1
-                return found
+                return result
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,7 +97,7 @@ class Function:
         concrete = self._traces.find(self._python_function, arguments)
         result = concrete.call(arguments.tensors)
         if not kwargs and get_default_graph() is EAGER:
-            self._recent.note(args, arguments, concrete)
+            self._call_cache.add(args, arguments, concrete)
         return result
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
@@ -110,43 +110,43 @@ class Function:
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         parameters = self._traces.parameters
         bound = parameters.bind(args, kwargs)
-        return arguments_of(bound) if parameters.specs is None else parameters.specified(bound)
+        return arguments_of(bound) if parameters.specs is None else parameters.bind_specs(bound)
 
     # Methods
 
     def __get__(self, instance: Any, owner: Any = None) -> Function:
-        """The function of an instance, with traces of its own as long as the instance lives."""
+        """The bound function of an instance, which has its own traces while the instance lives."""
         if instance is None:
             return self
         method = MethodType(self._python_function, instance)
         try:
             traces = self._bound.get(instance)
             if traces is None:
-                traces = self._bound[instance] = _traces(method, *self._given)
-        except TypeError:  # unhashable, or of a kind that knows no weak references
+                traces = self._bound[instance] = _new_traces(method, *self._options)
+        except TypeError:  # unhashable or not weakly referenceable
             traces = self._traces_by_identity(instance, method)
-        return Function(method, *self._given, traces=traces)
+        return Function(method, *self._options, traces=traces)
 
-    def _traces_by_identity(self, instance: Any, method: Any) -> Traces:
-        known: dict[Any, Any] = self.__dict__.setdefault("_by_identity", {})
-        found = known.get(id(instance))
-        if found is None:
-            found = known[id(instance)] = _traces(method, *self._given)
+    def _traces_by_identity(self, instance: Any, method: Any) -> TraceCache:
+        by_id: dict[Any, Any] = self.__dict__.setdefault("_by_identity", {})
+        traces = by_id.get(id(instance))
+        if traces is None:
+            traces = by_id[id(instance)] = _new_traces(method, *self._options)
             try:
-                weakref.finalize(instance, known.pop, id(instance), None)
-            except TypeError:  # then it is never gone
-                known[id(instance), "held"] = instance
-        return found
+                weakref.finalize(instance, by_id.pop, id(instance), None)
+            except TypeError:  # keep the instance alive: its id is not reused
+                by_id[id(instance), "held"] = instance
+        return traces
 
 
-def _traces(
-    function: Callable[..., Any], name: str | None, input_signature: Any, relaxes: bool | None
-) -> Traces:
-    return Traces(name or _name(function), Parameters(function, input_signature), relaxes)
+def _new_traces(
+    function: Callable[..., Any], name: str | None, input_signature: Any, relax_shapes: bool | None
+) -> TraceCache:
+    return TraceCache(name or _name(function), Parameters(function, input_signature), relax_shapes)
 
 
 def _innermost(function: Any) -> Any:
-    """The function inside partials and methods: it has a name and a docstring."""
+    """The function inside partials and methods, which has a name and a docstring."""
     while isinstance(function, functools.partial | MethodType):
         function = (
             cast("Any", function).func
@@ -209,20 +209,21 @@ def function(
 ) -> Function | Callable[[Callable[..., Any]], Function]:
     """Trace a Python function and call it through its traces: `@tf.function` above a `def`.
 
-    Python runs once for each kind of arguments: tensors and arrays count by dtype and shape (in
-    eager code, sizes that change are left open from the second one on), Python numbers and texts by
-    value, other objects by identity. Python's `if` and `while` decide while it is traced; write
-    `tf.cond` and `tf.while_loop` for what tensors decide. Every trace is compiled.
+    The function runs in Python once for each signature of its arguments: tensors and arrays by
+    dtype and shape (in eager code, a size that changes is unknown from the second trace on), Python
+    numbers and strings by value, other objects by identity. Python's `if` and `while` are evaluated
+    while tracing; write `tf.cond` and `tf.while_loop` for conditions on tensors. Every trace is
+    compiled.
     """
-    given = {experimental_relax_shapes, reduce_retracing} - {None}
-    relaxes = False not in given if given else None
+    relax_options = {experimental_relax_shapes, reduce_retracing} - {None}
+    relax_shapes = False not in relax_options if relax_options else None
 
     def decorate(inner: Callable[..., Any]) -> Function:
         if not callable(inner):
             raise TypeError(f"tf.function takes a function, not {inner!r} (at {user_line()})")
         if isinstance(inner, Function):
             inner = inner.python_function
-        return Function(inner, name, input_signature, relaxes)
+        return Function(inner, name, input_signature, relax_shapes)
 
     return decorate if func is None else decorate(func)
 

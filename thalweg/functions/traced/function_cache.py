@@ -1,8 +1,8 @@
-"""The traces of a function: which one a call uses, when a new one is made, and why it was.
+"""The cache of a function's traces: which trace a call uses, and why new ones were made.
 
-A trace serves all calls with its skeleton (structure, dtypes, Python values) and shapes. When a
-second shape comes for an argument, the sizes that differ are left open in the next trace. The least
-recently used of too many traces goes; a function that is traced again and again says so.
+A trace serves all calls with its skeleton (structure, dtypes, Python values) and shapes. When an
+argument has a second shape, the sizes that differ are unknown in the next trace. The least recently
+used trace is evicted; a function that is retraced often logs a warning.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from thalweg.functions.traced.call_cache import CallCache
-from thalweg.functions.traced.concrete import ConcreteFunction, accepts, trace
+from thalweg.functions.traced.concrete import ConcreteFunction, trace
 from thalweg.functions.traced.signature import (
     Arguments,
-    Known,
+    IdentityKey,
     Parameters,
-    Same,
     Sizes,
+    covers,
     differences,
-    joined,
+    generalized,
 )
 from thalweg.graph.context import ThreadStack
 from thalweg.graph.graph import Graph, get_default_graph
@@ -35,16 +35,16 @@ from thalweg.variables.scope import function_scope
 from thalweg.variables.variable import Variable, creations
 
 MAX_TRACES = 64
-_MAX_NOTED = 256  # retraces whose reasons are kept
-_STORM, _WINDOW = 5, 8  # so many traces within so many calls are worth a warning
-_DEEPEST = 48  # calls of functions inside functions while these are traced
+_MAX_REPORTED = 256  # retraces whose reasons are kept
+_STORM_TRACES, _STORM_CALLS = 5, 8  # warn of so many traces within so many calls
+_MAX_DEPTH = 48  # of nested traces
 
 
 class Retrace(NamedTuple):
-    """One trace: at which call and line it was made, and what was new."""
+    """One trace: the call and line that made it, and how the call differed from earlier ones."""
 
     call: int
-    reasons: tuple[str, ...]  # none for the first one
+    reasons: tuple[str, ...]  # empty for the first trace
     signature: str
     line: str
 
@@ -72,41 +72,41 @@ class Report:
             f"at most {MAX_TRACES})"
         )
         first = self.count - len(self.traces) + 1
-        lines = [f"  {number}. {one}" for number, one in enumerate(self.traces, first)]
+        lines = [f"  {number}. {retrace}" for number, retrace in enumerate(self.traces, first)]
         return "\n".join([head, *lines])
 
     __repr__ = __str__
 
 
-#: The traces that are being made in this thread, outside in.
+#: The traces in progress of this thread, outermost first.
 _tracing: ThreadStack[tuple[Any, Any, Any]] = ThreadStack()
-#: One trace at a time in the process: they share the graph around them.
+#: Serializes tracing in the process: traces share the outer graph.
 _lock = freed_after_fork(threading.RLock())
 
 
 @dataclass
 class _GraphState:
-    """What a function has in the graph around it."""
+    """The state of a function in one outer graph."""
 
-    is_traced: bool = False  # from then on, it makes no variables
-    scopes: dict[str, int] | None = None  # how often they were opened when the first trace began
+    is_traced: bool = False  # it may create no more variables
+    scopes: dict[str, int] | None = None  # how often each was opened before the first trace
     variables: list[Variable] = field(default_factory=list[Variable])
 
 
-class Traces:
-    """What was traced of one function."""
+class TraceCache:
+    """The traces of one function."""
 
-    def __init__(self, name: str, parameters: Parameters, relaxes: bool | None) -> None:
+    def __init__(self, name: str, parameters: Parameters, relax_shapes: bool | None) -> None:
         self.name = name
         self.calls = 0
         self.count = 0  # of traces
         self.retraces: list[Retrace] = []
         self.parameters = parameters
-        self.recent = CallCache()
-        self._relaxes = relaxes
-        self._found: OrderedDict[Any, list[ConcreteFunction]] = OrderedDict()
-        self._rigid: set[Any] = set()  # skeletons that need all sizes to be known
-        self._graph_states: dict[Same, _GraphState] = {}
+        self.call_cache = CallCache()
+        self._relax_shapes = relax_shapes
+        self._traces_by_key: OrderedDict[Any, list[ConcreteFunction]] = OrderedDict()
+        self._static_only: set[Any] = set()  # keys whose traces need static shapes
+        self._graph_states: dict[IdentityKey, _GraphState] = {}
         self._warned_at = 0
 
     def report(self) -> Report:
@@ -115,74 +115,73 @@ class Traces:
 
     @property
     def variables(self) -> list[Variable]:
-        """The variables that the function made where it is called now."""
-        around = self._graph_states.get(Same(root(get_default_graph())))
-        return [] if around is None else list(around.variables)
+        """The variables that the function created in the current graph."""
+        state = self._graph_states.get(IdentityKey(root(get_default_graph())))
+        return [] if state is None else list(state.variables)
 
     def find(self, function: Callable[..., Any], arguments: Arguments) -> ConcreteFunction:
-        """The trace for a call: one that was made before, or a new one."""
+        """The trace for a call, made on first use."""
         outer = root(get_default_graph())
-        key = (Same(outer), arguments.skeleton)
-        found = self._known(key, arguments)
-        if found is not None:
-            return found
+        key = (IdentityKey(outer), arguments.skeleton)
+        concrete = self._lookup(key, arguments)
+        if concrete is not None:
+            return concrete
         with _lock:
-            return self._known(key, arguments) or self._make(function, arguments, outer, key)
+            return self._lookup(key, arguments) or self._trace_new(function, arguments, outer, key)
 
-    def _known(self, key: Any, arguments: Arguments) -> ConcreteFunction | None:
-        """The most exact of the traces that serve a call."""
-        kept = self._found.get(key, ())
+    def _lookup(self, key: Any, arguments: Arguments) -> ConcreteFunction | None:
+        """The trace that serves a call with the fewest unknown sizes."""
         graph = get_default_graph()
-        for concrete in kept:
-            if accepts(concrete, arguments) and concrete.is_usable(graph):
-                self._found.move_to_end(key)
+        for concrete in self._traces_by_key.get(key, ()):
+            fits = all(map(covers, concrete.key.shapes, arguments.shapes))
+            if fits and concrete.is_usable(graph):
+                self._traces_by_key.move_to_end(key)
                 return concrete
         return None
 
     def _all(self) -> list[ConcreteFunction]:
-        return [concrete for kept in list(self._found.values()) for concrete in kept]
+        return [concrete for traces in list(self._traces_by_key.values()) for concrete in traces]
 
     # Tracing
 
-    def _make(
+    def _trace_new(
         self, function: Callable[..., Any], arguments: Arguments, outer: Graph, key: Any
     ) -> ConcreteFunction:
         reasons = self._reasons(arguments, key)
         shapes = self._shapes(arguments, key, outer)
-        with self._not_again(key, shapes):
+        with self._guard_recursion(key, shapes):
             try:
-                made = self._traced(function, arguments, shapes, outer)
+                concrete = self._trace(function, arguments, shapes, outer)
             except Exception:
                 if shapes == arguments.shapes:
                     raise
-                self._rigid.add(key)  # it needs the sizes
-                made = self._traced(function, arguments, arguments.shapes, outer)
-        self._keep(key, made)
-        line = user_line()
-        self.retraces = [*self.retraces, Retrace(self.calls, reasons, str(made), line)]
-        del self.retraces[:-_MAX_NOTED]
+                self._static_only.add(key)  # it needs static shapes
+                concrete = self._trace(function, arguments, arguments.shapes, outer)
+        self._insert(key, concrete)
+        retrace = Retrace(self.calls, reasons, str(concrete), user_line())
+        self.retraces = [*self.retraces, retrace][-_MAX_REPORTED:]
         self.count += 1
         self._warn_of_storm()
-        self.recent.clear()
-        return made
+        self.call_cache.clear()
+        return concrete
 
     def _shapes(self, arguments: Arguments, key: Any, outer: Graph) -> tuple[Sizes, ...]:
-        """The shapes to trace for: where others came before, what they have in common.
+        """The shapes to trace for, generalized by those of earlier traces.
 
-        Graphs count on the static shapes of what a call gives, so there it must be asked for.
+        By default only in eager code: graph code relies on the static shapes of results.
         """
-        relaxes = outer.is_eager if self._relaxes is None else self._relaxes
-        if not relaxes or key in self._rigid:
+        relax_shapes = outer.is_eager if self._relax_shapes is None else self._relax_shapes
+        if not relax_shapes or key in self._static_only:
             return arguments.shapes
         shapes = arguments.shapes
-        for concrete in self._found.get(key, ()):
+        for concrete in self._traces_by_key.get(key, ()):
             if concrete.is_usable(get_default_graph()):
-                shapes = tuple(map(joined, shapes, concrete.known.shapes))
+                shapes = tuple(map(generalized, shapes, concrete.key.shapes))
         return shapes
 
     @contextmanager
-    def _not_again(self, key: Any, shapes: Any) -> Generator[None]:
-        """Refuse to trace what is being traced: it would never end."""
+    def _guard_recursion(self, key: Any, shapes: Any) -> Generator[None]:
+        """Raise for unbounded recursion while tracing."""
         open_traces = _tracing.items
         if (self, key, shapes) in open_traces:
             raise RecursionError(
@@ -191,30 +190,30 @@ class Traces:
                 "Recursion may go over Python values that reach an end; for one that depends on "
                 "tensors, write a tf.while_loop"
             )
-        if len(open_traces) >= _DEEPEST:
+        if len(open_traces) >= _MAX_DEPTH:
             raise RecursionError(
-                f"{self.name} is called inside {_DEEPEST} other traces (at {user_line()}): "
+                f"{self.name} is called inside {_MAX_DEPTH} other traces (at {user_line()}): "
                 "recursion over Python values must reach an end before that"
             )
         with _tracing.pushed((self, key, shapes)):
             yield
 
-    def _traced(
+    def _trace(
         self,
         function: Callable[..., Any],
         arguments: Arguments,
         shapes: tuple[Sizes, ...],
         outer: Graph,
     ) -> ConcreteFunction:
-        around = self._graph_states.setdefault(Same(outer), _GraphState())
-        note = self._refuse if around.is_traced else around.variables.append
-        scope = function_scope(around.scopes)
-        with creations.pushed(note), outer.name_scope(None), scope as around.scopes:
-            made = trace(function, self.parameters, arguments, shapes, outer, self.name)
-        around.is_traced = True
-        return made
+        state = self._graph_states.setdefault(IdentityKey(outer), _GraphState())
+        on_creation = self._reject_variable if state.is_traced else state.variables.append
+        scope = function_scope(state.scopes)
+        with creations.pushed(on_creation), outer.name_scope(None), scope as state.scopes:
+            concrete = trace(function, self.parameters, arguments, shapes, outer, self.name)
+        state.is_traced = True
+        return concrete
 
-    def _refuse(self, variable: Variable) -> None:
+    def _reject_variable(self, variable: Variable) -> None:
         raise ValueError(
             f"tf.function {self.name} tried to create a variable on a later call (at "
             f"{user_line()}): variables may be created only by the first one. Make them outside of "
@@ -222,43 +221,42 @@ class Traces:
             "tf.Variable(...)`"
         )
 
-    def _keep(self, key: Any, made: ConcreteFunction) -> None:
-        """Add a trace, the exact ones first; the least recently used one of too many goes."""
-        kept = [made, *self._found.get(key, ())]
-        kept.sort(key=_openness)
-        self._found[key] = kept
-        self._found.move_to_end(key)
-        for gone in [k for k in self._found if _is_gone(k)]:
-            del self._found[gone]
-        self._graph_states = {k: s for k, s in self._graph_states.items() if not k.is_gone}
+    def _insert(self, key: Any, concrete: ConcreteFunction) -> None:
+        """Add a trace, those with fewest unknown sizes first; evict dead and least recent ones."""
+        traces = [concrete, *self._traces_by_key.get(key, ())]
+        traces.sort(key=_unknown_dims)
+        self._traces_by_key[key] = traces
+        self._traces_by_key.move_to_end(key)
+        for dead in [k for k in self._traces_by_key if _is_dead(k)]:
+            del self._traces_by_key[dead]
+        self._graph_states = {k: s for k, s in self._graph_states.items() if not k.is_dead}
         while len(self._all()) > MAX_TRACES:
-            oldest = next(iter(self._found))
-            self._found[oldest].pop()
-            if not self._found[oldest]:
-                del self._found[oldest]
+            oldest = next(iter(self._traces_by_key))
+            self._traces_by_key[oldest].pop()
+            if not self._traces_by_key[oldest]:
+                del self._traces_by_key[oldest]
 
-    # Why
+    # Reports
 
     def _reasons(self, arguments: Arguments, key: Any) -> tuple[str, ...]:
-        """How a call differs from the trace that is most like it."""
+        """How a call differs from the most similar trace."""
         if not self.retraces:
             return ()
-        mine = [k for k in self._found if k[0] == key[0]]
-        if not mine:
+        same_graph = [k for k in self._traces_by_key if k[0] == key[0]]
+        if not same_graph:
             return ("called in another graph",)
-        kept = [concrete.known for k in reversed(mine) for concrete in self._found[k]]
-        found = [differences(known, arguments) for known in kept if _is_like(known, arguments)]
-        found = [reasons for reasons in found if reasons]
-        if not found:
-            return ("what the function takes from outside is of another graph",)
-        return tuple(min(found, key=len))
+        traced = [concrete.key for k in reversed(same_graph) for concrete in self._traces_by_key[k]]
+        comparable = [old for old in traced if bool(old.skeleton) == bool(arguments.skeleton)]
+        reasons = filter(None, [differences(old, arguments) for old in comparable])
+        outside = ["what the function takes from outside is of another graph"]
+        return tuple(min(reasons, key=len, default=outside))
 
     def _warn_of_storm(self) -> None:
         count = len(self.retraces)
-        if count < _STORM or count < 2 * self._warned_at:
+        if count < _STORM_TRACES or count < 2 * self._warned_at:
             return
-        recent = self.retraces[-_STORM:]
-        if self.calls - recent[0].call >= _WINDOW:
+        recent = self.retraces[-_STORM_TRACES:]
+        if self.calls - recent[0].call >= _STORM_CALLS:
             return
         self._warned_at = count
         tf_logging.warning(
@@ -275,20 +273,15 @@ class Traces:
         )
 
 
-def _openness(concrete: ConcreteFunction) -> int:
-    """How many sizes a trace leaves open."""
+def _unknown_dims(concrete: ConcreteFunction) -> int:
+    """The number of unknown sizes in the arguments of a trace."""
     return sum(
         100 if sizes is None else sum(size is None for size in sizes)
-        for sizes in concrete.known.shapes
+        for sizes in concrete.key.shapes
     )
 
 
-def _is_gone(key: Any) -> bool:
-    """Whether no call can ever need a trace again: an object it was made for is gone."""
+def _is_dead(key: Any) -> bool:
+    """Whether no call can use a trace any more: an object of its key was collected."""
     graph, skeleton = key
-    return graph.is_gone or any(isinstance(kind, Same) and kind.is_gone for kind in skeleton)
-
-
-def _is_like(known: Known, arguments: Arguments) -> bool:
-    """Whether the difference between two calls can be stated argument by argument."""
-    return bool(known.skeleton) == bool(arguments.skeleton)
+    return graph.is_dead or any(isinstance(kind, IdentityKey) and kind.is_dead for kind in skeleton)

@@ -1,8 +1,8 @@
-"""The graph of a traced function: what it takes from outside, and the order of what it does.
+"""The graph of a traced function: its captures, and the order of its effects.
 
-Tensors of graphs around it are captured wherever they come from. A variable is captured as its
-reference and read where the function reads it, so that a read sees the writes before it. What has
-effects is noted in the order of the program, and comes after what came before it.
+Tensors of all enclosing graphs are captured. A variable is captured by reference and read where the
+function reads it, so that a read sees the writes before it. Nodes with effects are recorded in
+program order, and each depends on those before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thalweg.ops.core.basic import Identity
 from thalweg.variables.scope import SCOPES_KEY, STORE_KEY
 from thalweg.variables.variable import Variable, variable_of
 
-#: Collections that a function shares with the graph around it.
+#: Collections that a function shares with the outer graph.
 _SHARED: set[Any] = {
     SCOPES_KEY,
     STORE_KEY,
@@ -35,48 +35,48 @@ _SHARED: set[Any] = {
 
 
 class FunctionGraph(SubGraph):
-    """The sub-graph that a Python function is traced in."""
+    """The sub-graph in which a Python function is traced."""
 
     def __init__(self, outer: Graph, name: str) -> None:
         self.name = name
-        self.effects: list[Node] = []  # in the order of the program
-        self._last: Node | None = None  # the last node that was seen outside of the step
-        self._writes: list[Node] = []  # of variables, since then
-        self._reads: dict[Tensor, Tensor] = {}  # of variables that were not written since
+        self.effects: list[Node] = []  # in program order
+        self._last_visible: Node | None = None  # the last node whose effect is visible outside
+        self._writes: list[Node] = []  # of variables, since that node
+        self._reads: dict[Tensor, Tensor] = {}  # by reference, until the next write
         super().__init__(outer, f"the function {name}")
         self.runs_effects = True
 
     def _share(self, outer: Graph) -> None:
-        """Variables are those of the graph around. Names and all else that is collected are this
-        graph's own: where it is inlined, names stand in a scope of the call."""
+        """Share variables with the outer graph. Names and other collections are this graph's own:
+        inlining prefixes names with the scope of the call."""
         super()._share(outer)
         self._names, self._scope = Names(), ""
-        if outer.is_eager:  # scopes around a call hold for the call
+        if outer.is_eager:  # device scopes apply per call
             self._devices = []
         shared = {key for key in outer.collections if isinstance(key, tuple)} | _SHARED
         self._collections = {key: outer.get_collection(key) for key in outer.collections}
         self._collections |= {key: outer.get_collection_ref(key) for key in shared}
         self._seeds = first_seed(self.name)
 
-    # What comes in
+    # Captures
 
     def sees(self, graph: Graph) -> bool:
-        """Whether tensors of a graph can be used in this one: all that are open can."""
+        """Whether tensors of a graph can be used in this one: those of all open graphs can."""
         return super().sees(graph) or graph in graphs.items
 
     def capture(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor of another graph in this one."""
+        """The tensor of this graph for a tensor of another one."""
         if isinstance(tensor, EagerTensor):
-            found = self._known.get(tensor)
-            return self._argument(tensor, "captured") if found is None else found
+            inner = self._known.get(tensor)
+            return self._argument(tensor, "captured") if inner is None else inner
         if tensor.op.graph is not self and _is_read(tensor):
             return self._read(self.capture(tensor.op.inputs[0]), tensor)
         return super().capture(tensor)
 
     def _captured(self, tensor: Tensor) -> Tensor:
         graph = tensor.op.graph
-        is_around = graph is self.outer or graph in graphs.items
-        if not is_around or graph in self.sources or tensor.op.type == "Const":
+        is_enclosing = graph is self.outer or graph in graphs.items
+        if not is_enclosing or graph in self.sources or tensor.op.type == "Const":
             return super()._captured(tensor)
         return self._argument(tensor, tensor.op.name)
 
@@ -87,25 +87,25 @@ class FunctionGraph(SubGraph):
 
     def _read(self, reference: Tensor, like: Tensor) -> Tensor:
         """The value of a variable at this point of the program."""
-        found = self._reads.get(reference)
-        if found is None:
+        value = self._reads.get(reference)
+        if value is None:
             with self.without_scopes():
                 shapes = [like.shape]
                 node = self.add(like.op.op, (reference,), [like.dtype], shapes, "read")
-            found = self._reads[reference] = node.outputs[0]
-        return found
+            value = self._reads[reference] = node.outputs[0]
+        return value
 
     def variables(self) -> list[Variable]:
-        """The variables that the function uses, as far as it is traced."""
-        found = [variable_of(tensor) for tensor in self.captures if tensor.dtype.is_ref_dtype]
-        return [variable for variable in found if variable is not None]
+        """The variables that the function has captured so far."""
+        variables = [variable_of(tensor) for tensor in self.captures if tensor.dtype.is_ref_dtype]
+        return [variable for variable in variables if variable is not None]
 
     def read_variables(self, nodes: Iterable[Node]) -> list[Variable]:
-        """Those of them that some nodes of the graph take."""
-        taken = {tensor for node in nodes for tensor in node.inputs}
-        return [v for v in self.variables() if self.captures[v.gradient_source()] in taken]
+        """The captured variables that these nodes take."""
+        inputs = {tensor for node in nodes for tensor in node.inputs}
+        return [v for v in self.variables() if self.captures[v.gradient_source()] in inputs]
 
-    # What happens
+    # Effects
 
     def _add(
         self, op: Op, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], *rest: Any
@@ -113,29 +113,29 @@ class FunctionGraph(SubGraph):
         if not (op.footprint or op.bodies or op.blocking):
             return super()._add(op, inputs, controls, *rest)
         *_, annotations, (code, lasti) = rest
-        apart = Node(self, op, "", inputs, controls, "", annotations, code, lasti, -1)
-        written, is_seen = written_variables(apart), is_visible(apart) or op.blocking
-        if not written and not is_seen:
+        candidate = Node(self, op, "", inputs, controls, "", annotations, code, lasti, -1)
+        written = written_variables(candidate)
+        is_visible_effect = is_visible(candidate) or op.blocking
+        if not written and not is_visible_effect:
             return super()._add(op, inputs, controls, *rest)
-        before = dict.fromkeys(controls)
-        before |= dict.fromkeys([] if self._last is None else [self._last])
-        before |= dict.fromkeys(self._writes if is_seen else [])
-        node = super()._add(op, inputs, tuple(before), *rest)
-        self._note(node, bool(written), is_seen)
-        return node
-
-    def _note(self, node: Node, writes: bool, is_seen: bool) -> None:
+        predecessors = list(controls)
+        if self._last_visible is not None:
+            predecessors.append(self._last_visible)
+        if is_visible_effect:
+            predecessors += self._writes
+        node = super()._add(op, inputs, tuple(dict.fromkeys(predecessors)), *rest)
         self.effects.append(node)
-        if writes:
+        if written:
             self._reads.clear()
             self._writes.append(node)
-        if is_seen:
-            self._last = node
+        if is_visible_effect:
+            self._last_visible = node
             self._writes.clear()
+        return node
 
 
 def _is_read(tensor: Tensor) -> bool:
-    """Whether a tensor is the value of a variable, as its other readers see it."""
+    """Whether a tensor is the shared read of a variable."""
     node = tensor.op
     if not isinstance(node.op, Identity) or not node.inputs[0].dtype.is_ref_dtype:
         return False

@@ -1,8 +1,8 @@
-"""What tells the calls of a function apart: its arguments as a key, and tensors in their place.
+"""The signature of a call: what decides which trace of a function it uses.
 
-Tensors and arrays count by dtype and shape, Python's numbers and texts by value, other objects by
-identity. `Arguments` is one call: the key without the sizes of tensors (the skeleton), those sizes,
-and the tensors themselves. Two calls that need different traces differ in words (`differences`).
+Tensors and arrays count by dtype and shape, Python numbers and strings by value, other objects by
+identity. `Arguments` is one call: the skeleton (the signature without sizes), the sizes, and the
+tensors. `differences` states how two calls differ.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ Sizes = tuple[int | None, ...] | None
 _VALUES = (type(None), bool, int, str, bytes, range, type, np.dtype, DType, enum.Enum)
 
 
-class Same:
-    """An object as a key: equal to itself alone, and to nothing once it is gone."""
+class IdentityKey:
+    """An object as a key, by identity: a weak reference, equal to nothing once it is dead."""
 
-    __slots__ = ("_id", "find")
+    __slots__ = ("_id", "get")
 
-    find: Callable[[], Any]
+    get: Callable[[], Any]
 
     def __init__(self, value: Any) -> None:
         self._id = id(value)
         try:
-            self.find = weakref.ref(value)
-        except TypeError:  # of a kind that knows no weak references
-            self.find = lambda: value
+            self.get = weakref.ref(value)
+        except TypeError:  # not weakly referenceable
+            self.get = lambda: value
 
     @property
-    def is_gone(self) -> bool:
-        """Whether nobody will ever come with this object again."""
-        return self.find() is None
+    def is_dead(self) -> bool:
+        """Whether the object was collected."""
+        return self.get() is None
 
     def __eq__(self, other: object) -> bool:
-        mine = self.find()
-        return mine is not None and isinstance(other, Same) and other.find() is mine
+        value = self.get()
+        return value is not None and isinstance(other, IdentityKey) and other.get() is value
 
     def __hash__(self) -> int:
         return self._id
 
     def __repr__(self) -> str:
-        value = self.find()
-        return "an object that is gone" if value is None else _shortened(value)
+        value = self.get()
+        return "an object that is gone" if value is None else _short_repr(value)
 
 
 class TensorKind(NamedTuple):
@@ -69,17 +69,17 @@ class TensorKind(NamedTuple):
 
 
 class ValueKind(NamedTuple):
-    """A Python value in a skeleton: of equal values of different types only one is meant."""
+    """A Python value in a skeleton; equal values of different types differ."""
 
     type: type
     value: Any
 
     def __repr__(self) -> str:
-        return _shortened(self.value)
+        return _short_repr(self.value)
 
 
 class StructureKind(NamedTuple):
-    """A list, a tuple, a mapping or a value made of tensors, in a skeleton; its parts follow."""
+    """A list, tuple, mapping or composite tensor in a skeleton; its parts follow."""
 
     type: type
     keys: tuple[Any, ...]
@@ -88,20 +88,20 @@ class StructureKind(NamedTuple):
         return f"{self.type.__name__} of {len(self.keys)}"
 
 
-Kind = TensorKind | ValueKind | StructureKind | Same
+Kind = TensorKind | ValueKind | StructureKind | IdentityKey
 
 
 class Arguments(NamedTuple):
-    """The arguments of a call: what makes it need a trace of its own, and the tensors."""
+    """The arguments of a call."""
 
     skeleton: tuple[Kind, ...]
     shapes: tuple[Sizes, ...]
-    tensors: tuple[Any, ...]  # tensors and arrays, in order
+    tensors: tuple[Any, ...]  # tensors and arrays, flattened
     bound: dict[str, Any]  # the arguments by parameter, in the parameters' order
 
 
 def arguments_of(bound: dict[str, Any]) -> Arguments:
-    """Arguments by parameter, looked through."""
+    """The signature and the tensors of arguments by parameter."""
     skeleton: list[Kind] = []
     tensors: list[Any] = []
     for value in bound.values():
@@ -131,17 +131,17 @@ def _leaf_kind(value: Any, kind: type) -> Kind:
     if issubclass(kind, _VALUES):
         return ValueKind(kind, value)
     if issubclass(kind, float | complex):
-        return ValueKind(kind, repr(value))  # zeros have signs, and nan is nan
-    return Same(value)
+        return ValueKind(kind, repr(value))  # distinguishes 0.0 from -0.0, and nan equals itself
+    return IdentityKey(value)
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a leaf is passed as a tensor."""
+    """Whether an argument is passed as a tensor."""
     return isinstance(value, Tensor | np.ndarray | np.generic | TensorSpec)
 
 
 def sizes_of(value: Any) -> Sizes:
-    """The shape of a tensor or an array, as plain numbers."""
+    """The shape of a tensor or an array as a tuple."""
     shape = value.shape
     return cast("Sizes", shape if type(shape) is tuple else shape.sizes)
 
@@ -156,26 +156,28 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
         return list(enumerate(cast("Sequence[Any]", value)))
     try:
         return [(key, value[key]) for key in nest.sorted_keys(value)]
-    except TypeError:  # keys without an order: they come as they are
+    except TypeError:  # keys that cannot be sorted keep their order
         return list(value.items())
 
 
-def with_tensors(value: Any, tensors: Iterator[Any], is_spec: bool = False) -> Any:
-    """A structure of arguments with other tensors in their places; where those are specs, objects
-    are not held, and values made of tensors are tuples."""
+def replace_tensors(value: Any, tensors: Iterator[Any], is_spec: bool = False) -> Any:
+    """A structure of arguments with its tensors replaced.
+
+    With `is_spec`, objects become `IdentityKey`s and composite tensors tuples.
+    """
     if is_tensor(value):
         return next(tensors)
     parts = _parts(value)
     if parts is None:
         kind = _leaf_kind(value, value.__class__)
-        return kind if is_spec and isinstance(kind, Same) else value
-    rebuilt = [(key, with_tensors(part, tensors, is_spec)) for key, part in parts]
+        return kind if is_spec and isinstance(kind, IdentityKey) else value
+    rebuilt = [(key, replace_tensors(part, tensors, is_spec)) for key, part in parts]
     if is_spec and hasattr(value, "components"):
         return tuple(part for _, part in rebuilt)
-    return _rebuilt(value, rebuilt)
+    return _rebuild(value, rebuilt)
 
 
-def _rebuilt(value: Any, parts: Sequence[tuple[Any, Any]]) -> Any:
+def _rebuild(value: Any, parts: Sequence[tuple[Any, Any]]) -> Any:
     make = cast("Any", type(value))
     items = [part for _, part in parts]
     if hasattr(value, "with_components"):
@@ -184,15 +186,15 @@ def _rebuilt(value: Any, parts: Sequence[tuple[Any, Any]]) -> Any:
         return make(*items)
     if not nest.is_mapping(value):
         return make(items)
-    found = dict(parts)
-    return make((key, found[key]) for key in value)
+    by_key = dict(parts)
+    return make((key, by_key[key]) for key in value)
 
 
-# Names and differences, for people
+# Error messages and reports
 
 
-def names_of(arguments: Arguments) -> Iterator[str]:
-    """What to call each item of the skeleton: `argument 0 'x'`, `argument 1 'y'[2]`."""
+def argument_names(arguments: Arguments) -> Iterator[str]:
+    """A name for each item of the skeleton: `argument 0 'x'`, `argument 1 'y'[2]`."""
     for position, (name, value) in enumerate(arguments.bound.items()):
         yield from _part_names(f"argument {position} '{name}'", value)
 
@@ -203,50 +205,50 @@ def _part_names(name: str, value: Any) -> Iterator[str]:
         yield from _part_names(f"{name}[{key!r}]", part)
 
 
-class Known(NamedTuple):
-    """What a trace was made for."""
+class TraceKey(NamedTuple):
+    """The signature that a trace was made for."""
 
     skeleton: tuple[Kind, ...]
     shapes: tuple[Sizes, ...]
 
 
-def differences(old: Known, new: Arguments) -> list[str]:
-    """In words, how a call differs from one that was traced before."""
+def differences(old: TraceKey, new: Arguments) -> list[str]:
+    """Descriptions of how a call differs from a trace."""
     shapes, old_shapes = iter(new.shapes), iter(old.shapes)
-    found: list[str] = []
-    for name, before, after in zip(names_of(new), old.skeleton, new.skeleton, strict=False):
+    texts: list[str] = []
+    for name, before, after in zip(argument_names(new), old.skeleton, new.skeleton, strict=False):
         old_sizes = next(old_shapes, None) if isinstance(before, TensorKind) else None
         new_sizes = next(shapes, None) if isinstance(after, TensorKind) else None
         if isinstance(before, TensorKind) and isinstance(after, TensorKind):
-            found += _tensor_difference(name, before, after, old_sizes, new_sizes)
+            texts += _tensor_difference(name, before, after, old_sizes, new_sizes)
         elif before != after:
-            found.append(f"{name}: {_kind_difference(before, after)}")
-            if not isinstance(before, ValueKind | Same) or not isinstance(after, ValueKind | Same):
-                break  # from here on the skeletons do not stand side by side
-    return found
+            texts.append(f"{name}: {_kind_difference(before, after)}")
+            if not all(isinstance(kind, ValueKind | IdentityKey) for kind in (before, after)):
+                break  # the rest of the skeletons does not correspond
+    return texts
 
 
 def _tensor_difference(
     name: str, before: TensorKind, after: TensorKind, old: Sizes, new: Sizes
 ) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     if before.dtype is not after.dtype:
-        found.append(f"{name}: dtype {before.dtype.name} → {after.dtype.name}")
-    if not fits(old, new):
+        texts.append(f"{name}: dtype {before.dtype.name} → {after.dtype.name}")
+    if not covers(old, new):
         before_text, after_text = (s if s is not None else "unknown" for s in (old, new))
-        found.append(f"{name}: shape {before_text} → {after_text}")
-    return found
+        texts.append(f"{name}: shape {before_text} → {after_text}")
+    return texts
 
 
 def _kind_difference(before: Kind, after: Kind) -> str:
     if isinstance(before, ValueKind) and isinstance(after, ValueKind):
         return f"value {before!r} → {after!r}"
-    if isinstance(before, Same) and isinstance(after, Same):
+    if isinstance(before, IdentityKey) and isinstance(after, IdentityKey):
         return f"object {before!r} → {after!r}"
     return f"{before!r} → {after!r}"
 
 
-def _shortened(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -254,8 +256,8 @@ def _shortened(value: Any) -> str:
 # Shapes
 
 
-def fits(known: Sizes, given: Sizes) -> bool:
-    """Whether a tensor of a shape may come where another shape is expected."""
+def covers(known: Sizes, given: Sizes) -> bool:
+    """Whether a trace for the `known` shape takes tensors of the given one."""
     if known is None or known == given:
         return True
     if given is None or len(known) != len(given):
@@ -263,11 +265,11 @@ def fits(known: Sizes, given: Sizes) -> bool:
     return all(a is None or a == b for a, b in zip(known, given, strict=True))
 
 
-def joined(one: Sizes, other: Sizes) -> Sizes:
-    """What holds for both of two shapes."""
-    if one is None or other is None or len(one) != len(other):
+def generalized(first: Sizes, second: Sizes) -> Sizes:
+    """The most specific shape that covers both."""
+    if first is None or second is None or len(first) != len(second):
         return None
-    return tuple(a if a == b else None for a, b in zip(one, other, strict=True))
+    return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
 
 
 # Parameters
@@ -284,9 +286,9 @@ class Parameters:
             self._check_specs()
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by parameter, with the defaults of those that are not given."""
+        """The arguments by parameter, with defaults."""
         if self._signature is None:
-            return {str(place): value for place, value in enumerate(args)} | kwargs
+            return {str(index): value for index, value in enumerate(args)} | kwargs
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -294,65 +296,60 @@ class Parameters:
         bound.apply_defaults()
         return bound.arguments
 
-    def partly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by parameter, as far as they are given."""
+    def bind_partial(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The given arguments by parameter, without defaults."""
         if self._signature is None:
             return self.bind(args, kwargs)
         return self._signature.bind_partial(*args, **kwargs).arguments
 
-    def call(self, function: Callable[..., Any], bound: dict[str, Any]) -> Any:
-        """Call a function with arguments by parameter."""
-        args, kwargs = self.split(bound)
-        return function(*args, **kwargs)
-
     def split(self, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments by parameter as positional ones and ones by name."""
+        """Positional and keyword arguments, from arguments by parameter."""
         if self._signature is None:
             return tuple(bound.values()), {}
-        given = inspect.BoundArguments(self._signature, cast("Any", bound))
-        return given.args, given.kwargs
+        arguments = inspect.BoundArguments(self._signature, cast("Any", bound))
+        return arguments.args, arguments.kwargs
 
-    def specified(self, bound: dict[str, Any]) -> Arguments:
-        """A call of a function whose arguments were specified: they must be as the specs say."""
+    def bind_specs(self, bound: dict[str, Any]) -> Arguments:
+        """The arguments of a call, which must fit the input signature."""
         specs = self.specs or ()
         if len(specs) > len(bound):
             raise TypeError(f"{self._name}{self} cannot take the {len(specs)} specified arguments")
-        wanted, tensors = dict(bound), list[Any]()
+        specified, tensors = dict(bound), list[Any]()
         for (name, value), spec in zip(bound.items(), specs, strict=False):
-            wanted[name] = spec
-            tensors += _specified(self._name, name, value, spec)
-        found = arguments_of(wanted)
-        if len(found.tensors) != len(tensors):
+            specified[name] = spec
+            tensors += _spec_tensors(self._name, name, value, spec)
+        arguments = arguments_of(specified)
+        if len(arguments.tensors) != len(tensors):
             raise TypeError(
                 f"{self._name} has specs for its first {len(specs)} arguments, and takes no "
                 "tensors besides"
             )
-        return found._replace(tensors=tuple(tensors))
+        return arguments._replace(tensors=tuple(tensors))
 
     def _check_specs(self) -> None:
         leaves = nest.flatten(list(self.specs or ()))
-        strange = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
-        if strange:
+        others = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
+        if others:
             raise TypeError(
                 "input_signature must be a possibly nested sequence of TensorSpec objects, got "
-                f"{strange[0]!r}"
+                f"{others[0]!r}"
             )
 
     def __str__(self) -> str:
         return "(...)" if self._signature is None else str(self._signature)
 
 
-def _specified(function: str, name: str, value: Any, spec: Any) -> list[Any]:
-    """The tensors of an argument that is like its spec."""
+def _spec_tensors(function: str, name: str, value: Any, spec: Any) -> list[Any]:
+    """The tensors of an argument, which must fit its spec."""
     try:
         leaves = nest.flatten_up_to(spec, value, check_types=False)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{function}: argument '{name}' must be like {spec!r}: {error}") from None
     pairs = zip(nest.flatten(spec), leaves, strict=True)
-    return [_like(function, name, leaf, wanted) for wanted, leaf in pairs]
+    return [_checked_leaf(function, name, leaf, leaf_spec) for leaf_spec, leaf in pairs]
 
 
-def _like(function: str, name: str, value: Any, spec: TensorSpec) -> Any:
+def _checked_leaf(function: str, name: str, value: Any, spec: TensorSpec) -> Any:
     try:
         tensor = value if is_tensor(value) else convert_to_tensor(value, spec.dtype)
     except (TypeError, ValueError) as error:
@@ -367,5 +364,5 @@ def _like(function: str, name: str, value: Any, spec: TensorSpec) -> Any:
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except (TypeError, ValueError):  # some built-in functions have none
         return None

@@ -1,4 +1,4 @@
-"""`tf.TensorSpec`: what is known of a tensor before there is one, its dtype and its shape."""
+"""`tf.TensorSpec`: the dtype and static shape of a tensor."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class TensorSpec:
 
     @classmethod
     def from_tensor(cls, tensor: Tensor | Variable, name: str | None = None) -> TensorSpec:
-        """What is known of a tensor."""
+        """The dtype and static shape of a tensor."""
         return cls(tensor.shape, tensor.dtype, name or tensor.op.name)
 
     @property
     def shape(self) -> TensorShape:
-        """What is known of the shape."""
+        """The static shape."""
         return self._shape
 
     @property
@@ -49,14 +49,14 @@ class TensorSpec:
 
     @property
     def name(self) -> str | None:
-        """A name for the argument, if one was given."""
+        """The name of the argument; None if there is none."""
         return self._name
 
     def is_compatible_with(self, spec_or_tensor: Any) -> bool:
-        """Whether a spec, a tensor or an array may stand where this spec does."""
-        found = spec_of(spec_or_tensor)
-        return self._dtype.is_compatible_with(found.dtype) and self._shape.is_compatible_with(
-            found.shape
+        """Whether a spec, a tensor or an array has a compatible dtype and shape."""
+        other = spec_of(spec_or_tensor)
+        return self._dtype.is_compatible_with(other.dtype) and self._shape.is_compatible_with(
+            other.shape
         )
 
     def __eq__(self, other: object) -> bool:
