@@ -407,7 +407,7 @@ def _applied_to_numbers(function: str, arguments: tuple[Any, ...]) -> Expr:
     kinds = [part.dtype if isinstance(part, Expr) else weak_dtype(part) for part in arguments]
     dtypes = loop_dtypes(function, tuple(kinds))
     if function in COMPARISONS:
-        decided = _beyond(function, arguments, dtypes)
+        decided = _out_of_range_comparison(function, arguments, dtypes)
         if decided is not None:
             return TRUE if decided else FALSE
     typed = [
@@ -421,7 +421,9 @@ def _is_int64(left: Any, right: int) -> bool:
     return isinstance(left, Expr) and left.dtype is INT64 and abs(right) < 1 << 62
 
 
-def _beyond(function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]) -> bool | None:
+def _out_of_range_comparison(
+    function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]
+) -> bool | None:
     """A comparison with a Python integer that the other side's dtype cannot hold, if it is one."""
     for side, dtype in zip((0, 1), dtypes, strict=False):
         part = sides[side]

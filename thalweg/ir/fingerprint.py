@@ -21,7 +21,7 @@ from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
 
-class _Facts(NamedTuple):
+class _Summary(NamedTuple):
     """The digest of a kernel, its integers, and which of them are where a load or store begins."""
 
     digest: bytes
@@ -29,31 +29,31 @@ class _Facts(NamedTuple):
     starts: frozenset[int]
 
 
-_known = WeakKeyDictionary[Kernel, _Facts]()
+_summaries = WeakKeyDictionary[Kernel, _Summary]()
 
 
 def fingerprint(kernel: Kernel) -> bytes:
     """A digest of everything in a kernel but its integers."""
-    return _facts(kernel).digest
+    return _summary(kernel).digest
 
 
 def integers(kernel: Kernel) -> tuple[int, ...]:
     """All integers of a kernel, in the order in which a rewriter comes to them."""
-    return _facts(kernel).integers
+    return _summary(kernel).integers
 
 
 def places_of_offsets(kernel: Kernel) -> frozenset[int]:
     """Which of a kernel's integers are where a load or store begins: the constants of offsets."""
-    return _facts(kernel).starts
+    return _summary(kernel).starts
 
 
-def _facts(kernel: Kernel) -> _Facts:
-    found = _known.get(kernel)
+def _summary(kernel: Kernel) -> _Summary:
+    found = _summaries.get(kernel)
     if found is None:
         digest = _Digest()
         digest.kernel(kernel)
         numbers, starts = tuple(digest.integers), frozenset(digest.starts)
-        found = _known[kernel] = _Facts(digest.result(), numbers, starts)
+        found = _summaries[kernel] = _Summary(digest.result(), numbers, starts)
     return found
 
 
@@ -80,28 +80,28 @@ class _Digest:
 
     def kernel(self, kernel: Kernel) -> None:
         """Say what a kernel is, in the order of `thalweg.ir.kernel.KernelRewriter`."""
-        self.say(type(kernel).__name__)
+        self.update(type(kernel).__name__)
         for argument in kernel.arguments:
-            self.say(f"{self._buffer(argument)}{argument.dtype}{argument.written}")
+            self.update(f"{self._buffer(argument)}{argument.dtype}{argument.written}")
             self.integers.append(argument.size)
         if isinstance(kernel, Loops):
             self.variables(kernel.variables)
-            self.say(str(sorted(self._variables[v] for v in kernel.serial)))
+            self.update(str(sorted(self._variables[v] for v in kernel.serial)))
         else:
-            self.say(str(kernel.dtype))
+            self.update(str(kernel.dtype))
             for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced):
                 self.variables(group)
             for access in (kernel.a, kernel.b):
                 self._access(access)
         for store in kernel.stores:
-            self.say(f"s{self._buffer(store.buffer)}{store.combine}")
+            self.update(f"s{self._buffer(store.buffer)}{store.combine}")
             self.variables(store.variables)
             self._offset(store.offset, begins=True)
             self.value(store.value)
             self.value(store.inside)
-            self.say(str(sorted(self._variables[v] for v in store.distinct)))
+            self.update(str(sorted(self._variables[v] for v in store.distinct)))
         for check in kernel.checks if isinstance(kernel, Loops) else ():
-            self.say(f"check{check.fault}")
+            self.update(f"check{check.fault}")
             self.variables(check.variables)
             self.value(check.condition)
 
@@ -112,12 +112,12 @@ class _Digest:
             self._offset(place)
             self.integers.append(high)
 
-    def say(self, text: str) -> None:
+    def update(self, text: str) -> None:
         self._hash.update(text.encode())
         self._hash.update(b";")
 
     def variables(self, variables: Sequence[Variable]) -> None:
-        self.say(",".join([self._variable(variable) for variable in variables]))
+        self.update(",".join([self._variable(variable) for variable in variables]))
 
     def _variable(self, variable: Variable) -> str:
         number = self._variables.get(variable)
@@ -133,15 +133,15 @@ class _Digest:
     def value(self, root: Expr | None) -> None:
         """Say what an expression is: the nodes in it that are new, then which it is."""
         if root is None:
-            self.say("-")
+            self.update("-")
             return
         for node in postorder([root], self._nodes):
             if not _is_integer(node):
                 self._nodes[node] = len(self._nodes)
-                self.say(self._line(node))
-        self.say(self._part(root))
+                self.update(self._node_text(node))
+        self.update(self._reference(root))
 
-    def _part(self, part: Expr) -> str:
+    def _reference(self, part: Expr) -> str:
         number = self._nodes.get(part)
         if number is not None:
             return f"@{number}"
@@ -149,12 +149,12 @@ class _Digest:
         self.integers.append(part.number if isinstance(part, Word) else int(part.value))
         return f"#{part.dtype}"
 
-    def _line(self, node: Expr) -> str:
+    def _node_text(self, node: Expr) -> str:
         if isinstance(node, Load):
             self.starts.append(len(self.integers))
             return f"load {self._buffer(node.buffer)}{self._offset_text(node.offset)}"
         fields = self._fields(node)
-        parts = ",".join([self._part(part) for part in node.parts])
+        parts = ",".join([self._reference(part) for part in node.parts])
         return f"{type(node).__name__}{node.dtype} {fields} {parts}"
 
     def _fields(self, node: Expr) -> str:
@@ -179,7 +179,7 @@ class _Digest:
             self.value(part)
         if begins:
             self.starts.append(len(self.integers))
-        self.say(self._offset_text(offset))
+        self.update(self._offset_text(offset))
 
     def _offset_text(self, offset: Affine) -> str:
         """A sum in a kernel, its terms in their order."""
@@ -194,7 +194,7 @@ class _Digest:
         if isinstance(term, Variable):
             return self._variable(term)
         assert isinstance(term, Expr), "in a kernel quotients and remainders are expressions"
-        return self._part(term)
+        return self._reference(term)
 
 
 # Kernels with other integers
@@ -207,12 +207,12 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
         dynamic(number, words[place]) if place in words else number
         for place, number in enumerate(integers(kernel))
     ]
-    made = _OtherIntegers(numbers).kernel(kernel)
-    _known[made] = _facts(kernel)._replace(integers=tuple(numbers))
+    made = _ReplaceIntegers(numbers).kernel(kernel)
+    _summaries[made] = _summary(kernel)._replace(integers=tuple(numbers))
     return made
 
 
-class _OtherIntegers(KernelRewriter):
+class _ReplaceIntegers(KernelRewriter):
     """A kernel with other integers, in the order of its own.
 
     Equal numbers at two places are two integers: for another size only one of them may change.

@@ -46,7 +46,7 @@ Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
 
 #: Dtypes of index arithmetic, which is taken to be exact.
-WHOLE = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
+INDEX_DTYPES = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Affine:
     def replaced(self, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]) -> Affine:
         """This with other sums and terms in place of those variables and opaque integers for which
         `new` gives one."""
-        made = {term: _instead(term, new) for term in self.terms}
+        made = {term: _replacement(term, new) for term in self.terms}
         if not any(made.values()):
             return self
         parts = [(made[term] or Affine(0, {term: 1})).scaled(f) for term, f in self.terms.items()]
@@ -237,7 +237,7 @@ def _term_key(term: Term) -> Any:
     return id(term)
 
 
-def _instead(
+def _replacement(
     term: Term, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]
 ) -> Affine | None:
     if isinstance(term, FloorMod):
@@ -317,7 +317,7 @@ def total(parts: Iterable[Affine]) -> Affine:
         for term, factor in part.terms.items():
             _add(terms, term, factor)
     if FloorMod in map(type, terms):
-        return _joined(constant, terms)
+        return _join_digits(constant, terms)
     return Affine(constant, terms)
 
 
@@ -329,7 +329,7 @@ def _add(terms: dict[Term, int], term: Term, factor: int) -> None:
         if factor or isinstance(factor, Dynamic):
             terms[term] = factor
     elif isinstance(before, Dynamic) or isinstance(factor, Dynamic):
-        _add(terms, call("mul", term_expression(term), _readable(factor)), 1)
+        _add(terms, call("mul", term_expression(term), as_operand(factor)), 1)
     elif before + factor:
         terms[term] = before + factor
     else:
@@ -340,16 +340,16 @@ def _plus_dynamic(constant: int, other: int, terms: dict[Term, int]) -> int:
     """The constant of a sum with another one added to it, which is a term if need be."""
     both = [number for number in (constant, other) if isinstance(number, Dynamic) or number]
     for extra in both[1:]:
-        _add(terms, as_expr(_readable(extra)), 1)
+        _add(terms, as_expr(as_operand(extra)), 1)
     return both[0] if both else 0
 
 
-def _readable(number: int) -> int | Word:
+def as_operand(number: int) -> int | Word:
     """An integer for use in an expression."""
     return Word(number) if isinstance(number, Dynamic) else number
 
 
-def _joined(constant: int, terms: dict[Term, int]) -> Affine:
+def _join_digits(constant: int, terms: dict[Term, int]) -> Affine:
     """Digits that follow one another become one: F·(n//cm % k) + f·(n//c % m) = f·(n//c % mk).
 
     It holds where F = f·m; a number that lost all its digits' limits is added as it is.
@@ -435,30 +435,32 @@ def _normal_form(expression: Expr) -> Affine:
             return number(int(expression.value))
         case Index():
             return variable(expression.variable)
-        case Cast() if expression.dtype in WHOLE and _is_affine(expression.value):
+        case Cast() if expression.dtype in INDEX_DTYPES and _is_affine(expression.value):
             return affine(expression.value)
-        case Call(function="neg", arguments=(part,)) if expression.dtype in WHOLE:
+        case Call(function="neg", arguments=(part,)) if expression.dtype in INDEX_DTYPES:
             return affine(part).scaled(-1)
-        case Call() if expression.function in _EXACT and expression.dtype in WHOLE:
+        case Call() if (
+            expression.function in _AFFINE_FUNCTIONS and expression.dtype in INDEX_DTYPES
+        ):
             left, right = map(affine, expression.arguments)
             found = _combined(expression.function, left, right)
             if found is not None:
                 return found
-            return _opaque(call(expression.function, expressed(left), expressed(right)))
+            return _opaque_term(call(expression.function, expressed(left), expressed(right)))
         case _:
-            return _opaque(expression)
+            return _opaque_term(expression)
 
 
 def _is_affine(value: Expr) -> bool:
-    return value.is_index or (value.dtype in WHOLE and not affine(value).parts)
+    return value.is_index or (value.dtype in INDEX_DTYPES and not affine(value).parts)
 
 
-def _opaque(expression: Expr) -> Affine:
+def _opaque_term(expression: Expr) -> Affine:
     return Affine(0, {expression: 1})
 
 
 #: Functions of two sums that may be sums again.
-_EXACT = frozenset({"add", "sub", "mul", "floor_div", "remainder", "max", "min"})
+_AFFINE_FUNCTIONS = frozenset({"add", "sub", "mul", "floor_div", "remainder", "max", "min"})
 
 
 def _combined(function: str, left: Affine, right: Affine) -> Affine | None:
@@ -502,11 +504,11 @@ def expressed(value: Affine) -> Expr:
     """A sum as an expression over indices that code generators know."""
     result: Any = None
     if isinstance(value.constant, Dynamic) or value.constant or not value.terms:
-        result = _readable(value.constant)
+        result = as_operand(value.constant)
     for term, factor in value.terms.items():
         product = term_expression(term)
         if isinstance(factor, Dynamic) or factor != 1:
-            product = call("mul", product, _readable(factor))
+            product = call("mul", product, as_operand(factor))
         result = product if result is None else call("add", product, result)
     made = as_expr(result)
     if made.normal_form is None:

@@ -83,7 +83,7 @@ class Check:
 Bound = tuple[int, Affine, int]
 
 
-class _Expressions:
+class _KernelBase:
     """What kernels of all kinds are made of."""
 
     stores: tuple[Store, ...]
@@ -131,7 +131,7 @@ class _Expressions:
 
 
 @dataclass(frozen=True, eq=False)
-class Loops(_Expressions):
+class Loops(_KernelBase):
     """A kernel of nested loops: `variables` from the outermost to the innermost.
 
     The variables of each store and check are a prefix of them. Iterations may run in any order and
@@ -175,7 +175,7 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class Contraction(_Expressions):
+class Contraction(_KernelBase):
     """A sum of products: for all values of batch, rows and columns, Σ over reduced of a · b.
 
     `rows` occur in `a` and not in `b`, `columns` in `b` and not in `a`, `batch` and `reduced` in
@@ -283,7 +283,7 @@ class KernelRewriter(Rewriter):
             variables=self.variables(store.variables),
             offset=self.place(store.offset),
             value=self.of(store.value),
-            inside=self.unless_none(store.inside),
+            inside=self.of_optional(store.inside),
         )
 
     def check(self, check: Check) -> Check:

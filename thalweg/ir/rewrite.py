@@ -111,7 +111,7 @@ class Rewriter:
                 made[node] = self.rebuilt(node)
         return made[root]
 
-    def unless_none(self, root: Expr | None) -> Expr | None:
+    def of_optional(self, root: Expr | None) -> Expr | None:
         """The same for an expression that may be missing."""
         return None if root is None else self.of(root)
 
@@ -182,13 +182,13 @@ class Replace(Rewriter):
 def free_variables(expr: Expr) -> frozenset[Variable]:
     """The variables that an expression depends on and does not bind."""
     if expr.free is None:
-        for part in postorder([expr], _Known()):
+        for part in postorder([expr], _WithFreeVariables()):
             object.__setattr__(part, "free", _free_of(part))
     assert expr.free is not None
     return expr.free
 
 
-class _Known(Container[Expr]):
+class _WithFreeVariables(Container[Expr]):
     """The expressions whose free variables were found before."""
 
     def __contains__(self, expr: object) -> bool:

@@ -37,10 +37,10 @@ def map_offsets(
     expression: Expr, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
 ) -> Expr:
     """The expression with every place it loads from changed (and indices)."""
-    return _Places(change, index).of(expression)
+    return _OffsetRewriter(change, index).of(expression)
 
 
-class _Places(KernelRewriter):
+class _OffsetRewriter(KernelRewriter):
     def __init__(
         self, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
     ) -> None:
@@ -58,15 +58,17 @@ def _pinned(kernel: Contraction) -> set[Variable]:
     return {variable for value in kernel.roots for variable in pinned_in(value)}
 
 
-def simplified(kernel: Contraction) -> Contraction:
+def canonicalize(kernel: Contraction) -> Contraction:
     """The same kernel over the fewest variables, its result contiguous along a column if it can."""
     kernel = normalized(kernel)
-    return swapped(kernel) if _wants_swap(kernel) else kernel
+    return swapped(kernel) if _should_swap(kernel) else kernel
 
 
 def normalized(kernel: Contraction) -> Contraction:
     """The same kernel over the fewest variables, with plain stores and the bounds that matter."""
-    return _merged(_within(_without_units(_tightened(with_plain_stores(kernel)))))
+    return _merge_variables(
+        _drop_redundant_bounds(_drop_unit_variables(_shrink_reduced(with_plain_stores(kernel))))
+    )
 
 
 def with_plain_stores(kernel: Contraction) -> Contraction:
@@ -82,7 +84,7 @@ def with_plain_stores(kernel: Contraction) -> Contraction:
     return replace(kernel, stores=tuple(plain(store) for store in kernel.stores))
 
 
-def _tightened(kernel: Contraction) -> Contraction:
+def _shrink_reduced(kernel: Contraction) -> Contraction:
     """Without the terms of which a factor is zero for a bound on their variable alone: the phases
     of a strided convolution's gradient have fewer taps than its window."""
     ends: dict[Variable, int] = {}
@@ -99,22 +101,22 @@ def _tightened(kernel: Contraction) -> Contraction:
     return RenameVariables(dict(shorter)).contraction(kernel) if shorter else kernel
 
 
-def _without_units(kernel: Contraction) -> Contraction:
+def _drop_unit_variables(kernel: Contraction) -> Contraction:
     pinned = _pinned(kernel)
     units = [v for group in _groups(kernel) for v in group if is_static(v.extent) and v.extent == 1]
     return RenameVariables({v: None for v in units if v not in pinned}).contraction(kernel)
 
 
-def _within(kernel: Contraction) -> Contraction:
+def _drop_redundant_bounds(kernel: Contraction) -> Contraction:
     """Without the bounds that always hold."""
     a, b = (
-        replace(side, bounds=tuple(bound for bound in side.bounds if not _holds(*bound)))
+        replace(side, bounds=tuple(bound for bound in side.bounds if not _always_holds(*bound)))
         for side in (kernel.a, kernel.b)
     )
     return replace(kernel, a=a, b=b)
 
 
-def _holds(low: int, offset: Affine, high: int) -> bool:
+def _always_holds(low: int, offset: Affine, high: int) -> bool:
     least, most = offset.bounds
     return is_static(low) and is_static(high) and low <= least and most < high
 
@@ -123,17 +125,19 @@ def _groups(kernel: Contraction) -> list[tuple[Variable, ...]]:
     return [kernel.batch, kernel.rows, kernel.columns, kernel.reduced]
 
 
-def _merged(kernel: Contraction) -> Contraction:
+def _merge_variables(kernel: Contraction) -> Contraction:
     pinned, offsets = _pinned(kernel), kernel.offsets
     for group in _groups(kernel):
         for outer, inner in permutations(group, 2):
-            if pinned.isdisjoint((outer, inner)) and _joined(offsets, outer, inner):
+            if pinned.isdisjoint((outer, inner)) and _are_jointly_contiguous(offsets, outer, inner):
                 both = Variable(times(outer.extent, inner.extent), f"{outer.name}{inner.name}")
-                return _merged(RenameVariables({outer: None, inner: both}).contraction(kernel))
+                return _merge_variables(
+                    RenameVariables({outer: None, inner: both}).contraction(kernel)
+                )
     return kernel
 
 
-def _joined(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool:
+def _are_jointly_contiguous(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool:
     if not is_static(inner.extent):
         return False
     pairs = [(offset.factor(outer), offset.factor(inner)) for offset in offsets]
@@ -142,15 +146,15 @@ def _joined(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool
     )
 
 
-def _wants_swap(kernel: Contraction) -> bool:
+def _should_swap(kernel: Contraction) -> bool:
     if not kernel.rows:
         return False
     if not kernel.columns:
-        return batch_lane(kernel) is None and not kernel.a.bounds
-    return has_contiguous_rows(kernel) or _fits_lanes(kernel)
+        return depthwise_lane(kernel) is None and not kernel.a.bounds
+    return has_contiguous_rows(kernel) or _rows_fit_lanes(kernel)
 
 
-def _fits_lanes(kernel: Contraction) -> bool:
+def _rows_fit_lanes(kernel: Contraction) -> bool:
     """Whether a few rows had better be the lanes, so that columns along the sum stay in place.
 
     That pays where turning the columns' factor round would cost more than to scatter the result.
@@ -184,7 +188,7 @@ def swapped(kernel: Contraction) -> Contraction:
     return replace(kernel, rows=kernel.columns, columns=kernel.rows, a=kernel.b, b=kernel.a)
 
 
-def batch_lane(kernel: Contraction) -> Variable | None:
+def depthwise_lane(kernel: Contraction) -> Variable | None:
     """The batch variable along which both factors and the result are contiguous (depthwise)."""
     offsets = [load.offset for side in (kernel.a, kernel.b) for load in loads_of(side.value)]
     offsets += [store.offset for store in kernel.stores]
@@ -209,11 +213,11 @@ class Form:
 
 def form_of(kernel: Contraction) -> Form:
     """The roles of the variables of a contraction, which is simplified on the way."""
-    kernel = simplified(kernel)
+    kernel = canonicalize(kernel)
     if not kernel.stores:
         raise NotContraction("nothing is stored")
     lane = _column_lane(kernel)
-    batch = None if lane else batch_lane(kernel)
+    batch = None if lane else depthwise_lane(kernel)
     lane = lane or batch or Variable(1, "one")
     outer = tuple(v for v in (*kernel.batch, *kernel.columns) if v is not lane)
     return Form(kernel, lane, outer, kernel.rows, kernel.reduced, batch is not None)

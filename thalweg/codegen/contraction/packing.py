@@ -46,7 +46,7 @@ class Axis:
 
     coordinate: Variable
     parts: tuple[tuple[int, Variable], ...]
-    beyond: bool = False
+    is_padded: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,9 @@ class Packing:
     value: Expr
     bounds: tuple[Bound, ...]
     tiling: Tiling | None = None
-    along: bool = False  # whether to fill it tile by tile or in the order of memory, rows last
+    in_memory_order: bool = (
+        False  # whether to fill it tile by tile or in the order of memory, rows last
+    )
 
     def strides(self, spans: Mapping[Variable, int]) -> list[int]:
         """How far apart neighbours along each axis are."""
@@ -96,7 +98,7 @@ class Packing:
             strides[self.tiling.variable] = strides[self.tiling.high] // self.tiling.size
         return strides
 
-    def row_factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
+    def tile_factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
         """By how much the place grows with each variable inside of a tile."""
         within = {self.tiling.variable: 1} if self.tiling else {}
         return {**self.factors(spans), **within}
@@ -116,13 +118,17 @@ def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) 
     cut = Tiling(variable, size, Variable(1, f"{variable.name}h"), Variable(1, f"{variable.name}l"))
     high, low = (Axis(v, ((1, v),), True) for v in (cut.high, cut.low))
     rest = tuple(axis for axis in packing.axes if axis.coordinate is not variable)
-    value = map_offsets(packing.value, lambda o: _cut(o, cut), lambda index: _index(index, cut))
-    bounds = tuple((least, _cut(offset, cut), most) for least, offset, most in packing.bounds)
+    value = map_offsets(
+        packing.value, lambda o: _tile_offset(o, cut), lambda index: _tile_index(index, cut)
+    )
+    bounds = tuple(
+        (least, _tile_offset(offset, cut), most) for least, offset, most in packing.bounds
+    )
     whole = (0, Affine(0, {cut.high: size, cut.low: 1}), variable.extent)
     return Packing((high, *rest, low), value, (whole, *bounds), cut, along)
 
 
-def _cut(offset: Affine, cut: Tiling) -> Affine:
+def _tile_offset(offset: Affine, cut: Tiling) -> Affine:
     """The place in terms of tiles."""
     if cut.variable not in offset.terms:
         return offset
@@ -130,7 +136,7 @@ def _cut(offset: Affine, cut: Tiling) -> Affine:
     return rest + Affine(0, {cut.high: times(factor, cut.size), cut.low: factor})
 
 
-def _index(variable: Variable, cut: Tiling) -> Expr:
+def _tile_index(variable: Variable, cut: Tiling) -> Expr:
     if variable is not cut.variable:
         return Index(variable)
     return Index(cut.high) * cut.size + Index(cut.low)
@@ -213,7 +219,7 @@ def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
 
 
 @dataclass(eq=False)
-class Copy:
+class PackEmitter:
     """The loops that fill a packed copy of a box.
 
     `layout` are the spans of the whole copy, where the box is a part of it.
@@ -222,7 +228,7 @@ class Copy:
     frame: Frame
     packing: Packing
     box: Box
-    around: Mapping[Variable, Value]
+    outer: Mapping[Variable, Value]
     destination: Value
     lanes: int
     dtype: Any
@@ -230,13 +236,13 @@ class Copy:
 
     def __post_init__(self) -> None:
         packing, box = self.packing, self.box
-        self.at = dict(self.around)
+        self.at = dict(self.outer)
         spans = {v: span.length for v, span in box.items()}
         lengths, strides = packing.lengths(spans), packing.strides(self.layout or spans)
         if packing.tiling:
             self.box = {**box, **self._tiles(packing.tiling, box, lengths[0])}
         order = list(range(len(lengths)))
-        if packing.along:
+        if packing.in_memory_order:
             order = [*order[1:-1], 0, order[-1]]
         self.axes = [packing.axes[k] for k in order]
         self.lengths, self.strides = [lengths[k] for k in order], [strides[k] for k in order]
@@ -263,8 +269,8 @@ class Copy:
         """The loop over an axis; `place` is where its first element lies in the copy."""
         if depth == len(self.axes):
             self._element(place, zero)
-        elif depth == len(self.axes) - 2 and not zero and self._transposes():
-            self._transposed(place)
+        elif depth == len(self.axes) - 2 and not zero and self._should_transpose():
+            self._transpose_tile(place)
         elif depth == len(self.axes) - 1:
             self._innermost(place, zero)
         else:
@@ -284,13 +290,18 @@ class Copy:
 
     # Elements along memory that come to lie across
 
-    def _transposes(self) -> bool:
+    def _should_transpose(self) -> bool:
         """Whether rows of a tile are strided and columns contiguous: it is transposed."""
         packing, source = self.packing, self._source
-        if not packing.tiling or packing.along or len(packing.bounds) != 1 or len(self.axes) < 3:
+        if (
+            not packing.tiling
+            or packing.in_memory_order
+            or len(packing.bounds) != 1
+            or len(self.axes) < 3
+        ):
             return False
         along, across = self.axes[-2], self.axes[-1]
-        if source is None or along.beyond or packing.tiling.size % self.lanes:
+        if source is None or along.is_padded or packing.tiling.size % self.lanes:
             return False
         _, offset = source
         return offset.factor(along.coordinate) == 1 and offset.factor(across.coordinate) != 1
@@ -308,7 +319,7 @@ class Copy:
         is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
         return (argument, offset) if offset.is_plain and (is_same or is_wide) else None
 
-    def _transposed(self, place: Value) -> None:
+    def _transpose_tile(self, place: Value) -> None:
         """The transposed blocks of one tile, then what is left, element by element."""
         frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
         axis, stride = self.axes[depth], self.strides[depth]
@@ -318,19 +329,19 @@ class Copy:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             inner = frame.add(place, frame.multiply(loop.index, stride))
             for first in range(0, self.lengths[-1], lanes):
-                self._square(frame.add(inner, first), first, stride)
+                self._transpose_block(frame.add(inner, first), first, stride)
         with frame.b.loop(whole, count) as loop:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             self._innermost(frame.add(place, frame.multiply(loop.index, stride)), False)
 
-    def _square(self, place: Value, first: int, stride: int) -> None:
+    def _transpose_block(self, place: Value, first: int, stride: int) -> None:
         """Rows `first` and following of a tile, as many elements of each as there are rows."""
         frame, b, tiling = self.frame, self.frame.b, self.packing.tiling
         assert tiling
         assert self._source
         argument, offset = self._source
         kind = storage_type(argument.dtype, self.lanes)
-        base = frame.place(offset, {**self.at, tiling.low: frame.integer(0)})
+        base = frame.evaluate(offset, {**self.at, tiling.low: frame.integer(0)})
         base = b.element(frame.pointers[argument], kind.scalar, base)
         step, start = offset.factor(tiling.low), frame.multiply(self.at[tiling.high], tiling.size)
         last = frame.subtract(tiling.variable.extent, start)
@@ -339,11 +350,11 @@ class Copy:
         for number in range(first, first + self.lanes):
             row = frame.integer(number)
             if ragged:  # beyond the last row: that one again, which is dropped below
-                row = frame.least(row, frame.subtract(last, 1))
+                row = frame.minimum(row, frame.subtract(last, 1))
             raw = b.load(kind, b.element(base, kind.scalar, frame.multiply(row, step)))
             is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
             rows.append(raw if is_same else from_memory(b, raw, argument.dtype))
-        there = frame.below(first, last, self.lanes) if ragged else None
+        there = frame.lanes_below(first, last, self.lanes) if ragged else None
         for number, vector in enumerate(transposed(b, rows)):
             value = vector
             if there is not None:
@@ -352,7 +363,7 @@ class Copy:
             b.store(value, b.element(self.destination, self.scalar, target))
 
     def _guarded(self, depth: int, place: Value, bounds: list[Bound]) -> None:
-        b, inside = self.frame.b, self.frame.holds(bounds, self.at)
+        b, inside = self.frame.b, self.frame.in_bounds(bounds, self.at)
         with b.when(inside):
             self._axis(depth + 1, place, False)
         with b.when(b.negation(inside)):
@@ -370,18 +381,18 @@ class Copy:
         return result
 
     def _span(self, variable: Variable) -> Span:
-        return self.box.get(variable) or Span(self.around[variable], 1)
+        return self.box.get(variable) or Span(self.outer[variable], 1)
 
     def _count(self, depth: int) -> Value:
         """How many coordinates to copy: none beyond the extent of a variable on its own."""
         frame, axis = self.frame, self.axes[depth]
         length = frame.integer(self.lengths[depth])
-        if axis.beyond:
+        if axis.is_padded:
             return length
         start, extent = self._span(axis.coordinate).start, axis.coordinate.extent
         if start.text == "0" and is_static(extent) and self.lengths[depth] <= extent:
             return length
-        return frame.least(length, frame.subtract(extent, start))
+        return frame.minimum(length, frame.subtract(extent, start))
 
     def _decided_bounds(self, depth: int) -> list[Bound]:
         """The bounds that are known once the coordinate at this depth is."""
@@ -407,7 +418,7 @@ class Copy:
         if count.text == str(length) and length % lanes == 0:
             return
         with frame.b.when(frame.b.compare("slt", vectors, count)):
-            self._vector(place, vectors, frame.below(vectors, count, lanes), zero)
+            self._vector(place, vectors, frame.lanes_below(vectors, count, lanes), zero)
 
     def _unrolled(self, place: Value, zero: bool) -> None:
         """The rows of a tile: few vectors of a known number."""
@@ -415,7 +426,7 @@ class Copy:
         for start in range(0, length, lanes):
             index, mask = frame.integer(start), None
             if start + lanes > length:
-                mask = frame.below(index, length, lanes)
+                mask = frame.lanes_below(index, length, lanes)
             self._vector(place, index, mask, zero)
 
     def _vector(self, place: Value, index: Value, mask: Value | None, zero: bool) -> None:
@@ -430,23 +441,23 @@ class Copy:
         frame, axis = self.frame, self.axes[-1]
         start = frame.add(self._start(axis), index)
         leaves = Leaves(frame, {**self.at, axis.coordinate: start}, axis.coordinate, self.lanes)
-        leaves.whole = mask
-        inside = self._lanes_inside(leaves)
+        leaves.tail = mask
+        inside = self._bounds_mask(leaves)
         wanted = frame.b.binary("and", inside, mask) if inside and mask else inside or mask
-        value = leaves.bits(self.packing.value, self.dtype, wanted)
+        value = leaves.raw_bits(self.packing.value, self.dtype, wanted)
         if inside is None:
             return value
         return frame.b.select(inside, value, 0)
 
-    def _lanes_inside(self, leaves: Leaves) -> Value | None:
+    def _bounds_mask(self, leaves: Leaves) -> Value | None:
         """The lanes that bounds on the innermost axis allow."""
         frame, inside = self.frame, None
         for bound in self._decided_bounds(len(self.axes) - 1):
             if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
-                start = frame.place(bound[1], leaves.at)
-                here = frame.below(start, bound[2], self.lanes)
+                start = frame.evaluate(bound[1], leaves.at)
+                here = frame.lanes_below(start, bound[2], self.lanes)
             else:
-                here = frame.lanes_within(bound, leaves.at, self.axes[-1].coordinate, self.lanes)
+                here = frame.lanes_in_bounds(bound, leaves.at, self.axes[-1].coordinate, self.lanes)
             inside = here if inside is None else frame.b.binary("and", inside, here)
         return inside
 
@@ -455,5 +466,5 @@ class Copy:
         frame, b = self.frame, self.frame.b
         value = constant(storage_type(self.dtype), 0)
         if not zero:
-            value = Leaves(frame, self.at, None, 1).bits(self.packing.value, self.dtype, None)
+            value = Leaves(frame, self.at, None, 1).raw_bits(self.packing.value, self.dtype, None)
         b.store(value, b.element(self.destination, self.scalar, place))

@@ -238,19 +238,20 @@ class Builder:
         self.name = name
         self.parameters = [Value(kind, f"%p{i}") for i, kind in enumerate(parameters)]
         #: how a parameter is marked, e.g. "noalias"
-        self.marks: dict[int, str] = {}
+        self.parameter_attributes: dict[int, str] = {}
         self._result, self._attributes = result, attributes
         self._lines: list[str] = ["entry:"]
         self._stack: list[str] = []
         self._block = "entry"
-        self._known: dict[str, Value] = {}  # what instructions of this block come to
+        self._available: dict[str, Value] = {}  # what instructions of this block come to
         self._count = 0
 
     @property
     def text(self) -> str:
         """The function as LLVM reads it."""
         given = ", ".join(
-            f"{p.type} {self.marks.get(i, '')} {p.text}" for i, p in enumerate(self.parameters)
+            f"{p.type} {self.parameter_attributes.get(i, '')} {p.text}"
+            for i, p in enumerate(self.parameters)
         )
         # What is put into its callers is not to be compiled by itself as well.
         linkage = "internal " if "alwaysinline" in self._attributes else ""
@@ -279,9 +280,9 @@ class Builder:
 
     def pure(self, kind: Type, instruction: str) -> Value:
         """An instruction whose result its operands decide: a block need not have it twice."""
-        known = self._known.get(instruction)
+        known = self._available.get(instruction)
         if known is None:
-            known = self._known[instruction] = self.emit(kind, instruction)
+            known = self._available[instruction] = self.emit(kind, instruction)
         return known
 
     def line(self, instruction: str) -> None:
@@ -332,7 +333,7 @@ class Builder:
             return self.intrinsic("fma", a, b, c)
         return self.binary("fadd", c, self.binary("fmul", a, b))
 
-    def one_lane(self, mask: Value) -> Value | None:
+    def uniform_value(self, mask: Value) -> Value | None:
         """The number that a vector has in all lanes, if it is known to have one."""
         return mask if mask.type.lanes == 1 else None
 
@@ -410,12 +411,12 @@ class Builder:
         if mask is None:
             self.line(f"store {value}, {address}, align {align}")
             return
-        mask = self._hidden(mask) if kind.bits < 32 else mask
+        mask = self._opaque_mask(mask) if kind.bits < 32 else mask
         name = f"llvm.masked.store.{suffix(kind)}.p0"
         self.module.declare(name, VOID, [kind, POINTER, mask.type])
         self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
 
-    def _hidden(self, mask: Value) -> Value:
+    def _opaque_mask(self, mask: Value) -> Value:
         """A mask that LLVM cannot know: where it sees that one lane of a truncated vector is
         stored, LLVM 22 stores the whole untruncated element, beyond the buffer's end."""
         lanes = mask.type.lanes
@@ -452,7 +453,7 @@ class Builder:
     def label(self, name: str) -> None:
         """Begin a block."""
         self._lines.append(f"{name}:")
-        self._block, self._known = name, {}
+        self._block, self._available = name, {}
 
     def fresh_label(self, hint: str) -> str:
         """A block name not used before."""
@@ -463,7 +464,7 @@ class Builder:
         """Go on at a block."""
         self.line(f"br label %{label}")
 
-    def fork(self, condition: Value, then: str, otherwise: str) -> None:
+    def branch(self, condition: Value, then: str, otherwise: str) -> None:
         """Go on at one of two blocks."""
         self.line(f"br {condition}, label %{then}, label %{otherwise}")
 
@@ -488,7 +489,7 @@ class Builder:
         values = [self._phi(value.type) for value in carried]
         first = len(self._lines) - 1 - len(values)
         body, after = f"{head}.body", f"{head}.end"
-        self.fork(self.compare("slt", index, stop), body, after)
+        self.branch(self.compare("slt", index, stop), body, after)
         self.label(body)
         made = Loop(index, values)
         yield made
@@ -507,7 +508,7 @@ class Builder:
     def when(self, condition: Value) -> Generator[None]:
         """Code that runs only where a (scalar) condition holds."""
         then, after = self.fresh_label("then"), self.fresh_label("after")
-        self.fork(condition, then, after)
+        self.branch(condition, then, after)
         self.label(then)
         yield
         self.jump(after)
@@ -527,7 +528,7 @@ class Builder:
     ) -> list[Value]:
         """The values of one of two pieces of code; the other one does not run."""
         yes, no, after = (self.fresh_label(name) for name in ("yes", "no", "join"))
-        self.fork(condition, yes, no)
+        self.branch(condition, yes, no)
         self.label(yes)
         first, left = then(), self._block
         self.jump(after)

@@ -30,13 +30,13 @@ from thalweg.platform.executable import executable
 
 #: Options that code may be made with, and how each is taken back.
 Option = Literal["", "-disable-lsr=true", "-scev-cheap-expansion-budget=32"]
-_BACK = {
+_RESET_OPTIONS = {
     "-disable-lsr=true": "-disable-lsr=false",
     "-scev-cheap-expansion-budget=32": "-scev-cheap-expansion-budget=4",
 }
 
 
-class Inside:
+class LlvmLock:
     """The threads that are inside LLVM: all at once, as long as they want the same option.
 
     A fork waits until the other threads are outside, so that the child does not inherit LLVM half
@@ -50,7 +50,7 @@ class Inside:
         self._forking = 0
 
     @contextmanager
-    def kept(self, option: Option | None = None) -> Generator[None]:
+    def held(self, option: Option | None = None) -> Generator[None]:
         """Be inside, with an option, or any.
 
         Python may do something else on a thread that is inside already (finalizers): that takes
@@ -75,7 +75,7 @@ class Inside:
         if option == self._option:
             return
         if self._option:
-            llvm().set_option("", _BACK[self._option])
+            llvm().set_option("", _RESET_OPTIONS[self._option])
         if option:
             llvm().set_option("", option)
         self._option = option
@@ -99,11 +99,11 @@ class Inside:
         self.after_fork()
 
 
-inside = Inside()
+llvm_lock = LlvmLock()
 os.register_at_fork(
-    before=inside.before_fork,
-    after_in_parent=inside.after_fork,
-    after_in_child=inside.reset_in_child,
+    before=llvm_lock.before_fork,
+    after_in_parent=llvm_lock.after_fork,
+    after_in_child=llvm_lock.reset_in_child,
 )
 
 
@@ -127,7 +127,7 @@ class Machine(Protocol):
 
 
 @dataclass(frozen=True)
-class Tools:
+class Toolchain:
     """What one thread at a time works with: a target machine, and sets of passes for it."""
 
     machine: Any
@@ -135,28 +135,28 @@ class Tools:
 
 
 @contextmanager
-def tools_for(target: Machine) -> Generator[Tools]:
+def toolchain_for(target: Machine) -> Generator[Toolchain]:
     """Tools that no other thread uses meanwhile."""
-    resting = _resting(target)
+    resting = _idle_toolchains(target)
     try:
         tools = resting.pop()
     except IndexError:
-        with inside.kept():
-            tools = Tools(new_machine(target))
+        with llvm_lock.held():
+            tools = Toolchain(new_machine(target))
     try:
         yield tools
     finally:
         resting.append(tools)
 
 
-def release_tools(target: Machine) -> None:
+def release_toolchains(target: Machine) -> None:
     """Let go of the tools that nobody uses, but for one set: each takes most of a MiB."""
-    with inside.kept():
-        del _resting(target)[1:]
+    with llvm_lock.held():
+        del _idle_toolchains(target)[1:]
 
 
 @memoized(16)
-def _resting(target: Machine) -> list[Tools]:
+def _idle_toolchains(target: Machine) -> list[Toolchain]:
     return []
 
 
@@ -177,7 +177,7 @@ def new_machine(target: Machine, level: int = 2) -> Any:
 
 
 @contextmanager
-def module_of(text: str, triple: str, layout: str) -> Generator[Any]:
+def parsed_module(text: str, triple: str, layout: str) -> Generator[Any]:
     """A module of LLVM text for a target, in a context of its own, as long as it is needed."""
     context = _holding_gil("LLVMPY_ContextCreate")()
     module: Any = None
@@ -207,7 +207,7 @@ def run_over_function(passes: Any, function: Any, builder: Any) -> None:
     _releasing_gil("LLVMPY_RunNewFunctionPassManager")(passes, function, builder)
 
 
-def emitted(machine: Any, module: Any, is_object: bool) -> bytes:
+def machine_code(machine: Any, module: Any, is_object: bool) -> bytes:
     """The machine code of a module, as an object file or as assembly."""
     with _bindings().OutputString(owned=False) as error:
         memory = _releasing_gil("LLVMPY_TargetMachineEmitToMemory")(
@@ -266,7 +266,7 @@ Result = TypeVar("Result")
 
 def object_code(text: str, target: CpuTarget, passes: Passes = "loops") -> bytes:
     """The object file of a module, which needs nothing but itself and the C library's memory."""
-    code = _finished(text, target, passes, partial(emitted, is_object=True))
+    code = _optimize_and(text, target, passes, partial(machine_code, is_object=True))
     missing = set(ObjectFile(code).undefined()) - EXTERNAL
     if missing:
         raise RuntimeError(f"A kernel calls what no kernel may call: {', '.join(sorted(missing))}.")
@@ -275,12 +275,12 @@ def object_code(text: str, target: CpuTarget, passes: Passes = "loops") -> bytes
 
 def assembly(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
     """The instructions of a module, as the processor's maker writes them."""
-    return _finished(text, target, passes, partial(emitted, is_object=False)).decode()
+    return _optimize_and(text, target, passes, partial(machine_code, is_object=False)).decode()
 
 
 def optimised(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
     """The text of a module after LLVM's passes."""
-    return _finished(text, target, passes, lambda machine, module: str(module))
+    return _optimize_and(text, target, passes, lambda machine, module: str(module))
 
 
 def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int, ...]:
@@ -292,23 +292,23 @@ def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int
         content, offsets = flat
         start = executable(content)
         return tuple([start + offset for offset in offsets])
-    return _linked(code, functions)
+    return _link(code, functions)
 
 
-def _linked(code: bytes, functions: Sequence[str]) -> tuple[int, ...]:
+def _link(code: bytes, functions: Sequence[str]) -> tuple[int, ...]:
     """What takes a linker, by LLVM's: some 0.2 ms for each object, ten times as long as without."""
-    with inside.kept(), _LINKING:
+    with llvm_lock.held(), _LINKING:
         # Its own library for each object: names of functions need not differ between kernels.
         library = llvm().JITLibraryBuilder().add_object_img(code)
         for name in functions:
             library.export_symbol(name)
         number = next(_libraries)
-        placed = library.link(_linker_of(number), f"kernel{number}")
+        placed = library.link(_linker(number), f"kernel{number}")
         placed.detach()  # never unloaded: a thread may be in the code when Python shuts down
         return tuple(placed[name] for name in functions)
 
 
-def _finished(
+def _optimize_and(
     text: str, target: CpuTarget, passes: Passes, finish: Callable[[Any, Any], Result]
 ) -> Result:
     """What `finish` makes of a module after the passes that pay for it.
@@ -322,16 +322,16 @@ def _finished(
     option: Option = "-disable-lsr=true" if passes == "tiles" else "-scev-cheap-expansion-budget=32"
     layout = _layout(target)
     with (
-        tools_for(target) as tools,
-        inside.kept(option),
-        module_of(text, target.triple, layout) as module,
+        toolchain_for(target) as tools,
+        llvm_lock.held(option),
+        parsed_module(text, target.triple, layout) as module,
     ):
         if passes != "tiles":
             _simplify(module, tools, passes)
         return finish(tools.machine, module)
 
 
-def _simplify(module: Any, tools: Tools, wanted: Passes) -> None:
+def _simplify(module: Any, tools: Toolchain, wanted: Passes) -> None:
     if wanted not in tools.passes:
         tools.passes[wanted] = _passes(tools.machine, wanted)
     builder, whole, single, rounds = tools.passes[wanted]
@@ -364,7 +364,7 @@ def _layout(target: CpuTarget) -> str:
     return str(new_machine(target).target_data)
 
 
-def _linker_of(number: int) -> Any:
+def _linker(number: int) -> Any:
     """What links a library. A linker that has enough of them is let go of, but not its code."""
     if number % _LIBRARIES_PER_LINKER == 0:
         machine = new_machine(named("native"))

@@ -17,8 +17,8 @@ class Iteration:
     """
 
     kernels: tuple[Loops, ...]
-    starts: tuple[int, ...]  # the place of each kernel's words among all
+    word_starts: tuple[int, ...]  # the place of each kernel's words among all
     memory: tuple[tuple[int, ...], ...]  # the numbers of each kernel's arguments
     overlapping: frozenset[int]  # memory that other memory may be part of
-    deciding: int  # the memory with the byte
-    most: int
+    condition: int  # the memory with the byte
+    max_iterations: int

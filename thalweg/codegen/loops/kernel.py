@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.loops.emit import Emission
+from thalweg.codegen.loops.emit import CpuEmitter
 from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.loops.plan import Plan, plan
-from thalweg.codegen.loops.simplify import simplest
+from thalweg.codegen.loops.simplify import canonicalize
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.kernel import Loops
@@ -21,7 +21,7 @@ from thalweg.ir.kernel import Loops
 
 def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     """The code of a loop kernel, in one function that all threads call."""
-    form = simplest(kernel)
+    form = canonicalize(kernel)
     if transpose := transpose_of(form, target):
         return emit_transpose(transpose, target)
     decided = plan(form, target)
@@ -35,7 +35,7 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
 
 def emit_iteration(iteration: Iteration, target: CpuTarget) -> Emitted:
     """The code of an iteration that repeats itself, in one function that one thread calls."""
-    decided = [plan(simplest(kernel), target) for kernel in iteration.kernels]
+    decided = [plan(canonicalize(kernel), target) for kernel in iteration.kernels]
     module = Module(target.native_fp16)
     words = [one.form.words for one in decided]
     can_fault = [
@@ -48,11 +48,11 @@ def emit_iteration(iteration: Iteration, target: CpuTarget) -> Emitted:
     _write_iterations(module, iteration, used, words, can_fault)
     places = {
         memory: start + 1 + position
-        for start, memories in zip(iteration.starts, iteration.memory, strict=True)
+        for start, memories in zip(iteration.word_starts, iteration.memory, strict=True)
         for position, memory in enumerate(memories)
     }
-    pointers = [places[memory] for memory in _all(iteration, used)]
-    pairs = zip(iteration.starts, words, strict=True)
+    pointers = [places[memory] for memory in _all_memory(iteration, used)]
+    pairs = zip(iteration.word_starts, words, strict=True)
     integers = [start + word for start, own in pairs for word in own]
     _write_entry(module, "iterations", pointers, integers, shared=False)
     return Emitted(("kernel",), module.text, passes="iterations")
@@ -76,8 +76,8 @@ def _write_entry(
 _Lists = list[list[int]]
 
 
-def _all(iteration: Iteration, used: _Lists) -> list[int]:
-    return list(dict.fromkeys([*(memory for own in used for memory in own), iteration.deciding]))
+def _all_memory(iteration: Iteration, used: _Lists) -> list[int]:
+    return list(dict.fromkeys([*(memory for own in used for memory in own), iteration.condition]))
 
 
 def _write_iterations(
@@ -85,13 +85,13 @@ def _write_iterations(
 ) -> None:
     """The bodies in a loop, in which LLVM sees through them: values stay in registers, and where a
     iteration only counts, no loop is left. A fault ends the iteration."""
-    memories = _all(iteration, used)
+    memories = _all_memory(iteration, used)
     count = sum(map(len, words))
     kinds = [POINTER] * (1 + len(memories)) + [I64] * count
     b = module.function("iterations", kinds, attributes="noinline nounwind")
     # As in `_function`; several kernels may share memory, which `overlapping` says.
     apart = [1 + n for n, memory in enumerate(memories) if memory not in iteration.overlapping]
-    b.marks = dict.fromkeys([0, *apart], "noalias nocapture")
+    b.parameter_attributes = dict.fromkeys([0, *apart], "noalias nocapture")
     fault, *others = b.parameters
     pointer = dict(zip(memories, others, strict=False))
     integers = iter(others[len(memories) :])
@@ -112,17 +112,19 @@ def _write_iterations(
             b.line(f"%fine{number} = icmp eq i64 %fault{number}, 0")
             b.line(f"br i1 %fine{number}, label %sound{number}, label %done")
             b.line(f"sound{number}:")
-    b.line(f"%byte = load i8, ptr {pointer[iteration.deciding].text}, align 1")
+    b.line(f"%byte = load i8, ptr {pointer[iteration.condition].text}, align 1")
     b.line("%holds = icmp ne i8 %byte, 0")
     b.line("%next = add nuw nsw i64 %iteration, 1")  # it was less than `most`
-    b.line(f"%left = icmp ult i64 %next, {iteration.most}")
+    b.line(f"%left = icmp ult i64 %next, {iteration.max_iterations}")
     b.line("%more = and i1 %holds, %left")
     b.line("br i1 %more, label %again, label %done")
     b.line("done:")
     b.ret()
 
 
-def _function(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> Builder:
+def _body_function(
+    module: Module, name: str, decided: Plan, words: list[int], inlining: str
+) -> Builder:
     """A function of the fault word, the buffers, of which none overlaps another, the run-time
     integers and the threads.
 
@@ -135,17 +137,17 @@ def _function(module: Module, name: str, decided: Plan, words: list[int], inlini
     count = len(decided.form.arguments)
     kinds = [POINTER] * (1 + count) + [I64] * (len(words) + 2)
     b = module.function(name, kinds, attributes=f"{inlining} nounwind")
-    b.marks = dict.fromkeys(range(1 + count), "noalias nocapture")
+    b.parameter_attributes = dict.fromkeys(range(1 + count), "noalias nocapture")
     return b
 
 
 def _write_body(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> bool:
     """Write what a kernel does; whether it may fault."""
     arguments = decided.form.arguments
-    b = _function(module, name, decided, words, inlining)
+    b = _body_function(module, name, decided, words, inlining)
     fault, *others = b.parameters
     pointers = dict(zip(arguments, others, strict=False))
     integers = dict(zip(words, others[len(arguments) :], strict=False))
-    Emission(decided, b, pointers, integers, fault).write(*others[-2:])
+    CpuEmitter(decided, b, pointers, integers, fault).write(*others[-2:])
     b.ret()
     return b.uses(fault)

@@ -17,7 +17,7 @@ from itertools import islice
 
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
 from thalweg.codegen.loops.scope import Scope
-from thalweg.codegen.loops.simplify import extent_of
+from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.expr import Reduce
 from thalweg.ir.loop import Variable
@@ -29,10 +29,10 @@ Span = tuple[Value, Value]
 Slots = list[list[Value]]
 
 #: Writes the inside of loops: takes the scope there and the carried values, gives their new values.
-Body = Callable[[Scope, Slots], Slots]
+LoopBody = Callable[[Scope, Slots], Slots]
 
 
-class Lanes:
+class VectorLoop:
     """A loop over a variable in lanes: blocks of copies, then what is left.
 
     What is left goes in masked vectors, or, on processors without masks, singly. `kept` are the
@@ -43,11 +43,11 @@ class Lanes:
         self, builder: Builder, variable: Variable, lanes: int, copies: int, masks: bool
     ) -> None:
         self._b, self._variable, self._lanes, self._copies = builder, variable, lanes, copies
-        count = extent_of(variable)
+        count = static_extent(variable)
         self._even = count is not None and count % lanes == 0
         self._masked, self._single = masks and not self._even, not masks and not self._even
-        self._whole = count is not None and count % self.block == 0
-        self.kept = [lanes] * copies + ([1] if self._single else [])
+        self._is_whole = count is not None and count % self.block == 0
+        self.slot_lanes = [lanes] * copies + ([1] if self._single else [])
 
     @property
     def block(self) -> int:
@@ -55,7 +55,7 @@ class Lanes:
         return self._lanes * self._copies
 
     def run(
-        self, scope: Scope, span: Span, inside: Body, slots: Slots, whole: bool = True
+        self, scope: Scope, span: Span, inside: LoopBody, slots: Slots, whole: bool = True
     ) -> Slots:
         """Write the loop over a span.
 
@@ -63,7 +63,7 @@ class Lanes:
         """
         lanes, (at, last) = self._lanes, span
         blocks, rest = slots[: self._copies], slots[self._copies :]
-        if self._whole and whole:
+        if self._is_whole and whole:
             return self._loop(scope, span, inside, blocks, lanes)
         if self._copies > 1 or not self._masked:
             end = self._end(at, last, self.block)
@@ -82,18 +82,18 @@ class Lanes:
         count = self._b.binary("sub nsw", last, first)
         return self._b.binary("sub nsw", last, self._b.binary("urem", count, unit))
 
-    def _loop(self, scope: Scope, span: Span, inside: Body, slots: Slots, width: int) -> Slots:
+    def _loop(self, scope: Scope, span: Span, inside: LoopBody, slots: Slots, width: int) -> Slots:
         b, (first, last) = self._b, span
-        with b.loop(first, last, width * len(slots), flat(slots)) as loop:
+        with b.loop(first, last, width * len(slots), flatten(slots)) as loop:
             starts = [
                 b.binary("add nsw", loop.index, width * copy) if copy else loop.index
                 for copy in range(len(slots))
             ]
             masked = self._masked and len(slots) == 1 and width > 1
             tail = self._tail(loop.index, last) if masked else None
-            inner = scope.spread(self._variable, width, starts, tail)
-            loop.next = flat(inside(inner, like(slots, loop.carried)))
-        return like(slots, loop.results)
+            inner = scope.vectorize(self._variable, width, starts, tail)
+            loop.next = flatten(inside(inner, unflatten(slots, loop.carried)))
+        return unflatten(slots, loop.results)
 
     def _tail(self, index: Value, last: Value) -> Value:
         """Which lanes are before the end."""
@@ -105,9 +105,9 @@ class Lanes:
         return b.compare("slt", b.lanes(kind), b.splat(short, self._lanes))
 
 
-def start_states(group: Sequence[Reduce], lanes: int) -> list[Value]:
+def initial_states(group: Sequence[Reduce], lanes: int) -> list[Value]:
     """The states of several reductions before any element."""
-    return [value for expr in group for value in accumulator_of(expr).start(lanes)]
+    return [value for expr in group for value in accumulator_of(expr).initial(lanes)]
 
 
 def split_states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
@@ -117,7 +117,7 @@ def split_states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tup
         yield expr, list(islice(values, accumulator_of(expr).size))
 
 
-def each_state(
+def map_states(
     group: Sequence[Reduce], slot: Sequence[Value], made: Callable[[Accumulator, State], State]
 ) -> list[Value]:
     """What is made of the state of each of several reductions in one copy."""
@@ -125,46 +125,46 @@ def each_state(
     return [value for expr, state in pairs for value in made(accumulator_of(expr), state)]
 
 
-def flat(slots: Slots) -> list[Value]:
+def flatten(slots: Slots) -> list[Value]:
     """The values of all slots."""
     return [value for slot in slots for value in slot]
 
 
-def like(slots: Slots, values: Sequence[Value]) -> Slots:
+def unflatten(slots: Slots, values: Sequence[Value]) -> Slots:
     """Values in slots of the same sizes."""
     remaining = iter(values)
     return [[next(remaining) for _ in slot] for slot in slots]
 
 
 @dataclass(frozen=True)
-class Cut:
+class BlockSplit:
     """Which loop of a nest is cut, into blocks of how many iterations; `certain`: into several."""
 
     position: int
     size: int
-    certain: bool
+    is_certain: bool
 
 
-def cut_of(counts: Sequence[int | None], block: int) -> Cut | None:
+def block_split(counts: Sequence[int | None], block: int) -> BlockSplit | None:
     """Where to cut loops, outermost first, so that blocks add up to twice `block` terms at most."""
     inner = 1
     for position in reversed(range(len(counts))):
         count = counts[position]
         if count is None or inner * count > 2 * block:
-            return Cut(position, -(-block // inner), position > 0 or count is not None)
+            return BlockSplit(position, -(-block // inner), position > 0 or count is not None)
         inner *= max(count, 1)
     return None
 
 
 @dataclass(frozen=True)
-class Totals:
+class BlockTotals:
     """The states of reductions over blocks: of a sum of floats, what rounding lost goes along."""
 
     b: Builder
     group: Sequence[Reduce]
 
     @property
-    def rounds(self) -> bool:
+    def is_compensated(self) -> bool:
         """Whether blocks make a difference to any of the reductions."""
         return any(accumulator_of(expr).is_compensated for expr in self.group)
 
@@ -173,11 +173,11 @@ class Totals:
 
         def first(accumulator: Accumulator, state: State) -> State:
             lost = [constant(state[0].type, 0.0)] if accumulator.is_compensated else []
-            return accumulator.start(state[0].type.lanes) + lost
+            return accumulator.initial(state[0].type.lanes) + lost
 
-        return [each_state(self.group, slot, first) for slot in slots]
+        return [map_states(self.group, slot, first) for slot in slots]
 
-    def take(self, totals: Slots, slots: Slots) -> Slots:
+    def add_block(self, totals: Slots, slots: Slots) -> Slots:
         """The totals after one more block."""
         return [
             [
@@ -185,7 +185,7 @@ class Totals:
                 for (accumulator, kept), (_, state) in zip(
                     self._split(total), split_states(self.group, slot), strict=True
                 )
-                for value in self._taken(accumulator, kept, state)
+                for value in self._merged(accumulator, kept, state)
             ]
             for total, slot in zip(totals, slots, strict=True)
         ]
@@ -196,7 +196,9 @@ class Totals:
             [
                 value
                 for accumulator, kept in self._split(total)
-                for value in ([restored(self.b, *kept)] if accumulator.is_compensated else kept)
+                for value in (
+                    [with_compensation(self.b, *kept)] if accumulator.is_compensated else kept
+                )
             ]
             for total in totals
         ]
@@ -207,13 +209,13 @@ class Totals:
         for accumulator in map(accumulator_of, self.group):
             yield accumulator, list(islice(values, accumulator.size + accumulator.is_compensated))
 
-    def _taken(self, accumulator: Accumulator, kept: State, state: State) -> State:
+    def _merged(self, accumulator: Accumulator, kept: State, state: State) -> State:
         if not accumulator.is_compensated:
             return accumulator.merge(self.b, kept, state)
-        return [*compensated(self.b, *kept, *state)]
+        return [*compensated_add(self.b, *kept, *state)]
 
 
-def compensated(b: Builder, total: Value, lost: Value, more: Value) -> tuple[Value, Value]:
+def compensated_add(b: Builder, total: Value, lost: Value, more: Value) -> tuple[Value, Value]:
     """A total with more added to it, and all that rounding took from it so far."""
     new = b.binary("fadd", total, more)
     added = b.binary("fsub", new, total)  # what became of `more`
@@ -225,7 +227,7 @@ def compensated(b: Builder, total: Value, lost: Value, more: Value) -> tuple[Val
     return new, b.binary("fadd", lost, missing)
 
 
-def restored(b: Builder, total: Value, lost: Value) -> Value:
+def with_compensation(b: Builder, total: Value, lost: Value) -> Value:
     """A total with what was lost; of one that left the range of numbers nothing is known to be."""
     is_whole = b.compare("uno", lost, lost)
     return b.select(is_whole, total, b.binary("fadd", total, lost))

@@ -17,9 +17,9 @@ from itertools import pairwise
 import numpy as np
 
 from thalweg.codegen.loops.simplify import (
-    extent_of,
     outside_reductions,
-    safety,
+    speculation_safety,
+    static_extent,
     stride,
     without_scans,
 )
@@ -37,11 +37,11 @@ _GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
 _ACROSS_COST = 12.0  # to combine the lanes of a vector
 _LANES_PER_ITERATION = 16
 BLOCK = 16  # values of a variable that runs inside the vector
-_MIN_SHARED = 64  # iterations of an outer loop that is split over threads by itself
+_MIN_THREADED = 64  # iterations of an outer loop that is split over threads by itself
 
 
 Variables = tuple[Variable, ...]
-ReducedLanes = dict[Variables, Variable]
+ReductionLanes = dict[Variables, Variable]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +58,12 @@ class Plan:
     variables: Variables
     vector: Variable | None
     width: int  # lanes of the vector variable
-    copies: int  # vectors side by side
-    split: tuple[int, int] | None
+    interleave: int  # vectors side by side
+    threaded_levels: tuple[int, int] | None
     backward: frozenset[Variable]
-    lanes: ReducedLanes
+    reduction_lanes: ReductionLanes
     blocks: dict[Variable, Variable]
-    masked: bool  # the ends of loops are done in vectors with a mask
+    masks_tails: bool  # the ends of loops are done in vectors with a mask
 
     def depth(self, work: Store | Check) -> int:
         """How many loops are around a store or check."""
@@ -71,12 +71,12 @@ class Plan:
         return len(self.variables) if count == len(self.form.variables) else count
 
     @cached_property
-    def safe(self) -> Fold[bool]:
+    def speculatable(self) -> Fold[bool]:
         """Which expressions may be computed where they are not wanted."""
-        return safety()
+        return speculation_safety()
 
 
-def _masked(form: Loops, target: CpuTarget) -> bool:
+def _masks_tails(form: Loops, target: CpuTarget) -> bool:
     """Whether the ends of loops are done in vectors with a mask."""
     sizes = [np.dtype(argument.dtype).itemsize for argument in form.arguments]
     return target.has_masks or (target.has("avx2") and min(sizes, default=4) >= 4)
@@ -84,8 +84,8 @@ def _masked(form: Loops, target: CpuTarget) -> bool:
 
 def plan(form: Loops, target: CpuTarget) -> Plan:
     """Decide how a kernel runs."""
-    ordered = ordered_variables(form)
-    lanes = _reduced_lanes(form, target.lanes)
+    ordered = sequential_variables(form)
+    lanes = _reduction_lanes(form, target.lanes)
     vector = _vector(form, ordered, lanes, target.lanes)
     variables = _order(form, vector)
     form, backward = scans_in_order(form, variables, ordered)
@@ -99,36 +99,36 @@ def plan(form: Loops, target: CpuTarget) -> Plan:
         variables,
         vector,
         width,
-        _copies(form, vector, width, target),
-        _split(form, variables, ordered, vector),
+        _interleave(form, vector, width, target),
+        _threaded_levels(form, variables, ordered, vector),
         backward,
         lanes,
         blocks,
-        _masked(form, target),
+        _masks_tails(form, target),
     )
 
 
 # Which iterations must stay in order
 
 
-def ordered_variables(form: Loops) -> frozenset[Variable]:
+def sequential_variables(form: Loops) -> frozenset[Variable]:
     """The variables whose iterations may meet at one element, or were said to be serial."""
     found = set(form.serial)
     for store in form.stores:
-        found |= meeting_variables(store)
+        found |= colliding_variables(store)
     return frozenset(found)
 
 
-def meeting_variables(store: Store) -> set[Variable]:
+def colliding_variables(store: Store) -> set[Variable]:
     """The variables of a store that do not lead to places of their own."""
     offset = store.offset
     computed = frozenset[Variable]().union(*map(free_variables, offset.parts))
     apart = offset.variables - computed
-    meeting = {v for v in store.variables if v not in apart} | (apart & _overlapping(store))
+    meeting = {v for v in store.variables if v not in apart} | (apart & _aliasing_variables(store))
     return meeting - store.distinct
 
 
-def _overlapping(store: Store) -> set[Variable]:
+def _aliasing_variables(store: Store) -> set[Variable]:
     """The plain variables of a place that may come to the same element as another term does.
 
     Terms in order of their factors: each must step beyond all that the smaller ones reach. What is
@@ -145,11 +145,13 @@ def _overlapping(store: Store) -> set[Variable]:
             found |= {*below, *([term] if isinstance(term, Variable) else [])}
         if isinstance(term, Variable):
             below.append(term)
-            reach = _extended(reach, factor, extent_of(term), store.combine == "set")
+            reach = _extended_reach(reach, factor, static_extent(term), store.combine == "set")
     return found
 
 
-def _extended(reach: int | None, factor: int, count: int | None, trusting: bool) -> int | None:
+def _extended_reach(
+    reach: int | None, factor: int, count: int | None, trusting: bool
+) -> int | None:
     if reach is None or (count is None and not trusting):
         return None
     return reach if count is None else reach + abs(factor) * max(count - 1, 0)
@@ -158,13 +160,13 @@ def _extended(reach: int | None, factor: int, count: int | None, trusting: bool)
 # What goes into lanes
 
 
-def _reduced_lanes(form: Loops, lanes: int) -> ReducedLanes:
+def _reduction_lanes(form: Loops, lanes: int) -> ReductionLanes:
     """For each group of reduced variables, the one whose loads are best in lanes."""
     bodies: dict[Variables, list[Expr]] = {}
     for expr in form.every(Reduce):
         if expr.variables:
             bodies.setdefault(expr.variables, []).append(expr.body)
-    chosen: ReducedLanes = {}
+    chosen: ReductionLanes = {}
     for variables, roots in bodies.items():
         costs = {v: _load_cost(roots, v, lanes) for v in variables if int(v.extent) > 2}
         if costs:
@@ -176,7 +178,7 @@ def _reduced_lanes(form: Loops, lanes: int) -> ReducedLanes:
 
 def _load_cost(roots: Sequence[Expr], variable: Variable, lanes: int) -> float:
     loads = [part for part in postorder(roots) if isinstance(part, Load)]
-    return sum([_place_cost(one.offset, variable, lanes) for one in loads]) / max(len(roots), 1)
+    return sum([_access_cost(one.offset, variable, lanes) for one in loads]) / max(len(roots), 1)
 
 
 def is_long(expr: Expr) -> bool:
@@ -184,7 +186,7 @@ def is_long(expr: Expr) -> bool:
     return isinstance(expr, Call) and FUNCTIONS[expr.function].is_long
 
 
-def _place_cost(offset: Affine, variable: Variable, lanes: int) -> float:
+def _access_cost(offset: Affine, variable: Variable, lanes: int) -> float:
     """What it costs to reach `lanes` elements along a variable."""
     if any(variable in free_variables(part) for part in offset.parts):
         return _GATHER_COST * lanes
@@ -192,7 +194,7 @@ def _place_cost(offset: Affine, variable: Variable, lanes: int) -> float:
 
 
 def _vector(
-    form: Loops, ordered: frozenset[Variable], lanes: ReducedLanes, width: int
+    form: Loops, ordered: frozenset[Variable], lanes: ReductionLanes, width: int
 ) -> Variable | None:
     """The variable of the kernel that goes into lanes, if that pays."""
     costs = _Costs(form, lanes, width)
@@ -208,7 +210,7 @@ def _vector(
 class _Costs:
     """Instructions of a kernel, roughly, for one or the other variable in lanes."""
 
-    def __init__(self, form: Loops, lanes: ReducedLanes, width: int) -> None:
+    def __init__(self, form: Loops, lanes: ReductionLanes, width: int) -> None:
         self._form, self._width, self._lanes = form, width, lanes
         self._outer = list(outside_reductions(form.roots))
         self._inner = list(postorder(expr.body for expr in form.every(Reduce)))
@@ -218,7 +220,7 @@ class _Costs:
         """The cost of the kernel with a variable in lanes."""
         total = sum([self._cost(expr, vector, ()) for expr in self._outer])
         total += sum([self._cost(expr, vector, self._reduced) for expr in self._inner])
-        return total + sum([self._stored(store, vector) for store in self._form.stores])
+        return total + sum([self._store_cost(store, vector) for store in self._form.stores])
 
     def _cost(self, expr: Expr, vector: Variable | None, reduced: Variables) -> float:
         free = free_variables(expr)
@@ -226,7 +228,7 @@ class _Costs:
         iterations = _iterations(free, lane, self._width)
         match expr:
             case Load() if lane is not None:
-                return iterations * _place_cost(expr.offset, lane, self._width)
+                return iterations * _access_cost(expr.offset, lane, self._width)
             case Reduce():
                 across = vector not in free and expr.variables in self._lanes
                 return iterations * (_ACROSS_COST if across else 1.0)
@@ -235,7 +237,7 @@ class _Costs:
             case _:
                 return iterations * (_LONG_COST if is_long(expr) else _PLAIN_COST)
 
-    def _stored(self, store: Store, vector: Variable | None) -> float:
+    def _store_cost(self, store: Store, vector: Variable | None) -> float:
         lane = vector if vector in store.variables else None
         iterations = _iterations(store.variables, lane, self._width)
         contiguous = lane is None or stride(store.offset, lane) == 1
@@ -251,11 +253,11 @@ def _iterations(variables: Iterable[Variable], lane: Variable | None, width: int
 
 def _width(vector: Variable | None, lanes: int) -> int:
     """No more lanes than there are values."""
-    count = None if vector is None else extent_of(vector)
+    count = None if vector is None else static_extent(vector)
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
 
 
-def _copies(form: Loops, vector: Variable | None, width: int, target: CpuTarget) -> int:
+def _interleave(form: Loops, vector: Variable | None, width: int, target: CpuTarget) -> int:
     """How many vectors side by side: enough to keep the processor busy, few where code is long."""
     if vector is None:
         return 1
@@ -267,7 +269,7 @@ def _copies(form: Loops, vector: Variable | None, width: int, target: CpuTarget)
     copies = 4 if size <= 12 else 2 if size <= 30 else 1
     if reduces and size <= 6 and target.registers >= 32:
         copies = 8
-    count = extent_of(vector)
+    count = static_extent(vector)
     return copies if count is None else max(min(copies, count // width), 1)
 
 
@@ -298,17 +300,17 @@ def scans_in_order(
     if not scans:
         return form, frozenset()
     backward = {v for v in variables if _all_backward(v, scans, form)}
-    slow = {scan for scan in scans if not _in_relaxed(scan, variables, backward)}
+    slow = {scan for scan in scans if not _is_single_pass(scan, variables, backward)}
     return (without_scans(form, slow) if slow else form), frozenset(backward)
 
 
 def _all_backward(variable: Variable, scans: Sequence[Scan], form: Loops) -> bool:
     directions = {scan.reverse for scan in scans if scan.variable is variable}
-    free = all(variable not in meeting_variables(store) for store in form.stores)
+    free = all(variable not in colliding_variables(store) for store in form.stores)
     return directions == {True} and free
 
 
-def _in_relaxed(scan: Scan, variables: Variables, backward: set[Variable]) -> bool:
+def _is_single_pass(scan: Scan, variables: Variables, backward: set[Variable]) -> bool:
     outer = frozenset(variables[: variables.index(scan.variable) + 1])
     return scan.reverse == (scan.variable in backward) and free_variables(scan) <= outer
 
@@ -330,7 +332,7 @@ def _blocks(
     for variable in found:
         if variable not in ordered and int(variable.extent) >= 2 * BLOCK:
             count = -(-int(variable.extent) // BLOCK)
-            static = extent_of(variable) is not None
+            static = static_extent(variable) is not None
             return {variable: Variable(count if static else Dynamic(count), "block")}
     return {}
 
@@ -338,22 +340,22 @@ def _blocks(
 # Threads
 
 
-def _split(
+def _threaded_levels(
     form: Loops, variables: Variables, ordered: frozenset[Variable], vector: Variable | None
 ) -> tuple[int, int] | None:
     """The levels whose iterations threads share: the outermost that are many enough together."""
     best, most = None, 0
-    for first, last in _ranges(form, variables, ordered, vector):
+    for first, last in _shareable_levels(form, variables, ordered, vector):
         count = math.prod(int(v.extent) for v in variables[first : last + 1])
         count //= _LANES_PER_ITERATION if variables[first] is vector else 1
-        if count >= _MIN_SHARED:
+        if count >= _MIN_THREADED:
             return first, last
         if best is None or count > most:
             best, most = (first, last), count
     return best
 
 
-def _ranges(
+def _shareable_levels(
     form: Loops, variables: Variables, ordered: frozenset[Variable], vector: Variable | None
 ) -> Iterator[tuple[int, int]]:
     """The levels that threads may share, outermost first, without computing reductions again."""

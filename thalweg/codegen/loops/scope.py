@@ -17,9 +17,9 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
-from thalweg.codegen.loops.simplify import harmless
+from thalweg.codegen.loops.simplify import is_speculatable
 from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
-from thalweg.codegen.math.elements import Evaluator, sensitivity
+from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
 from thalweg.ir.dynamic import Dynamic, is_static
 from thalweg.ir.expr import (
     COMPARISONS,
@@ -42,34 +42,36 @@ from thalweg.ir.rewrite import Fold, free_variables, postorder
 from thalweg.platform.dtype_traits import is_narrow_float
 
 _NARROW = 1 << 31
-_FORKING_LOADS = 3  # that a selection has, of which all lanes take one
-_MAX_FORKS = 16  # inside one another
+_MIN_BRANCH_LOADS = 3  # that a selection has, of which all lanes take one
+_MAX_BRANCH_DEPTH = 16  # inside one another
 _INT64: Any = np.dtype(np.int64)
 _INT32: Any = np.dtype(np.int32)
 
 
 @dataclass(eq=False)
-class Frame:
+class KernelContext:
     """What all copies of a kernel share: the function, its buffers, and how it faults."""
 
     builder: Builder
     pointers: dict[Argument, Value]
     words: dict[int, Value]
-    safe: Fold[bool]
+    speculatable: Fold[bool]
     fault: Callable[[Builder, Value], None]
-    reduce: Callable[[LaneScope, Reduce, Value | None], Value]
+    reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value]
     is_aligned: bool = False  # buffers begin at multiples of any vector
-    is_threaded: bool = False  # lanes are of one thread, whose masks are branches
+    is_simt: bool = False  # lanes are of one thread, whose masks are branches
     #: calls, rounded to these
     hidden: Mapping[Expr, Dtype] = field(default_factory=dict[Expr, Dtype])
 
     @cached_property
-    def sensitive(self) -> Fold[bool]:
+    def mask_sensitive(self) -> Fold[bool]:
         """The expressions of which it matters in which lanes they are computed."""
-        return sensitivity(self._reads_or_faults)
+        return mask_sensitivity(self._reads_or_faults)
 
     def _reads_or_faults(self, expr: Expr) -> bool:
-        return not (self.safe.of(expr) if isinstance(expr, Reduce | Scan) else harmless(expr))
+        return not (
+            self.speculatable.of(expr) if isinstance(expr, Reduce | Scan) else is_speculatable(expr)
+        )
 
     def integer(self, number: int) -> Value:
         """An integer as a value, be it known now or at run time."""
@@ -106,61 +108,63 @@ class LaneScope(Evaluator):
 
     def __init__(
         self,
-        frame: Frame,
+        context: KernelContext,
         lanes: int = 1,
         parent: LaneScope | None = None,
         bound: dict[Variable, Value] | None = None,
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(frame.builder, lanes, self._leaf_value, frame.fault, frame.sensitive)
-        self.frame, self.parent, self.vector, self.tail = frame, parent, vector, tail
+        super().__init__(
+            context.builder, lanes, self._leaf_value, context.fault, context.mask_sensitive
+        )
+        self.context, self.parent, self.vector, self.tail = context, parent, vector, tail
         self._bound = bound or {}
-        self.names: frozenset[Variable] = frozenset(self._bound)
+        self.bound_variables: frozenset[Variable] = frozenset(self._bound)
         if parent is not None:
-            self.names |= parent.names
+            self.bound_variables |= parent.bound_variables
         self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
-        self._forked = 0  # sides of selections that this code is inside of
+        self._branch_depth = 0  # sides of selections that this code is inside of
 
-    def _loop_of(self, expr: Call) -> tuple[Dtype, ...]:
+    def _call_dtypes(self, expr: Call) -> tuple[Dtype, ...]:
         """A GPU compares numbers of 64 bits by two instructions."""
         is_wide = expr.function in COMPARISONS and expr.loop[0] == _INT64
-        if self.frame.is_threaded and is_wide and all(map(_is_narrow, expr.arguments)):
+        if self.context.is_simt and is_wide and all(map(_is_narrow, expr.arguments)):
             return _INT32, _INT32, BOOL
         return expr.loop
 
-    def _exactness(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
-        rounded = self.frame.hidden.get(expr)
+    def _rounding_dtypes(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+        rounded = self.context.hidden.get(expr)
         return dtypes if rounded is None else (rounded,) * len(dtypes)
 
-    def inside(self, bound: dict[Variable, Value], tail: Value | None) -> LaneScope:
+    def nested(self, bound: dict[Variable, Value], tail: Value | None) -> LaneScope:
         """A scope further in, in the same lanes, unless a reduction there binds the vector's
         variable again."""
         vector = None if self.vector in bound else self.vector
-        return LaneScope(self.frame, self.lanes, self, bound, vector, tail)
+        return LaneScope(self.context, self.lanes, self, bound, vector, tail)
 
     # What is known
 
-    def _found(self, expr: Expr, mask: Value | None) -> Value | None:
-        found = super()._found(expr, mask)
+    def _lookup(self, expr: Expr, mask: Value | None) -> Value | None:
+        found = super()._lookup(expr, mask)
         if found is not None or self.parent is None:
             return found
         if free_variables(expr) & self._bound.keys():
-            return self._reloaded(expr)
-        return self.parent._found(expr, self.parent.tail)
+            return self._reload(expr)
+        return self.parent._lookup(expr, self.parent.tail)
 
-    def _reloaded(self, expr: Expr) -> Value | None:
+    def _reload(self, expr: Expr) -> Value | None:
         """A value that an earlier loop over a variable that is bound here put into memory."""
-        copy = self.parent
-        while copy is not None and expr not in copy.spilled:
-            copy = copy.parent
-        if copy is None or copy.spilled[expr].variable not in self._bound:
+        lane_scope = self.parent
+        while lane_scope is not None and expr not in lane_scope.spilled:
+            lane_scope = lane_scope.parent
+        if lane_scope is None or lane_scope.spilled[expr].variable not in self._bound:
             return None
-        spilled = copy.spilled[expr]
+        spilled = lane_scope.spilled[expr]
         kind = spilled.kind.of(self.lanes) if self.vector is spilled.variable else spilled.kind
         value = self.builder.load(kind, self._spill_address(spilled))
-        self.remember(expr, value)
+        self.define(expr, value)
         return value
 
     def _spill_address(self, spilled: Spill) -> Value:
@@ -173,49 +177,51 @@ class LaneScope(Evaluator):
         value = self.value(expr, self.tail)
         self.builder.store(value, self._spill_address(spilled))
 
-    def knows(self, expr: Expr) -> bool:
-        """Whether a value was computed that holds in all lanes of this copy."""
-        return self._found(expr, self.tail) is not None
+    def has_value(self, expr: Expr) -> bool:
+        """Whether a value was computed that holds in all lanes of this lane_scope."""
+        return self._lookup(expr, self.tail) is not None
 
-    def remember(self, expr: Expr, value: Value) -> None:
-        """Note the value of an expression in all lanes of this copy."""
+    def define(self, expr: Expr, value: Value) -> None:
+        """Note the value of an expression in all lanes of this lane_scope."""
         self._values[self._key(expr, self.tail)] = value
 
     # Selections of which only one side runs
 
-    def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
-        if isinstance(expr, Select) and (self._forks(expr) or self._is_guarded_load(expr, mask)):
+    def _missing_operands(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
+        if isinstance(expr, Select) and (
+            self._should_branch(expr) or self._is_guarded_load(expr, mask)
+        ):
             return self._unknown([(expr.condition, mask)])
-        if isinstance(expr, Select) and (added := self._perhaps_added(expr)) is not None:
+        if isinstance(expr, Select) and (added := self._conditional_addend(expr)) is not None:
             if missing := self._unknown([(expr.condition, mask), (expr.otherwise, mask)]):
                 return missing
-            return self._unknown([(added, self._narrowed(added, expr.condition, mask, True))])
-        return super()._missing(expr, mask)
+            return self._unknown([(added, self._branch_mask(added, expr.condition, mask, True))])
+        return super()._missing_operands(expr, mask)
 
-    def _selected(self, expr: Select, mask: Value | None) -> Value:
+    def _emit_select(self, expr: Select, mask: Value | None) -> Value:
         if self._is_guarded_load(expr, mask):
             return self._guarded_load(expr, mask)
-        if (added := self._perhaps_added(expr)) is not None:
+        if (added := self._conditional_addend(expr)) is not None:
             return self._conditional_sum(expr, added, mask)
-        if not self._forks(expr):
-            return super()._selected(expr, mask)
+        if not self._should_branch(expr):
+            return super()._emit_select(expr, mask)
 
         def side(part: Expr) -> Value:
-            inner = self.inside({}, self.tail if mask is None else mask)
-            inner._forked = self._forked + 1
+            inner = self.nested({}, self.tail if mask is None else mask)
+            inner._branch_depth = self._branch_depth + 1
             return inner.value_as(part, expr.dtype, mask)
 
         truth = self._as(expr.condition, BOOL, mask)
         return self.builder.choose(truth, lambda: side(expr.chosen), lambda: side(expr.otherwise))
 
-    def _forks(self, expr: Select) -> bool:
+    def _should_branch(self, expr: Select) -> bool:
         """Whether a selection is one for all lanes, among so many loads that a jump costs less."""
-        if self.lanes == 1 or self._forked >= _MAX_FORKS:
+        if self.lanes == 1 or self._branch_depth >= _MAX_BRANCH_DEPTH:
             return False
         if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False
-        loads = [_count_loads(side, _FORKING_LOADS) for side in (expr.chosen, expr.otherwise)]
-        return min(loads) > 0 and sum(loads) >= _FORKING_LOADS
+        loads = [_count_loads(side, _MIN_BRANCH_LOADS) for side in (expr.chosen, expr.otherwise)]
+        return min(loads) > 0 and sum(loads) >= _MIN_BRANCH_LOADS
 
     # Loads under a guard, by threads
 
@@ -223,9 +229,9 @@ class LaneScope(Evaluator):
         """Whether a selection is a load of neighbours where one condition for all lanes holds, and
         a number elsewhere."""
         load, number = expr.chosen, expr.otherwise
-        if not (isinstance(load, Load) and isinstance(number, Const) and self.frame.is_threaded):
+        if not (isinstance(load, Load) and isinstance(number, Const) and self.context.is_simt):
             return False
-        if mask is not None and self.builder.one_lane(mask) is None:
+        if mask is not None and self.builder.uniform_value(mask) is None:
             return False
         if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False
@@ -237,24 +243,24 @@ class LaneScope(Evaluator):
         """The number takes the load's place as it lies in memory, before any conversion."""
         load, number, b = cast("Load", expr.chosen), cast("Const", expr.otherwise), self.builder
         truth = self._as(expr.condition, BOOL, mask)
-        outer = None if mask is None else b.one_lane(mask)
+        outer = None if mask is None else b.uniform_value(mask)
         if outer is not None:
             truth = b.binary("and", truth, outer)
-        place = self.place(load.buffer, load.offset, None)
+        place = self.locate(load.buffer, load.offset, None)
         kind = storage_type(load.buffer.dtype, self.lanes if place.contiguous else 1)
         raw = b.choose(
             truth,
-            lambda: b.load(kind, self.address(load.buffer, place), None, place.aligned),
-            lambda: _stored_constant(kind, number),
+            lambda: b.load(kind, self.pointer(load.buffer, place), None, place.aligned),
+            lambda: _raw_constant(kind, number),
         )
         return from_memory(b, raw, load.buffer.dtype)
 
     # Sums to which a condition adds, by threads
 
-    def _perhaps_added(self, expr: Select) -> Expr | None:
+    def _conditional_addend(self, expr: Select) -> Expr | None:
         """What a selection between a sum and that sum with one more element adds."""
         total, longer = expr.otherwise, expr.chosen
-        if not self.frame.is_threaded or isinstance(expr.condition, Const):
+        if not self.context.is_simt or isinstance(expr.condition, Const):
             return None
         if not isinstance(longer, Call) or longer.function != "add" or total.dtype.kind != "f":
             return None
@@ -264,21 +270,21 @@ class LaneScope(Evaluator):
 
     def _conditional_sum(self, expr: Select, added: Expr, mask: Value | None) -> Value:
         truth = self._as(expr.condition, BOOL, mask)
-        inner = self._narrowed(added, expr.condition, mask, True)
+        inner = self._branch_mask(added, expr.condition, mask, True)
         values = [self._as(expr.otherwise, expr.dtype, mask), self._as(added, expr.dtype, inner)]
-        total, more = self._level(values)
+        total, more = self._broadcast(values)
         longer = self.builder.binary("fadd", total, more)
         # Frozen, or LLVM selects between the element and zero, and adds in any case.
         longer = self.builder.emit(longer.type, f"freeze {longer}")
-        truth, longer, total = self._level([truth, longer, total])
+        truth, longer, total = self._broadcast([truth, longer, total])
         return self.builder.select(truth, longer, total)
 
-    def _narrowed(
+    def _branch_mask(
         self, branch: Expr, condition: Expr, mask: Value | None, holds: bool
     ) -> Value | None:
-        if self.frame.is_threaded and _loads_alike(branch, condition):
+        if self.context.is_simt and _condition_covers_loads(branch, condition):
             return mask
-        return super()._narrowed(branch, condition, mask, holds)
+        return super()._branch_mask(branch, condition, mask, holds)
 
     # Leaves
 
@@ -287,22 +293,22 @@ class LaneScope(Evaluator):
             case Index():
                 return self.index(expr.variable)
             case Word():
-                whole = self.frame.integer(expr.number)
+                whole = self.context.integer(expr.number)
                 return converted(self.builder, whole, _INT64, expr.dtype)
             case Load():
                 return self._load(expr.buffer, expr.offset, mask)
             case Reduce():
-                return self.frame.reduce(self, expr, mask)
+                return self.context.reduce_masked(self, expr, mask)
             case _:
                 raise ValueError(f"a {type(expr).__name__} where no loop carries it")
 
     def at(self, variable: Variable) -> Value:
         """The value of a variable, in the first lane if it is the vector variable."""
-        copy: LaneScope | None = self
-        while copy is not None:
-            if variable in copy._bound:
-                return copy._bound[variable]
-            copy = copy.parent
+        lane_scope: LaneScope | None = self
+        while lane_scope is not None:
+            if variable in lane_scope._bound:
+                return lane_scope._bound[variable]
+            lane_scope = lane_scope.parent
         raise KeyError(variable.name)
 
     def index(self, variable: Variable) -> Value:
@@ -316,8 +322,8 @@ class LaneScope(Evaluator):
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         if argument.contains(offset):
             mask = self.tail
-        place = self.place(argument, offset, mask)
-        if place.lanes is None and not place.contiguous and _same(mask, self.tail):
+        place = self.locate(argument, offset, mask)
+        if place.lanes is None and not place.contiguous and _same_mask(mask, self.tail):
             mask = None
         key = argument, place, mask
         if key not in self._loaded:
@@ -326,9 +332,9 @@ class LaneScope(Evaluator):
 
     # Places
 
-    def place(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
+    def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         """Where an element is, or an element for each lane."""
-        base, steps, vectors = self.frame.integer(offset.constant), 0, list[Value]()
+        base, steps, vectors = self.context.integer(offset.constant), 0, list[Value]()
         narrow = not isinstance(argument.size, Dynamic) and argument.size < _NARROW
         kind = (I32 if narrow else I64).of(self.lanes)
         for term, factor in offset.terms.items():
@@ -354,7 +360,7 @@ class LaneScope(Evaluator):
     def _alignment(self, offset: Affine) -> int:
         """Of how many elements the place of the first lane is a multiple, which itself is at a
         multiple of the lanes."""
-        if not self.frame.is_aligned:
+        if not self.context.is_aligned:
             return 1
         others = [factor for term, factor in offset.terms.items() if term is not self.vector]
         known = [number for number in (*others, offset.constant) if not isinstance(number, Dynamic)]
@@ -366,7 +372,7 @@ class LaneScope(Evaluator):
         if isinstance(term, Variable):
             return self.at(term)
         expr = term_expression(term)
-        return converted(self.builder, self.narrow(expr, mask), expr.dtype, _INT64)
+        return converted(self.builder, self.scalar_or_vector(expr, mask), expr.dtype, _INT64)
 
     def _resized(self, value: Value, kind: Type) -> Value:
         if value.type.scalar == kind.scalar:
@@ -377,7 +383,7 @@ class LaneScope(Evaluator):
         b = self.builder
         if not isinstance(factor, Dynamic):
             return value if factor == 1 else b.binary("mul", value, factor)
-        by = self._resized(self.frame.integer(factor), value.type)
+        by = self._resized(self.context.integer(factor), value.type)
         return b.binary("mul", value, b.splat(by, value.type.lanes))
 
     def _plus(self, one: Value, other: Value) -> Value:
@@ -387,7 +393,7 @@ class LaneScope(Evaluator):
 
     def read(self, argument: Argument, place: Address, mask: Value | None) -> Value:
         """What is in memory, in one lane if it is the same for all; off the mask nothing."""
-        b, pointer = self.builder, self.address(argument, place)
+        b, pointer = self.builder, self.pointer(argument, place)
         is_vector = place.contiguous or place.lanes is not None
         kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
         if place.lanes is not None:
@@ -400,7 +406,7 @@ class LaneScope(Evaluator):
 
     def write(self, argument: Argument, place: Address, value: Value, mask: Value | None) -> None:
         """Put values into memory where the mask allows."""
-        b, pointer = self.builder, self.address(argument, place)
+        b, pointer = self.builder, self.pointer(argument, place)
         raw = to_memory(b, value, argument.dtype)
         if place.lanes is not None:
             b.scatter(b.splat(raw, self.lanes), pointer, mask)
@@ -412,26 +418,26 @@ class LaneScope(Evaluator):
             with b.when(b.any(mask)):
                 b.store(raw, pointer)
 
-    def adds_at_once(self, argument: Argument) -> bool:
+    def has_atomic_add(self, argument: Argument) -> bool:
         """Whether the processor adds to an element of memory in one indivisible operation."""
         known = np.dtype(argument.dtype)
         return known.kind in "iuf" and not is_narrow_float(known)
 
-    def add(self, argument: Argument, place: Address, value: Value) -> None:
+    def atomic_add(self, argument: Argument, place: Address, value: Value) -> None:
         """Add to the one element of a counter: steps that run at once lose no update."""
         raw = to_memory(self.builder, value, argument.dtype)
         operation = "fadd" if raw.type.is_float else "add"
-        pointer = self.address(argument, place)
+        pointer = self.pointer(argument, place)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
 
-    def address(self, argument: Argument, place: Address) -> Value:
+    def pointer(self, argument: Argument, place: Address) -> Value:
         """The address of an element, or of one for each lane."""
         b, scalar = self.builder, storage_type(argument.dtype).scalar
-        pointer = b.element(self.frame.pointers[argument], scalar, place.base)
+        pointer = b.element(self.context.pointers[argument], scalar, place.base)
         return pointer if place.lanes is None else b.element(pointer, scalar, place.lanes)
 
 
-def _stored_constant(kind: Type, number: Const) -> Value:
+def _raw_constant(kind: Type, number: Const) -> Value:
     """A number in all lanes as it lies in memory."""
     stored = np.asarray(number.value)
     if kind.is_float or stored.dtype.kind in "iu":
@@ -439,7 +445,7 @@ def _stored_constant(kind: Type, number: Const) -> Value:
     return constant(kind, int(stored.view(f"u{stored.dtype.itemsize}")[()]))
 
 
-def _loads_alike(branch: Expr, condition: Expr) -> bool:
+def _condition_covers_loads(branch: Expr, condition: Expr) -> bool:
     """Whether a branch loads only where its condition does: what that may read, it may read."""
     mine, given = _guarded_loads(branch), _guarded_loads(condition)
     if not mine or given is None:
@@ -491,7 +497,7 @@ def _is_narrow(expr: Expr) -> bool:
             return expr.dtype == _INT32
 
 
-def _same(one: Value | None, other: Value | None) -> bool:
+def _same_mask(one: Value | None, other: Value | None) -> bool:
     return (one and one.text) == (other and other.text)
 
 
@@ -499,17 +505,17 @@ def _same(one: Value | None, other: Value | None) -> bool:
 class Scope:
     """Copies that run side by side, in the same loops."""
 
-    copies: tuple[LaneScope, ...]
+    lane_scopes: tuple[LaneScope, ...]
 
     @property
-    def names(self) -> frozenset[Variable]:
+    def bound_variables(self) -> frozenset[Variable]:
         """The variables that are bound here."""
-        return self.copies[0].names
+        return self.lane_scopes[0].bound_variables
 
     @property
     def lanes(self) -> int:
         """The lanes of all copies together."""
-        return sum(copy.lanes for copy in self.copies)
+        return sum(lane_scope.lanes for lane_scope in self.lane_scopes)
 
     @property
     def is_scalar(self) -> bool:
@@ -518,16 +524,18 @@ class Scope:
 
     def bind(self, values: dict[Variable, Value]) -> Scope:
         """This scope one loop further in."""
-        return Scope(tuple([copy.inside(values, copy.tail) for copy in self.copies]))
+        return Scope(
+            tuple([lane_scope.nested(values, lane_scope.tail) for lane_scope in self.lane_scopes])
+        )
 
-    def spread(
+    def vectorize(
         self, variable: Variable, lanes: int, starts: Sequence[Value], tail: Value | None = None
     ) -> Scope:
-        """A variable in lanes, a copy for each of its starts."""
-        (outer,) = self.copies
+        """A variable in lanes, a lane scope for each of its starts."""
+        (outer,) = self.lane_scopes
         return Scope(
             tuple(
-                LaneScope(outer.frame, lanes, outer, {variable: start}, variable, tail)
+                LaneScope(outer.context, lanes, outer, {variable: start}, variable, tail)
                 for start in starts
             )
         )

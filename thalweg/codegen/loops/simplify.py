@@ -34,7 +34,7 @@ from thalweg.ir.expr import (
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.index import WHOLE, Affine, Term, affine, compared, term_expression, total
+from thalweg.ir.index import INDEX_DTYPES, Affine, Term, affine, compared, term_expression, total
 from thalweg.ir.kernel import Check, KernelRewriter, Loops, RenameVariables, Store
 from thalweg.ir.rewrite import Fold, free_variables, postorder, walk
 
@@ -44,7 +44,7 @@ def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
     return set(walk(roots, lambda part: () if isinstance(part, Reduce) else part.parts))
 
 
-def extent_of(variable: Variable) -> int | None:
+def static_extent(variable: Variable) -> int | None:
     """How many values a variable has, where that is known now."""
     return None if isinstance(variable.extent, Dynamic) else variable.extent
 
@@ -55,12 +55,12 @@ def stride(offset: Affine, variable: Variable) -> int | None:
     return None if isinstance(factor, Dynamic) else factor
 
 
-def safety() -> Fold[bool]:
+def speculation_safety() -> Fold[bool]:
     """Whether computing an expression where it is not wanted does no harm."""
-    return Fold(lambda part, known: harmless(part) and all(known.parts(part)))
+    return Fold(lambda part, known: is_speculatable(part) and all(known.parts(part)))
 
 
-def harmless(expr: Expr) -> bool:
+def is_speculatable(expr: Expr) -> bool:
     """Whether an expression by itself neither reads outside a buffer nor faults."""
     if isinstance(expr, Load):
         return expr.buffer.contains(expr.offset)
@@ -69,23 +69,23 @@ def harmless(expr: Expr) -> bool:
     return True
 
 
-def simplest(kernel: Loops) -> Loops:
+def canonicalize(kernel: Loops) -> Loops:
     """The simplest form of a kernel."""
-    stores = tuple(store for store in kernel.stores if not _never(store))
-    checks = tuple(check for check in kernel.checks if not _never(check))
+    stores = tuple(store for store in kernel.stores if not _is_empty(store))
+    checks = tuple(check for check in kernel.checks if not _is_empty(check))
     kernel = replace(kernel, stores=stores, checks=checks)
-    form = _Simplify(kernel).loops(kernel)
+    form = _Canonicalize(kernel).loops(kernel)
     checks = tuple(check for check in form.checks if check.condition is not TRUE)
     used = {variable for work in (*form.stores, *checks) for variable in work.variables}
     variables = tuple(v for v in form.variables if v in used)
     return collapse(replace(form, variables=variables, checks=checks))
 
 
-def _never(work: Store | Check) -> bool:
-    return any(extent_of(variable) == 0 for variable in work.variables)
+def _is_empty(work: Store | Check) -> bool:
+    return any(static_extent(variable) == 0 for variable in work.variables)
 
 
-class _Simplify(KernelRewriter):
+class _Canonicalize(KernelRewriter):
     """Affine places, decided comparisons, no variables of one value, shared reductions."""
 
     def __init__(self, form: Loops) -> None:
@@ -93,12 +93,12 @@ class _Simplify(KernelRewriter):
         self._renamed = _shared_variables(form)
 
     def renamed(self, variable: Variable) -> Variable | None:
-        return None if extent_of(variable) == 1 else self._renamed.get(variable, variable)
+        return None if static_extent(variable) == 1 else self._renamed.get(variable, variable)
 
     def rebuilt(self, node: Expr) -> Expr:
         if not isinstance(node, Reduce) or REDUCTIONS[node.combine].gives_position:
             return super().rebuilt(node)
-        if not all(extent_of(v) == 1 for v in node.variables):
+        if not all(static_extent(v) == 1 for v in node.variables):
             return super().rebuilt(node)
         return converted(self.new(node.body), node.dtype)
 
@@ -114,7 +114,7 @@ class _Simplify(KernelRewriter):
         return replace(made, inside=None) if made.inside is TRUE else made
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        if function in COMPARISONS and all(part.dtype in WHOLE for part in arguments):
+        if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
             decided = compared(function, *map(affine, arguments))
             if decided is not None:
                 return TRUE if decided else FALSE
@@ -146,7 +146,7 @@ def _shared_variables(form: Loops) -> dict[Variable, Variable]:
     renamed: dict[Variable, Variable] = {}
     for variable, exprs in binders.items():
         height = {heights[expr] for expr in exprs}
-        if len(height) == 1 and extent_of(variable) != 1:
+        if len(height) == 1 and static_extent(variable) != 1:
             taken = {renamed.get(v) for expr in exprs for v in expr.variables}
             own = _own_variable(form, variable, exprs, taken) if height == {1} else None
             key = height.pop(), exprs[0].variables.index(variable), variable.extent
@@ -177,11 +177,11 @@ def _height(expr: Reduce, heights: dict[Expr, int]) -> int:
 
 def collapse(form: Loops) -> Loops:
     """The kernel with one loop for neighbours that go through every buffer as one loop would."""
-    merge = _Merge(form)
+    merge = _MergeLoops(form)
     return merge.loops(form) if merge.find() else form
 
 
-class _Merge(KernelRewriter):
+class _MergeLoops(KernelRewriter):
     """Replaces the inner of two variables by one for both, and drops the outer."""
 
     def __init__(self, form: Loops) -> None:
@@ -218,7 +218,7 @@ class _Merge(KernelRewriter):
         return True
 
     def _fits(self, outer: Variable, inner: Variable) -> bool:
-        count = extent_of(inner)
+        count = static_extent(inner)
         if count is None or {outer, inner} & self._used or not self._together(outer, inner):
             return False
         for strides in self._strides:
@@ -263,10 +263,10 @@ def _merged(
 
 def without_scans(form: Loops, slow: set[Scan]) -> Loops:
     """Some scans as reductions over all values of their variable, of which the earlier count."""
-    return _Guard(slow).loops(form)
+    return _ScansToReductions(slow).loops(form)
 
 
-class _Guard(KernelRewriter):
+class _ScansToReductions(KernelRewriter):
     """Replaces scans by reductions over a guarded body."""
 
     def __init__(self, slow: set[Scan]) -> None:

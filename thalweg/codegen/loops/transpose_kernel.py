@@ -71,7 +71,10 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
         return None
     if not (offset.is_plain and store.offset.is_plain):
         return None
-    across, along = _beside(offset, store.offset), _beside(store.offset, offset)
+    across, along = (
+        _contiguous_variable(offset, store.offset),
+        _contiguous_variable(store.offset, offset),
+    )
     size = np.dtype(store.buffer.dtype).itemsize
     if across is None or along is None or size not in _SIZES:
         return None
@@ -79,13 +82,13 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
     others = tuple(v for v in form.variables if v is not across and v is not along)
     if min(int(across.extent), int(along.extent)) < side:
         return None
-    if size > 2 and not _crowds(offset.factor(along), size):
+    if size > 2 and not _conflicts_in_cache(offset.factor(along), size):
         return None
     sink = store.buffer, store.offset
     return Transpose(form, (argument, offset), sink, across, along, others, side)
 
 
-def _beside(near: Affine, far: Affine) -> Variable | None:
+def _contiguous_variable(near: Affine, far: Affine) -> Variable | None:
     """The variable that moves one place by an element, and another one by more."""
     found = [v for v, factor in near.strides.items() if _is_one(factor)]
     return next((v for v in found if not _is_one(far.factor(v))), None)
@@ -95,7 +98,7 @@ def _is_one(factor: int) -> bool:
     return not isinstance(factor, Dynamic) and factor == 1
 
 
-def _crowds(step: int, size: int) -> bool:
+def _conflicts_in_cache(step: int, size: int) -> bool:
     """Whether neighbours that come to lie side by side fall into the same few lines of a cache, or
     may. Where they do not, a loop that gathers them is as fast, or faster by a third."""
     if isinstance(step, Dynamic):
@@ -107,11 +110,11 @@ def _crowds(step: int, size: int) -> bool:
 def emit_transpose(transpose: Transpose, target: CpuTarget) -> Emitted:
     """The code of a copy, in one function that all threads call."""
     module = Module(target.native_fp16)
-    _Writing(transpose, Frame(module, "kernel", transpose.form, False)).write()
+    _TransposeEmitter(transpose, Frame(module, "kernel", transpose.form, False)).write()
     return Emitted(("kernel",), module.text, passes="tiles")
 
 
-class _Writing:
+class _TransposeEmitter:
     """The function in the making."""
 
     def __init__(self, transpose: Transpose, frame: Frame) -> None:
@@ -123,8 +126,8 @@ class _Writing:
         frame, transpose = self.frame, self.transpose
         extents = [frame.integer(v.extent) for v in transpose.others]
         tiled = transpose.along, transpose.across
-        extents += [frame.chunks(v.extent, self.length) for v in tiled]
-        with frame.shared(extents, SLOTS) as (*places, along, across):
+        extents += [frame.ceil_div(v.extent, self.length) for v in tiled]
+        with frame.thread_loop(extents, SLOTS) as (*places, along, across):
             self._block(dict(zip(transpose.others, places, strict=True)), along, across)
         self.b.ret()
 
@@ -134,7 +137,7 @@ class _Writing:
         along, across = self.transpose.along, self.transpose.across
         starts = [frame.multiply(number, self.length) for number in blocks]
         ends = [
-            frame.least(frame.add(start, self.length), variable.extent)
+            frame.minimum(frame.add(start, self.length), variable.extent)
             for start, variable in zip(starts, (along, across), strict=True)
         ]
         with b.loop(starts[0], ends[0], step) as rows, b.loop(starts[1], ends[1], step) as columns:
@@ -144,17 +147,17 @@ class _Writing:
         """A tile: whole, or cut off at one end or both."""
         b, frame, transpose = self.b, self.frame, self.transpose
         source, sink = (
-            b.element(frame.pointers[argument], transpose.kind, frame.place(offset, at))
+            b.element(frame.pointers[argument], transpose.kind, frame.evaluate(offset, at))
             for argument, offset in (transpose.source, transpose.sink)
         )
         ends = transpose.across, transpose.along
         left = [frame.subtract(v.extent, at[v]) for v in ends]
-        is_whole = b.compare("sge", frame.least(*left), transpose.side)
+        is_whole = b.compare("sge", frame.minimum(*left), transpose.side)
         self._prefetch(at)
         with b.when(is_whole):
-            self._whole(source, sink)
+            self._whole_tile(source, sink)
         with b.when(b.negation(is_whole)):
-            self._ragged(source, sink, *left)
+            self._partial_tile(source, sink, *left)
 
     def _prefetch(self, at: At) -> None:
         """Prefetch the lines that the next tile is stored to, which no processor foresees; past the
@@ -163,12 +166,12 @@ class _Writing:
         argument, offset = transpose.sink
         for number in range(transpose.side, 2 * transpose.side):
             across = frame.add(at[transpose.across], number)
-            place = frame.place(offset, {**at, transpose.across: across})
+            place = frame.evaluate(offset, {**at, transpose.across: across})
             base = frame.pointers[argument]
             address = b.emit(POINTER, f"getelementptr {transpose.kind}, {base}, {place}")
             prefetch(b, address, 3, to_write=True)
 
-    def _whole(self, source: Value, sink: Value) -> None:
+    def _whole_tile(self, source: Value, sink: Value) -> None:
         b, frame, transpose = self.b, self.frame, self.transpose
         kind = storage_type(transpose.sink[0].dtype, transpose.side)
         steps = transpose.step_along, transpose.step_across
@@ -179,10 +182,10 @@ class _Writing:
         for place, column in zip(to_sink, transposed(b, rows), strict=True):
             b.store(column, b.element(sink, kind.scalar, place))
 
-    def _ragged(self, source: Value, sink: Value, across: Value, along: Value) -> None:
+    def _partial_tile(self, source: Value, sink: Value, across: Value, along: Value) -> None:
         """The rest of a tile that is cut off, element by element."""
         b, frame, transpose = self.b, self.frame, self.transpose
-        rows, columns = (frame.least(left, transpose.side) for left in (across, along))
+        rows, columns = (frame.minimum(left, transpose.side) for left in (across, along))
         kind = storage_type(transpose.sink[0].dtype)
         with b.loop(0, rows) as row:
             here = b.element(source, kind.scalar, row.index)

@@ -64,7 +64,7 @@ def from_memory(b: Builder, raw: Value, dtype: Any) -> Value:
     if known == BOOL:
         return b.compare("ne", raw, 0)
     if narrow := _narrow_format(known):
-        return _widened(LlvmRegister(b, raw), narrow).value
+        return _widen(LlvmRegister(b, raw), narrow).value
     return raw
 
 
@@ -74,7 +74,7 @@ def to_memory(b: Builder, value: Value, dtype: Any) -> Value:
     if known == BOOL:
         return b.convert("zext", value, "i8")
     if narrow := _narrow_format(known):
-        return _narrowed(LlvmRegister(b, value), narrow, 8 * known.itemsize).value
+        return _narrow(LlvmRegister(b, value), narrow, 8 * known.itemsize).value
     return value
 
 
@@ -85,11 +85,11 @@ def _narrow_format(dtype: Dtype) -> FloatFormat | None:
     return row.float_format if row is not None and row.is_narrow_float else None
 
 
-def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
+def _widen(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
     """The float32 of a code: its exponent is given another bias; that of denormals is subtracted"""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if form == _BFLOAT and code.builder.module.packs_words and not code.type.lanes % _LOADED_WORDS:
-        return _widened_pairs(code)
+        return _widen_bfloat16_pairs(code)
     if not rebias:
         return (code.convert("zext", "i32") << shift).floats()
     if code.builder.module.native_fp16 and form.exponent_bits == _HALF.exponent_bits:
@@ -106,7 +106,7 @@ def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
     return (value | ((wide & _sign(form)) << (shift + 8 - form.exponent_bits))).floats()
 
 
-def _widened_pairs(code: LlvmRegister) -> LlvmRegister:
+def _widen_bfloat16_pairs(code: LlvmRegister) -> LlvmRegister:
     """The float32 of bfloat16 codes, two of which are a register of a GPU: an instruction each."""
     b, count = code.builder, code.type.lanes // 2
     words = b.emit(I32.of(count), f"bitcast {code.value} to {I32.of(count)}")
@@ -118,13 +118,13 @@ def _widened_pairs(code: LlvmRegister) -> LlvmRegister:
     return LlvmRegister(b, made).floats()
 
 
-def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
+def _narrow(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
     """The code of a float32: normal numbers round as integers, denormal ones by adding a power."""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if form == _BFLOAT and x.builder.module.native_bf16:
         return x.convert("fptrunc", "bfloat").convert("bitcast", "i16")
     if not rebias:
-        return _cut(x, shift, width)
+        return _drop_mantissa_bits(x, shift, width)
     if form == _HALF and x.builder.module.native_fp16:
         return x.convert("fptrunc", "half").convert("bitcast", "i16")
     bits = x.bits()
@@ -140,7 +140,7 @@ def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
     return (code | sign).convert("trunc", f"i{width}")
 
 
-def _cut(x: LlvmRegister, shift: int, width: int) -> LlvmRegister:
+def _drop_mantissa_bits(x: LlvmRegister, shift: int, width: int) -> LlvmRegister:
     """The code of a float32 in a format with its exponent: what is cut off rounds the rest."""
     bits = x.bits()
     rounded = bits + ((bits.unsigned_shift(shift) & 1) + ((1 << (shift - 1)) - 1))
@@ -165,7 +165,7 @@ def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
         return _rounded(x, old, new).value
     if kind.is_float:
         return _to_float(x, old, kind.scalar).value
-    return (_truncated(x, new) if x.type.is_float else _resized(x, old, new)).value
+    return (_to_integer(x, new) if x.type.is_float else _resized(x, old, new)).value
 
 
 def _rounded(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
@@ -199,24 +199,24 @@ def _to_float(x: LlvmRegister, old: Dtype, scalar: str) -> LlvmRegister:
     return x.convert("sitofp" if old.kind == "i" else "uitofp", scalar)
 
 
-def _truncated(x: LlvmRegister, new: Dtype) -> LlvmRegister:
+def _to_integer(x: LlvmRegister, new: Dtype) -> LlvmRegister:
     """A float as an integer. Out of range is what the machine gives, but always something; GPUs
     give what x86 does."""
     bits = 8 * new.itemsize
     if bits == 64 and new.kind == "u":
-        return _truncated_to_unsigned(x)
-    wide = _whole(x, 64 if bits == 64 or (bits == 32 and new.kind == "u") else 32)
+        return _to_uint64(x)
+    wide = _to_signed(x, 64 if bits == 64 or (bits == 32 and new.kind == "u") else 32)
     return wide if wide.type.bits == bits else wide.convert("trunc", f"i{bits}")
 
 
-def _truncated_to_unsigned(x: LlvmRegister) -> LlvmRegister:
+def _to_uint64(x: LlvmRegister) -> LlvmRegister:
     large = x >= 2.0**63
-    whole = _whole(large.choose(x - 2.0**63, x), 64)
+    whole = _to_signed(large.choose(x - 2.0**63, x), 64)
     # Both are 2⁶³ where even the difference is out of range.
     return whole | (large.convert("zext", "i64") << 63)
 
 
-def _whole(x: LlvmRegister, bits: int) -> LlvmRegister:
+def _to_signed(x: LlvmRegister, bits: int) -> LlvmRegister:
     made = x.convert("fptosi", f"i{bits}")
     whole = LlvmRegister(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
     if not x.builder.module.saturates:

@@ -30,7 +30,7 @@ _POINTS = {
 
 
 #: For so many taps, how many outputs a piece of a line may give: results of more are less exact.
-WAYS = {3: (2, 4), 5: (2,)}
+OUTPUT_SIZES = {3: (2, 4), 5: (2,)}
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Algorithm:
 
     outputs: int
     taps: int
-    of_inputs: Matrix
-    of_filters: Matrix
-    of_outputs: Matrix
+    input_transform: Matrix
+    filter_transform: Matrix
+    output_transform: Matrix
 
     @property
     def size(self) -> int:
@@ -79,7 +79,7 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _RowPair:
     """A row of a matrix, by its number; or two that differ in signs alone, which are the sum and
     the difference of two other rows."""
 
@@ -87,16 +87,16 @@ class _Pair:
     parts: tuple[Terms, ...]
 
 
-def on_both_axes(b: Builder, matrix: Matrix, tile: Tile) -> list[list[Value]]:
+def transform_2d(b: Builder, matrix: Matrix, tile: Tile) -> list[list[Value]]:
     """matrix · tile · matrixᵀ, in registers."""
-    columns = [applied(b, matrix, column) for column in zip(*tile, strict=True)]
-    return [applied(b, matrix, row) for row in zip(*columns, strict=True)]
+    columns = [transform_1d(b, matrix, column) for column in zip(*tile, strict=True)]
+    return [transform_1d(b, matrix, row) for row in zip(*columns, strict=True)]
 
 
-def applied(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
+def transform_1d(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
     """matrix · values."""
     found: dict[int, Value] = {}
-    for pair in _pairs(matrix):
+    for pair in _row_pairs(matrix):
         parts = [_sum(b, terms, values) for terms in pair.parts]
         found[pair.rows[0]] = parts[0]
         if len(parts) == 2:
@@ -106,20 +106,20 @@ def applied(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
 
 
 @memoized(16)
-def _pairs(matrix: Matrix) -> list[_Pair]:
-    pairs: list[_Pair] = []
+def _row_pairs(matrix: Matrix) -> list[_RowPair]:
+    pairs: list[_RowPair] = []
     taken: set[int] = set()
     for number, row in enumerate(matrix):
         if number in taken:
             continue
         twin = _twin(matrix, number)
         if twin is None:
-            pairs.append(_Pair((number,), (_terms(row),)))
+            pairs.append(_RowPair((number,), (_terms(row),)))
             continue
         taken.add(twin)
         both = list(zip(row, matrix[twin], strict=True))
         same, opposite = (_terms([(a + s * b) / 2 for a, b in both]) for s in (1, -1))
-        pairs.append(_Pair((number, twin), (same, opposite)))
+        pairs.append(_RowPair((number, twin), (same, opposite)))
     return pairs
 
 

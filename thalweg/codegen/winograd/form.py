@@ -13,8 +13,8 @@ from math import ceil
 import numpy as np
 
 from thalweg.codegen.contraction.form import argument_of, with_plain_stores
-from thalweg.codegen.contraction.schedule import is_plain
-from thalweg.codegen.winograd.algorithm import WAYS
+from thalweg.codegen.contraction.schedule import is_plain_load
+from thalweg.codegen.winograd.algorithm import OUTPUT_SIZES
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import Variable
@@ -56,7 +56,7 @@ class Axis:
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class Convolution:
     """The roles of the variables of a convolution."""
 
     kernel: Contraction
@@ -81,12 +81,12 @@ class Window:
         return [*(int(v.extent) for v in self.images), *across]
 
 
-def window_of(kernel: Contraction) -> Window | None:
+def match_convolution(kernel: Contraction) -> Convolution | None:
     """The roles of the variables if this is such a convolution, of floats."""
     kernel = with_plain_stores(kernel)
     if kernel.batch or len(kernel.columns) != 1 or len(kernel.reduced) != 3 or not kernel.stores:
         return None
-    if not _is_simple(kernel):
+    if not _has_plain_factors(kernel):
         return None
     place = argument_of(kernel.a)[1]
     channels = [v for v in kernel.reduced if place.factor(v) == 1]
@@ -96,19 +96,19 @@ def window_of(kernel: Contraction) -> Window | None:
         return None
     if axes[0].taps != axes[1].taps or axes[0].output is axes[1].output:
         return None
-    if not _explained(kernel, (axes[0], axes[1])):
+    if not _bounds_match_axes(kernel, (axes[0], axes[1])):
         return None
     filters = argument_of(kernel.b)[1]
     if 1 not in (filters.factor(channels[0]), filters.factor(kernel.columns[0])):
         return None
     images = tuple(v for v in kernel.rows if all(v is not a.output for a in axes if a))
-    return Window(kernel, images, (axes[0], axes[1]), channels[0], kernel.columns[0])
+    return Convolution(kernel, images, (axes[0], axes[1]), channels[0], kernel.columns[0])
 
 
-def _is_simple(kernel: Contraction) -> bool:
+def _has_plain_factors(kernel: Contraction) -> bool:
     """Whether factors are elements of buffers that stay as they are, at places known by now."""
     sides = kernel.a, kernel.b
-    if kernel.dtype != np.float32 or not all(is_plain(side, np.float32) for side in sides):
+    if kernel.dtype != np.float32 or not all(is_plain_load(side, np.float32) for side in sides):
         return False
     if kernel.b.bounds or any(argument_of(side)[0].written for side in sides):
         return False
@@ -125,7 +125,7 @@ def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
     place = argument_of(kernel.a)[1]
     step = place.factor(tap)
     outputs = [v for v in kernel.rows if step and place.factor(v) == abs(step)]
-    if tap.extent not in WAYS or len(outputs) != 1:
+    if tap.extent not in OUTPUT_SIZES or len(outputs) != 1:
         return None
     sign = 1 if step > 0 else -1
     for low, offset, high in kernel.a.bounds:
@@ -135,6 +135,6 @@ def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
     return Axis(outputs[0], tap, sign)
 
 
-def _explained(kernel: Contraction, axes: tuple[Axis, Axis]) -> bool:
+def _bounds_match_axes(kernel: Contraction, axes: tuple[Axis, Axis]) -> bool:
     """Whether the bounds are those of the axes."""
     return len(kernel.a.bounds) == sum(1 for axis in axes if axis.bounds is not None)

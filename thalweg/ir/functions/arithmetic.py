@@ -39,7 +39,7 @@ def formula(floating: Callable[..., Register]) -> Emit:
     return emit
 
 
-def by_number(floating: Callable[..., Register], whole: Emit) -> Emit:
+def float_or_integer(floating: Callable[..., Register], whole: Emit) -> Emit:
     """A formula over float registers, another code for integers."""
 
     def emit(site: Site, *values: Register) -> Register:
@@ -75,7 +75,7 @@ def extreme(whole: str, floating: str, truth: str) -> Emit:
             return x.binary(truth, y)
         return x.intrinsic(("s" if site.signed else "u") + whole, y)
 
-    return by_number(floats, wholes)
+    return float_or_integer(floats, wholes)
 
 
 def comparison(name: str, floating: str, holds: Comparison) -> Emit:
@@ -97,7 +97,7 @@ def comparison(name: str, floating: str, holds: Comparison) -> Emit:
     return emit
 
 
-def classified(floating: Callable[[Register], Register], whole: bool) -> Emit:
+def classification(floating: Callable[[Register], Register], whole: bool) -> Emit:
     """Whether a float is of some class; integers are all finite."""
 
     def emit(site: Site, x: Register) -> Register:
@@ -106,7 +106,7 @@ def classified(floating: Callable[[Register], Register], whole: bool) -> Emit:
     return emit
 
 
-def inverted(site: Site, x: Register) -> Register:
+def bit_not(site: Site, x: Register) -> Register:
     """All bits flipped."""
     return ~x
 

@@ -120,7 +120,7 @@ def reduced(x: Register, low: Register | None = None) -> tuple[Register, Registe
     return rest, shifted.bits() - x.like(known.magic).bits()
 
 
-def grown(r: Register) -> Register:
+def reduced_exponential(r: Register) -> Register:
     """eʳ - 1 for a reduced r."""
     return (r * r).fused(r.polynomial(format_of(r).exponential), r)
 
@@ -128,7 +128,7 @@ def grown(r: Register) -> Register:
 def scaled_exponential(x: Register, low: Register | None = None) -> Scaled:
     """eˣ; x within the range of the format, or NaN."""
     r, exponent = reduced(x, low)
-    return Scaled(grown(r) + 1.0, exponent)
+    return Scaled(reduced_exponential(r) + 1.0, exponent)
 
 
 def exponential(x: Register) -> Register:
@@ -174,15 +174,15 @@ def _quarter(x: Register) -> Register:
     known = format_of(x)
     r, exponent = reduced(clamped(x, -2.0 * known.fraction, known.most))
     unit = Scaled(x.like(1.0), exponent).joined(2)
-    return Scaled(grown(r), exponent).joined(2) + (unit - 0.25)
+    return Scaled(reduced_exponential(r), exponent).joined(2) + (unit - 0.25)
 
 
 def exponential_minus_one(x: Register) -> Register:
     """eˣ - 1"""
-    return _tiny_kept(x, _quarter(x) * 4.0)
+    return _keep_tiny(x, _quarter(x) * 4.0)
 
 
-def _tiny_kept(x: Register, value: Register) -> Register:
+def _keep_tiny(x: Register, value: Register) -> Register:
     """A function that is x itself near zero, where computing it would lose the sign of zero."""
     return x.where(x.absolute() < 2.0 ** -(format_of(x).fraction + 3), value)
 
@@ -190,7 +190,7 @@ def _tiny_kept(x: Register, value: Register) -> Register:
 def hyperbolic_sine(x: Register) -> Register:
     """sinh x"""
     quarter = _quarter(x.absolute())
-    return _tiny_kept(x, ((quarter + quarter / (quarter * 4.0 + 1.0)) * 2.0).with_sign(x))
+    return _keep_tiny(x, ((quarter + quarter / (quarter * 4.0 + 1.0)) * 2.0).with_sign(x))
 
 
 def hyperbolic_cosine(x: Register) -> Register:
@@ -203,7 +203,7 @@ def hyperbolic_tangent(x: Register) -> Register:
     """tanh x = h / (h + 1), where h is (e²ˣ - 1) / 2"""
     r, exponent = reduced(_at_most(x.absolute(), 25.0) * 2.0)
     unit = power_of_two(exponent - 1)
-    half = grown(r).fused(unit, unit - 0.5)
+    half = reduced_exponential(r).fused(unit, unit - 0.5)
     return (half / (half + 1.0)).with_sign(x)
 
 
@@ -280,7 +280,7 @@ def logarithm_plus_one(x: Register) -> Register:
     mantissa, exponent = split(above)
     scale = power_of_two((-exponent).intrinsic("smax", 1 - format_of(x).bias))
     f = (mantissa - 1.0) + lost * scale
-    return _tiny_kept(x, _with_poles(_logarithm(f, exponent), above))
+    return _keep_tiny(x, _with_poles(_logarithm(f, exponent), above))
 
 
 LN2 = math.log(2)
@@ -291,7 +291,7 @@ def inverse_hyperbolic_sine(x: Register) -> Register:
     size = x.absolute()
     square = size * size
     inner = size + square / ((square + 1.0).square_root() + 1.0)
-    return _tiny_kept(x, _logarithm_of_double(size, inner).with_sign(x))
+    return _keep_tiny(x, _logarithm_of_double(size, inner).with_sign(x))
 
 
 def inverse_hyperbolic_cosine(x: Register) -> Register:
@@ -313,4 +313,4 @@ def inverse_hyperbolic_tangent(x: Register) -> Register:
     double = size * 2.0
     small = double + double * size / (1.0 - size)
     inner = (size < 0.5).choose(small, double / (1.0 - size))
-    return _tiny_kept(x, (logarithm_plus_one(inner) * 0.5).with_sign(x))
+    return _keep_tiny(x, (logarithm_plus_one(inner) * 0.5).with_sign(x))

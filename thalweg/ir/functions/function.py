@@ -62,7 +62,7 @@ class Approximation:
     cost: float = 1.0
     exact_cost: float | None = None  # of the function itself on such a target, if it is another one
 
-    def written(self, x: Register, *others: Register) -> Register:
+    def emit(self, x: Register, *others: Register) -> Register:
         """Its code."""
         if self.formula is not None:
             return self.formula(x, *others)
@@ -98,11 +98,11 @@ class Function:
     divides: bool = False  # integers by zero are a fault
     narrow: Approximation | None = None  # its code for narrow floats, where the target has one
 
-    def written(self, site: Site, *inputs: Register) -> Register:
+    def emit_at(self, site: Site, *inputs: Register) -> Register:
         """Its code at a site. Those without `emit` have none."""
         near = self.narrow
         if near and near.instruction in inputs[0].approximations and near.serves(site.dtype):
-            return near.written(*inputs)
+            return near.emit(*inputs)
         assert self.emit is not None
         return self.emit(site, *inputs)
 

@@ -49,35 +49,35 @@ class Reduction:
         """Whether the result is the index of an element."""
         return self.result == INT64
 
-    def joined(self, site: Site, one: Register, other: Register) -> Register:
+    def combine(self, site: Site, one: Register, other: Register) -> Register:
         """Two elements or partial results combined."""
         emit = self.emit or FUNCTIONS[self.function].emit
         assert emit is not None
         return emit(site, one, other)
 
-    def taken(
+    def accumulate(
         self, site: Site, state: Sequence[Register], element: Register, position: Register
     ) -> list[Register]:
         """The state after one more element."""
-        return [self.joined(site, state[0], element)]
+        return [self.combine(site, state[0], element)]
 
-    def merged(
+    def merge(
         self, site: Site, one: Sequence[Register], other: Sequence[Register]
     ) -> list[Register]:
         """The state of the elements of two states."""
-        return [self.joined(site, one[0], other[0])]
+        return [self.combine(site, one[0], other[0])]
 
 
 class _Position(Reduction):
     """The index of an extreme: the first of equal ones. NaN never is one."""
 
-    def taken(
+    def accumulate(
         self, site: Site, state: Sequence[Register], element: Register, position: Register
     ) -> list[Register]:
         wins = _beats(self.function, site, element, state[0])
         return [wins.choose(element, state[0]), wins.choose(position, state[1])]
 
-    def merged(
+    def merge(
         self, site: Site, one: Sequence[Register], other: Sequence[Register]
     ) -> list[Register]:
         earlier = other[1] < one[1]

@@ -21,9 +21,9 @@ from thalweg.ir.functions import (
     trigonometry,
 )
 from thalweg.ir.functions.arithmetic import (
-    by_number,
-    classified,
+    classification,
     extreme,
+    float_or_integer,
     formula,
     instruction,
     rounding,
@@ -59,21 +59,21 @@ _ROWS = (
     Function(
         "floor_div",
         np.floor_divide,
-        by_number(division.floor_division, integers.floor_division),
+        float_or_integer(division.floor_division, integers.floor_division),
         cost=8,
         divides=True,
     ),
     Function(
         "remainder",
         np.remainder,
-        by_number(division.remainder, integers.remainder),
+        float_or_integer(division.remainder, integers.remainder),
         cost=8,
         divides=True,
     ),
     Function(
         "truncated_remainder",
         np.fmod,
-        by_number(division.truncated_remainder, integers.truncated_remainder),
+        float_or_integer(division.truncated_remainder, integers.truncated_remainder),
         cost=8,
         divides=True,
     ),
@@ -95,7 +95,7 @@ _ROWS = (
         narrow=Approximation("sqrt", _FLOAT16, cost=2, exact_cost=12),
     ),
     # Exponentials and logarithms
-    Function("pow", np.power, by_number(power.power, integers.power), cost=40, ulps=1.1),
+    Function("pow", np.power, float_or_integer(power.power, integers.power), cost=40, ulps=1.1),
     Function(
         "exp",
         np.exp,
@@ -141,15 +141,15 @@ _ROWS = (
     Function("and", np.logical_and, instruction("and"), of_truths),
     Function("or", np.logical_or, instruction("or"), of_truths),
     Function("xor", np.logical_xor, instruction("xor"), of_truths),
-    Function("not", np.logical_not, arithmetic.inverted, of_truths),
-    Function("is_nan", np.isnan, classified(Register.is_nan, False)),
-    Function("is_inf", np.isinf, classified(lambda x: x.absolute().equals(math.inf), False)),
-    Function("is_finite", np.isfinite, classified(lambda x: x.absolute() < math.inf, True)),
+    Function("not", np.logical_not, arithmetic.bit_not, of_truths),
+    Function("is_nan", np.isnan, classification(Register.is_nan, False)),
+    Function("is_inf", np.isinf, classification(lambda x: x.absolute().equals(math.inf), False)),
+    Function("is_finite", np.isfinite, classification(lambda x: x.absolute() < math.inf, True)),
     # Bits
     Function("bit_and", np.bitwise_and, instruction("and"), cost=0.5),
     Function("bit_or", np.bitwise_or, instruction("or")),
     Function("bit_xor", np.bitwise_xor, instruction("xor")),
-    Function("bit_not", np.invert, arithmetic.inverted),
+    Function("bit_not", np.invert, arithmetic.bit_not),
     Function("shift_left", np.left_shift, integers.shift_left),
     Function("shift_right", np.right_shift, integers.shift_right),
     # Complex numbers, of which none is made into code

@@ -224,7 +224,7 @@ def _reduced_near(x: Register, low: Register, quarters: Register, parts: Sequenc
     return Angle(high, remaining, (times + quarters + _MAGIC).bits() & 3)
 
 
-def _tiny_kept(x: Register, value: Register) -> Register:
+def _keep_tiny(x: Register, value: Register) -> Register:
     """A function that is x itself near zero, where computing it would lose the sign of zero."""
     return x.where(x.absolute() < (2.0**-14 if x.scalar == "float" else 2.0**-28), value)
 
@@ -237,7 +237,7 @@ def sine(x: Register) -> Register:
     """sin x"""
     angle = _reduced(x)
     value = angle.is_odd().choose(angle.cosine(), angle.sine())
-    return _tiny_kept(x, _signed(value, angle.quarters))
+    return _keep_tiny(x, _signed(value, angle.quarters))
 
 
 def cosine(x: Register) -> Register:
@@ -252,7 +252,7 @@ def tangent(x: Register) -> Register:
     angle = _reduced(x)
     sine_part, cosine_part, is_odd = angle.sine(), angle.cosine(), angle.is_odd()
     above, below = is_odd.choose(-cosine_part, sine_part), is_odd.choose(sine_part, cosine_part)
-    return _tiny_kept(x, above / below)
+    return _keep_tiny(x, above / below)
 
 
 # Inverse functions
@@ -276,7 +276,7 @@ def arctangent(x: Register) -> Register:
     value = _arctangent_of_quotient(
         steep.choose(one, size), steep.choose((size > _LARGE).choose(size.like(_LARGE), size), one)
     )
-    return _tiny_kept(x, steep.choose(_complement(value), value).with_sign(x))
+    return _keep_tiny(x, steep.choose(_complement(value), value).with_sign(x))
 
 
 _LARGE = 2.0**100  # an arctangent from here on is π / 2
@@ -322,7 +322,7 @@ def _arcsine_near(size: Register) -> tuple[Register, Register]:
 def arcsine(x: Register) -> Register:
     """arcsin x"""
     large, value = _arcsine_near(x.absolute())
-    return _tiny_kept(x, large.choose(_complement(value * 2.0), value).with_sign(x))
+    return _keep_tiny(x, large.choose(_complement(value * 2.0), value).with_sign(x))
 
 
 def arccosine(x: Register) -> Register:
