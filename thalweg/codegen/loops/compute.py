@@ -1,8 +1,8 @@
-"""Evaluation of a loop kernel's expressions, hoisted out of all loops they do not depend on.
+"""Emission of a loop kernel's expressions, hoisted out of all loops that they are invariant in.
 
-What comes in are expressions and the scope to evaluate them in; what goes out are instructions, and
-scopes that hold the values. Independent reductions over the same variables share one loop; what
-they compute at length and others need again is spilled to memory.
+Expressions and a scope come in; instructions go out, and the scope then holds the values.
+Independent reductions over the same variables share one loop. Long expressions of a reduction that
+are needed again are spilled to memory.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
 
-_MAX_SPILLED, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
-_REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
-_REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
-# Terms of a block of a sum: fewer cost time in the first cache.
+_MAX_SPILLED, _PADDED = 1 << 13, 64  # elements: in L1; whole vectors
+_REDUCED_COPIES = 4  # interleaved accumulators: an addition has a latency of four cycles
+_REDUCED_PARTS = 32  # least partial sums: narrow vectors round no worse than wide ones
+# Terms of a block of a sum, vectorized along it or not: shorter blocks are slower in L1.
 _LANE_BLOCK, _COLUMN_BLOCK = 128, 256
 
 
 @dataclass(frozen=True)
 class ReductionNest:
-    """The loops of reductions, outermost first: the innermost in lanes, if it is. `inside` takes
-    the elements of an iteration."""
+    """The loops of a group of reductions, outermost first. `inside` accumulates the elements of an
+    iteration; the innermost loop is vectorized if `lanes` is given."""
 
     variables: tuple[Variable, ...]
     group: Sequence[Reduce]
@@ -57,23 +57,23 @@ class ReductionNest:
 
     @property
     def bodies(self) -> list[Expr]:
-        """What is reduced."""
+        """The reduced expressions."""
         return bodies_of(self.group)
 
     @property
     def iterations(self) -> list[int | None]:
-        """How many iterations each loop has, where that is known."""
+        """The static trip count of each loop, or None."""
         counts = enumerate(map(static_extent, self.variables))
         return [count if count is None else -(-count // self.unit(n)) for n, count in counts]
 
     def unit(self, number: int) -> int:
-        """How many values of the variable of that number one iteration takes."""
+        """How many values of variable `number` one iteration covers."""
         is_last = number == len(self.variables) - 1
         return self.lanes.block if self.lanes is not None and is_last else 1
 
 
 class ExpressionEmitter:
-    """Writes the values of a kernel's expressions."""
+    """Emits the expressions of a kernel."""
 
     def __init__(self, plan: Plan, builder: Builder, context: KernelContext) -> None:
         self._plan, self._b, self._context, self._safe = plan, builder, context, plan.speculatable
@@ -82,7 +82,7 @@ class ExpressionEmitter:
         self._long = _long_expressions(plan.form.parts)
 
     def extent(self, variable: Variable) -> Value:
-        """How many values a variable has."""
+        """The extent of a variable."""
         for inner, blocks in self._plan.blocks.items():
             if variable is blocks:
                 above = self._b.binary("add", self.extent(inner), BLOCK - 1)
@@ -93,7 +93,8 @@ class ExpressionEmitter:
         return first
 
     def hoist(self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr] = ()) -> None:
-        """Compute all parts of expressions that depend on nothing further in."""
+        """Compute the parts of expressions that are invariant in inner loops. Those of `certain`
+        are computed in any case, those of `perhaps` only if they may be speculated."""
         found = self._hoistable(scope, certain, perhaps)
         for group in self._reduction_groups(scope, found):
             self._reduce(scope, group)
@@ -104,7 +105,7 @@ class ExpressionEmitter:
     def _hoistable(
         self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr]
     ) -> list[Expr]:
-        """The largest parts that can be computed in a scope and may be, whatever is selected."""
+        """The largest parts that are computable in a scope and safe to compute there."""
         names, found = scope.bound_variables, dict[Expr, None]()
         pending = [(r, True) for r in certain] + [(r, False) for r in perhaps]
         pending.reverse()
@@ -121,7 +122,7 @@ class ExpressionEmitter:
         return list(found)
 
     def _reduction_groups(self, scope: Scope, found: Sequence[Expr]) -> list[list[Reduce]]:
-        """The reductions to be done here: those that share a loop, in an order that works."""
+        """The reductions to compute here, grouped by the loops they share, inner ones first."""
         depths: dict[Expr, int] = {}
         groups: dict[Any, list[Reduce]] = {}
         for expr in self._reductions(scope, found):
@@ -150,13 +151,13 @@ class ExpressionEmitter:
     # Reductions
 
     def reduce_masked(self, lane_scope: LaneScope, expr: Reduce, mask: Value | None) -> Value:
-        """A reduction that is wanted only in some lanes."""
+        """The value of a reduction in the lanes of a mask."""
         inner = lane_scope.nested({}, mask)
         self._reduce(Scope((inner,)), [expr])
         return inner.scalar_or_vector(expr, mask)
 
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
-        """Do reductions over the same variables in one loop; the copies then know their values."""
+        """Compute reductions over the same variables in one loop nest and define their values."""
         variables = group[0].variables
         self.hoist(scope, bodies_of(group))
         lane = self._plan.reduction_lanes.get(variables) if scope.is_scalar else None
@@ -193,7 +194,7 @@ class ExpressionEmitter:
     def _reused_expressions(
         self, group: Sequence[Reduce], variable: Variable, names: frozenset[Variable]
     ) -> list[Expr]:
-        """The largest long parts of a group of reductions that are computed elsewhere too."""
+        """The largest long expressions of a group of reductions that are needed elsewhere too."""
         others = [expr for expr in self._reduced if expr not in group]
         again = (self._outside | set(postorder(bodies_of(others)))) & self._long
         pending, found = bodies_of(group), dict[Expr, None]()
@@ -211,17 +212,17 @@ class ExpressionEmitter:
         return Spill(self._b.stack(kind, -(-count // _PADDED) * _PADDED), variable, kind)
 
     def _reduce_nest(self, scope: Scope, nest: ReductionNest, start: Slots, block: int) -> Slots:
-        """The states after all loops of a nest, in blocks where sums are long."""
+        """The final states of a nest, summed in blocks where sums are long."""
         totals = BlockTotals(self._b, nest.group)
-        cut = block_split(nest.iterations, block) if totals.is_compensated else None
-        if cut is None:
+        split = block_split(nest.iterations, block) if totals.is_compensated else None
+        if split is None:
             return self._merge_vectors(nest, self._loop_nest(scope, nest, start))
-        if not cut.is_certain:
-            return self._reduce_perhaps_blocked(scope, nest, start, cut)
-        inside = replace(nest, variables=nest.variables[cut.position :])
+        if not split.is_certain:
+            return self._reduce_perhaps_blocked(scope, nest, start, split)
+        inside = replace(nest, variables=nest.variables[split.position :])
 
         def at_cut(inner: Scope, kept: Slots) -> Slots:
-            with self._block_loop(nest, cut, flatten(kept)) as (loop, span):
+            with self._block_loop(nest, split, flatten(kept)) as (loop, span):
                 states = self._loop_nest(inner, inside, start, span)
                 taken = totals.add_block(
                     unflatten(kept, loop.carried), self._merge_vectors(nest, states)
@@ -229,18 +230,18 @@ class ExpressionEmitter:
                 loop.next = flatten(taken)
             return unflatten(kept, loop.results)
 
-        outside = ReductionNest(nest.variables[: cut.position], nest.group, at_cut)
+        outside = ReductionNest(nest.variables[: split.position], nest.group, at_cut)
         kept = totals.start(_merged_slots(nest, start))
         return totals.states(self._loop_nest(scope, outside, kept))
 
     def _reduce_perhaps_blocked(
-        self, scope: Scope, nest: ReductionNest, start: Slots, cut: BlockSplit
+        self, scope: Scope, nest: ReductionNest, start: Slots, split: BlockSplit
     ) -> Slots:
-        """The same where there may be but one block, which then costs no more than ever."""
+        """The same where there may be a single block at run time, which then needs no totals."""
         b, totals = self._b, BlockTotals(self._b, nest.group)
         none = totals.start(_merged_slots(nest, start))
         count = self.extent(nest.variables[0])
-        with self._block_loop(nest, cut, [*flatten(none), *flatten(start)]) as (loop, span):
+        with self._block_loop(nest, split, [*flatten(none), *flatten(start)]) as (loop, span):
             kept, _ = _split_values(loop.carried, none, start)
             after = self._loop_nest(scope, nest, start, span)
             taken = b.choose_all(
@@ -251,7 +252,7 @@ class ExpressionEmitter:
             loop.next = [*taken, *flatten(after)]
         kept, last = _split_values(loop.results, none, start)
         joined = self._merge_vectors(nest, last)
-        several = b.compare("sgt", count, cut.size * nest.unit(cut.position))
+        several = b.compare("sgt", count, split.size * nest.unit(split.position))
         values = b.choose_all(
             several,
             lambda: flatten(totals.states(totals.add_block(kept, joined))),
@@ -261,12 +262,12 @@ class ExpressionEmitter:
 
     @contextmanager
     def _block_loop(
-        self, nest: ReductionNest, cut: BlockSplit, carried: Sequence[Value]
+        self, nest: ReductionNest, split: BlockSplit, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
-        """A loop over the blocks of a nest; a block is a range of iterations."""
+        """A loop over the blocks of a nest; yields it and the span of a block."""
         b, zero = self._b, constant(I64, 0)
-        count = self.extent(nest.variables[cut.position])
-        size = constant(I64, cut.size * nest.unit(cut.position))
+        count = self.extent(nest.variables[split.position])
+        size = constant(I64, split.size * nest.unit(split.position))
         with b.loop(zero, count, size, carried) as loop:
             after = b.binary("add nsw", loop.index, size)
             yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
@@ -274,7 +275,7 @@ class ExpressionEmitter:
     def _loop_nest(
         self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
     ) -> Slots:
-        """Loops over variables, outermost first, that carry values; the first over a span."""
+        """Emit a loop nest that carries values, its outermost loop over `span`."""
         if not nest.variables:
             return nest.inside(scope, slots)
         first = nest.variables[0]
@@ -296,7 +297,7 @@ class ExpressionEmitter:
         slots: Slots,
         spilled: Sequence[dict[Expr, Spill]],
     ) -> Slots:
-        """Take the elements of one iteration into the states."""
+        """Accumulate the elements of one iteration into the states."""
         self.hoist(scope, bodies_of(group))
         for lane_scope, memory in zip(scope.lane_scopes, cycle(spilled), strict=False):
             for expr, place in memory.items():
@@ -325,7 +326,7 @@ class ExpressionEmitter:
     def _reduce_in_lanes(
         self, scope: Scope, group: Sequence[Reduce], lane: Variable, take: LoopBody
     ) -> Slots:
-        """Partial states in lanes, of several vectors side by side, combined in a fixed order."""
+        """Reduce in interleaved vectors, then merge the partial states in a fixed order."""
         width, copies = self._lane_width(lane), self._lane_interleave(lane, group)
         loop = VectorLoop(self._b, lane, width, copies, self._plan.masks_tails)
         others = [v for v in group[0].variables if v is not lane]
@@ -334,7 +335,7 @@ class ExpressionEmitter:
         return [self._merge_lanes(group, self._reduce_nest(scope, nest, start, _LANE_BLOCK))]
 
     def _merge_vectors(self, nest: ReductionNest, slots: Slots) -> Slots:
-        """The vectors side by side as one, where they have parts of the same reductions."""
+        """Merge the slots of interleaved vectors into one; a scalar slot stays."""
         vectors = [slot for slot in slots if slot[0].type.lanes > 1]
         if nest.lanes is None or not vectors:
             return slots
@@ -342,7 +343,7 @@ class ExpressionEmitter:
         return [self._merge_slots(nest.group, vectors), *single]
 
     def _merge_slots(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
-        """The states of several slots in one."""
+        """Merge the states of several slots."""
         columns = zip(*(split_states(group, slot) for slot in slots), strict=True)
         return [
             value
@@ -351,7 +352,7 @@ class ExpressionEmitter:
         ]
 
     def _merge_lanes(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
-        """The states of slots and all their lanes in one."""
+        """Merge the states of all slots and of all their lanes."""
 
         def across(accumulator: Accumulator, state: State) -> State:
             return accumulator.reduce_lanes(self._b, state)
@@ -359,7 +360,7 @@ class ExpressionEmitter:
         return self._merge_slots(group, [map_states(group, slot, across) for slot in slots])
 
     def _merge_tree(self, accumulator: Accumulator, states: list[State]) -> State:
-        """States merged as a tree."""
+        """Merge states pairwise, as a tree."""
         while len(states) > 1:
             odd: list[State] = states[-1:] if len(states) % 2 else []
             pairs = zip(states[::2], states[1::2], strict=False)
@@ -378,7 +379,7 @@ class ExpressionEmitter:
 
 
 def _operands(expr: Expr, sure: bool) -> list[tuple[Expr, bool]]:
-    """The parts of an expression, and whether they are computed in any case."""
+    """The parts of an expression, and whether each is computed in any case."""
     if not isinstance(expr, Select):
         return [(part, sure) for part in expr.parts]
     known = sure and isinstance(expr.condition, Const)
@@ -390,7 +391,7 @@ def bodies_of(group: Sequence[Reduce]) -> list[Expr]:
 
 
 def _long_expressions(exprs: Sequence[Expr]) -> set[Expr]:
-    """Those of some expressions (parts first) that take many instructions."""
+    """The expressions, given parts first, that contain a long one."""
     found = set[Expr]()
     for expr in exprs:
         if is_long(expr) or not found.isdisjoint(expr.parts):
@@ -403,7 +404,7 @@ def _is_number(expr: Expr) -> bool:
 
 
 def _merged_slots(nest: ReductionNest, slots: Slots) -> Slots:
-    """Slots of which there are as many as of joined ones."""
+    """Initial slots in the shape of merged ones."""
     if nest.lanes is None:
         return slots
     vectors = [slot for slot in slots if slot[0].type.lanes > 1]
@@ -411,6 +412,6 @@ def _merged_slots(nest: ReductionNest, slots: Slots) -> Slots:
 
 
 def _split_values(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots, Slots]:
-    """Values of slots like the first ones, and of slots like the second."""
+    """Split values into slots like `first` and slots like `second`."""
     count = len(flatten(first))
     return unflatten(first, values[:count]), unflatten(second, values[count:])

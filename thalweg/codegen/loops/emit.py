@@ -1,9 +1,9 @@
-"""A loop kernel as instructions, by its plan: its works, which are stores and checks, in loops.
+"""Emission of a planned loop kernel: its statements, which are stores and checks, in their loops.
 
-What comes in is a `Plan` and a function to write into; loops, scans, checks and stores go out as
-instructions. Before each loop, everything invariant in it is computed. A `WorkEmitter` writes works
-in a scope, in which some variables are bound; which loops or threads are around them is the
-business of those who derive from it: the CPU's loops here, and CUDA's grids.
+A `Plan` and a function to write into come in; loops, scans, checks and stores go out as
+instructions. Loop invariants are computed before each loop. A `StatementEmitter` emits statements
+in a scope, in which some variables are bound. Subclasses emit what binds them: loops here, grids
+for CUDA.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.loop import Variable
 
-#: What goes into the fault word when an integer is divided by zero.
+#: The fault word of an integer division by zero.
 _DIVISION_FAULT = 1
 
 
 class StatementEmitter:
-    """A kernel being written into a function."""
+    """Emits the statements of a kernel into a function."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class StatementEmitter:
         self._scans = plan.form.every(Scan)
 
     def _expression_emitter(self) -> ExpressionEmitter:
-        """What writes the values of expressions."""
+        """The emitter of expressions."""
         return ExpressionEmitter(self._plan, self._b, self._context)
 
     def _add(self, value: Value, number: int) -> Value:
@@ -82,7 +82,8 @@ class StatementEmitter:
     def _advance_scans(
         self, scope: Scope, scans: Sequence[Scan], carried: list[Value]
     ) -> list[Value]:
-        """Take one more element into each scan; its value is that before or after it."""
+        """Accumulate one more element into each scan, and define its value: the accumulator after
+        that element, or before it if exclusive. Returns the new accumulators."""
         states = dict(zip([(c, s) for c in scope.lane_scopes for s in scans], carried, strict=True))
         for scan in scans:
             accumulator, body, exclusive = accumulator_of(scan), scan.body, scan.exclusive
@@ -95,27 +96,31 @@ class StatementEmitter:
                 lane_scope.define(scan, before if exclusive else after)
         return list(states.values())
 
-    # Computing ahead
+    # Hoisting
 
-    def _hoist(self, scope: Scope, works: Sequence[Check | Store]) -> None:
-        """Compute what stores and checks here and further in need and can be known here."""
-        certain = [root for work in works for root in _unconditional_roots(work)]
-        perhaps = [root for work in works for root in work.roots if root not in certain]
+    def _hoist(self, scope: Scope, statements: Sequence[Check | Store]) -> None:
+        """Compute what statements here and in inner loops need and what is invariant in those."""
+        certain = [root for each in statements for root in _unconditional_roots(each)]
+        perhaps = [root for each in statements for root in each.roots if root not in certain]
         self._expressions.hoist(scope, certain, perhaps)
 
     # Stores and checks
 
     def _execute(
-        self, scope: Scope, works: Sequence[Check | Store], guard: Callable[[], Value] | None = None
+        self,
+        scope: Scope,
+        statements: Sequence[Check | Store],
+        guard: Callable[[], Value] | None = None,
     ) -> None:
-        """Check, compute everything that is stored, then store it, where a guard allows it."""
+        """Emit checks, then all stored values, then the stores, which run only under the guard."""
         stored = list[tuple[Store, LaneScope, Address, Value, Value | None]]()
-        for work in works:
+        for statement in statements:
             for lane_scope in scope.lane_scopes:
-                if isinstance(work, Check):
-                    self._check(lane_scope, work)
+                if isinstance(statement, Check):
+                    self._check(lane_scope, statement)
                 else:
-                    stored.append((work, lane_scope, *self._evaluate_store(lane_scope, work)))
+                    evaluated = self._evaluate_store(lane_scope, statement)
+                    stored.append((statement, lane_scope, *evaluated))
         if stored:
             with self._b.when(guard()) if guard else nullcontext():
                 for one in stored:
@@ -137,41 +142,46 @@ class StatementEmitter:
             mask = lane_scope.value_as(store.inside, np.bool_, lane_scope.tail)
             if lane_scope.tail is not None:
                 mask = self._b.binary("and", mask, lane_scope.tail)
-        place = lane_scope.locate(store.buffer, store.offset, mask)
-        return place, self._stored_value(lane_scope, store, mask), mask
+        address = lane_scope.locate(store.buffer, store.offset, mask)
+        return address, self._stored_value(lane_scope, store, mask), mask
 
     def _stored_value(self, lane_scope: LaneScope, store: Store, mask: Value | None) -> Value:
-        """What is stored, in a register."""
+        """The value to store, in its register type."""
         return lane_scope.value_as(store.value, store.buffer.dtype, mask)
 
     def _store(
-        self, store: Store, lane_scope: LaneScope, place: Address, value: Value, mask: Value | None
+        self,
+        store: Store,
+        lane_scope: LaneScope,
+        address: Address,
+        value: Value,
+        mask: Value | None,
     ) -> None:
         row = REDUCTIONS.get(store.combine)
         if row and row.atomic and not store.variables and lane_scope.has_atomic_add(store.buffer):
-            lane_scope.atomic_add(store.buffer, place, value)
+            lane_scope.atomic_add(store.buffer, address, value)
             return
         if row:
-            old = lane_scope.read(store.buffer, place, mask)
+            old = lane_scope.read(store.buffer, address, mask)
             value = combine_elements(self._b, row, store.buffer.dtype, old, value)
-        lane_scope.write(store.buffer, place, value, mask)
+        lane_scope.write(store.buffer, address, value, mask)
 
 
-def _unconditional_roots(work: Check | Store) -> list[Expr]:
-    """The expressions of a work that are computed in any case."""
-    if isinstance(work, Check):
-        return [work.condition]
-    return work.roots if work.inside is None else [work.inside]
+def _unconditional_roots(statement: Check | Store) -> list[Expr]:
+    """The expressions of a statement that are computed in any case."""
+    if isinstance(statement, Check):
+        return [statement.condition]
+    return statement.roots if statement.inside is None else [statement.inside]
 
 
-_MIN_BLOCKS = 64  # blocks of a loop that threads may share block by block
+_MIN_BLOCKS = 64  # of a vector loop that threads share block by block
 
 
 class CpuEmitter(StatementEmitter):
-    """A kernel being written into a function of (pointers …, fault, words …, thread, threads)."""
+    """Emits a kernel for CPUs into a function of (fault, buffers …, words …, thread, threads)."""
 
     def write(self, thread: Value, threads: Value) -> None:
-        """The whole kernel, as one of some threads runs it."""
+        """Emit the whole kernel, as thread number `thread` of `threads` runs it."""
         self._threads = thread, threads
         scope = Scope((LaneScope(self._context),))
         with (
@@ -179,16 +189,14 @@ class CpuEmitter(StatementEmitter):
         ):
             self._level(scope, 0)
 
-    # Small things
-
     def _is_first(self) -> Value:
         return self._b.compare("eq", self._threads[0], 0)
 
     # Levels of the kernel's loops
 
     def _level(self, scope: Scope, depth: int) -> None:
-        """All that is done where the first `depth` variables are bound, loops inside included."""
-        here = [work for work in self._statements if self._plan.depth(work) == depth]
+        """Emit all that runs where the first `depth` variables are bound, inner loops included."""
+        here = [each for each in self._statements if self._plan.depth(each) == depth]
         self._hoist(scope, [work for work in self._statements if self._plan.depth(work) >= depth])
         split = self._plan.threaded_levels
         once = split is not None and depth <= split[0]
@@ -207,7 +215,7 @@ class CpuEmitter(StatementEmitter):
             self._scalar_loop(scope, depth, variable)
 
     def _thread_bounds(self, depth: int, count: Value, unit: int) -> tuple[Value, Value]:
-        """From where to where a loop goes on this thread: whole units of it, but for the last."""
+        """The range of a loop on this thread: whole units, except at the end of the loop."""
         b = self._b
         if not self._is_threaded(depth):
             return constant(I64, 0), count
@@ -225,7 +233,7 @@ class CpuEmitter(StatementEmitter):
         return ends[0], b.call("llvm.smin.i64", I64, ends[1], count)
 
     def _is_threaded(self, depth: int) -> bool:
-        """Whether threads share the loop at a level."""
+        """Whether threads share the loop at a depth."""
         return self._plan.threaded_levels is not None and self._plan.threaded_levels[0] == depth
 
     def _scalar_loop(self, scope: Scope, depth: int, variable: Variable) -> None:
@@ -244,14 +252,14 @@ class CpuEmitter(StatementEmitter):
             self._level(inner, depth + 1)
 
     def _block_bounds(self, scope: Scope, variable: Variable, count: Value) -> tuple[Value, Value]:
-        """From where to where a variable goes in the block that the loops outside are at."""
+        """The range of a blocked variable in the current block."""
         b = self._b
         number = scope.lane_scopes[0].at(self._plan.blocks[variable])
         first = b.binary("mul", number, BLOCK)
         return first, b.call("llvm.smin.i64", I64, self._add(first, BLOCK), count)
 
     def _collapsed_loop(self, scope: Scope, first: int, last: int) -> None:
-        """Several loops as one, so that threads have enough to share."""
+        """Emit several loops as one, so that threads have enough iterations to share."""
         b, variables = self._b, self._plan.variables[first : last + 1]
         counts = [self._expressions.extent(variable) for variable in variables]
         total = counts[0]
@@ -267,7 +275,7 @@ class CpuEmitter(StatementEmitter):
             self._level(scope.bind(values), last + 1)
 
     def _vector_loop(self, scope: Scope, depth: int) -> None:
-        """Blocks of several vectors, then vectors, then what is left in a masked one or singly."""
+        """Emit blocks of interleaved vectors, then single vectors, then a masked or scalar tail."""
         variable, lanes = self._plan.variables[depth], self._plan.width
         loop = VectorLoop(self._b, variable, lanes, self._plan.interleave, self._plan.masks_tails)
         count = static_extent(variable)

@@ -98,7 +98,7 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
     parallel = [v for v in form.variables if v not in alone]
     vector = contiguous(parallel, form)
     items = (*(v for v in parallel if v is not vector), *([vector] if vector else []))
-    form, backward = scans_in_order(form, (*items, *alone), ordered)
+    form, backward = scans_in_order(form, (*items, *alone))
     if not alone:
         shared = [e for e in form.every(Reduce) if is_shared(e, form)]
         if shared and (made := _team_mapping(form, target, shared, aligned)) is not None:
