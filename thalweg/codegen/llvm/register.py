@@ -14,7 +14,7 @@ from thalweg.ir.functions.register import Operand, Register
 
 @dataclass(frozen=True, eq=False)
 class LlvmRegister(Register):
-    """A `Value` and the builder that instructions over it go to."""
+    """A `Value` and the builder that emits instructions over it."""
 
     builder: Builder
     value: Value
@@ -122,7 +122,7 @@ _LITERAL = re.compile(
 
 
 def _literal(text: str) -> int | float | None:
-    """The number that a constant is in every lane, if it is one."""
+    """The number of a constant, the same in every lane; None for other text."""
     found = _LITERAL.match(text)
     if found is None:
         return None

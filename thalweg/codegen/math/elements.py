@@ -1,10 +1,9 @@
-"""Elements in registers: the value of an expression in one lane or several, and reductions.
+"""Expressions and reductions in registers, scalar or vector.
 
-An `Evaluator` writes the instructions of expressions with a builder. What loads, indices and
-reductions are is the caller's business: it gives a function for these leaves. An `Accumulator` is
-one reduction in some number of lanes, a row of `thalweg.ir.functions.reductions`; its state is one
-value, or two where the position of the best element is wanted. States of the same elements in
-another order can be merged.
+An `Evaluator` emits expressions with a builder; the caller supplies a function for the leaves:
+loads, indices, reductions. An `Accumulator` is a reduction (a row of
+`thalweg.ir.functions.reductions`) over elements of a dtype, in any number of lanes. Its state is
+one value, or two where the result is a position. States of disjoint elements can be merged.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from thalweg.ir.rewrite import Fold
 from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import is_float
 
-#: Gives the value of a load, index, reduction, scan or sum in the lanes a mask allows (None: all).
-#: The mask has as many lanes as the evaluator; the value may have one, the same for all lanes.
+#: Emits a load, index, reduction, scan or sum in the lanes of a mask (None: all). The mask has as
+#: many lanes as the evaluator; the value may be a scalar, the same for all lanes.
 Leaf = Callable[[Expr, Value | None], Value]
 
-#: Called with a scalar condition that must not hold: some lane divides by zero.
+#: Emits a fault under a scalar condition: some lane divides by zero.
 Fault = Callable[[Builder, Value], None]
 
 LEAVES = Load | Index | Word | Reduce | Scan | Accumulated
@@ -77,7 +76,7 @@ def _constant_as(expr: Const, dtype: Dtype) -> Value:
 
 
 def mask_sensitivity(reads_or_faults: Callable[[Expr], bool] | None = None) -> Fold[bool]:
-    """Whether it matters in which lanes an expression is computed: it loads, or may fault."""
+    """Whether the mask matters under which an expression is computed: it loads, or may fault."""
     alone = reads_or_faults or _reads_or_faults
     return Fold(
         lambda part, known: alone(part) or (not isinstance(part, LEAVES) and any(known.parts(part)))
@@ -97,10 +96,10 @@ def _reads_or_faults(expr: Expr) -> bool:
 
 
 class Evaluator:
-    """Writes the value of expressions in a number of lanes; shared parts are computed once.
+    """Emits expressions in a number of lanes; shared parts are computed once.
 
-    Values are cached for the block that is being written: code that does not always run before
-    what follows needs an evaluator of its own.
+    Values are cached for the code that they dominate: code that runs conditionally needs an
+    evaluator of its own.
     """
 
     def __init__(
@@ -111,15 +110,15 @@ class Evaluator:
         fault: Fault | None = None,
         sensitive: Fold[bool] | None = None,
     ) -> None:
-        """`sensitive` is a `sensitivity` that several evaluators share."""
+        """`sensitive` is a `mask_sensitivity` that several evaluators share."""
         self.builder, self.lanes = builder, lanes
         self._leaf, self._fault, self._sensitive = leaf, fault, sensitive or mask_sensitivity()
         self._values: dict[tuple[Expr, str], Value] = {}
         self._masks: dict[tuple[str, str, bool], Value] = {}
-        self._parent_masks: dict[str, str] = {}  # a mask → the mask it was narrowed from
+        self._parent_masks: dict[str, str] = {}  # a mask → the mask it is a subset of
 
     def value(self, expr: Expr, mask: Value | None = None) -> Value:
-        """The register value of an expression in all lanes; lanes off the mask hold anything."""
+        """The value of an expression in all lanes; lanes off the mask are undefined."""
         return _splat(self.builder, self.scalar_or_vector(expr, mask), self.lanes)
 
     def value_as(self, expr: Expr, dtype: Any, mask: Value | None = None) -> Value:
@@ -127,7 +126,7 @@ class Evaluator:
         return _splat(self.builder, self._as(expr, np.dtype(dtype), mask), self.lanes)
 
     def scalar_or_vector(self, expr: Expr, mask: Value | None = None) -> Value:
-        """The value of an expression in one lane if it is the same in all, else in all lanes."""
+        """The value of an expression: a scalar if it is uniform, else a vector."""
         if isinstance(expr, Const):
             return _constant_as(expr, expr.dtype)
         found = self._lookup(expr, mask)
@@ -138,7 +137,7 @@ class Evaluator:
         return found
 
     def _compute(self, expr: Expr, mask: Value | None) -> None:
-        """Write an expression and all that it needs, those first."""
+        """Emit an expression after its missing parts, iteratively."""
         pending = [(expr, mask)]
         while pending:
             part, under = pending[-1]
@@ -147,18 +146,18 @@ class Evaluator:
             elif missing := self._missing_operands(part, under):
                 pending += reversed(missing)
             else:
-                # What no mask matters to is kept for every mask, so none may shape it.
+                # A value that is cached for every mask must not depend on one.
                 needed = under if self._sensitive.of(part) else None
                 self._values[self._key(part, under)] = self._emit(part, needed)
                 pending.pop()
 
-    # What is known
+    # Available values
 
     def _key(self, expr: Expr, mask: Value | None) -> tuple[Expr, str]:
         return expr, mask.text if mask is not None and self._sensitive.of(expr) else ""
 
     def _lookup(self, expr: Expr, mask: Value | None) -> Value | None:
-        """A value that holds under a mask: computed for it, or for one it was narrowed from."""
+        """A value that is valid under a mask: computed for it, or for a superset of it."""
         at = mask.text if mask is not None and self._sensitive.of(expr) else ""
         while True:
             if (value := self._values.get((expr, at))) is not None or not at:
@@ -166,7 +165,7 @@ class Evaluator:
             at = self._parent_masks.get(at, "")
 
     def _missing_operands(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
-        """The parts that must be computed before an expression (for a select, in two rounds)."""
+        """The parts to compute before an expression; of a select, first the condition."""
         if isinstance(expr, LEAVES):
             return []
         if not isinstance(expr, Select):
@@ -208,7 +207,7 @@ class Evaluator:
             self._parent_masks.setdefault(made.value.text, key[0])
         return self._masks[key]
 
-    # What is written
+    # Emission
 
     def _as(self, expr: Expr, dtype: Dtype, mask: Value | None) -> Value:
         if isinstance(expr, Const):
@@ -246,11 +245,11 @@ class Evaluator:
         return expr.loop
 
     def _rounding_dtypes(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
-        """The dtypes of a call, as far as its exactness goes."""
+        """The dtypes whose rounding the result of a call must be exact for."""
         return dtypes
 
     def _report(self, fault: Fault, mask: Value | None, condition: Register) -> None:
-        """Report a condition that holds in some lane that counts."""
+        """Emit a fault for a condition that holds in some lane of the mask."""
         found = cast("LlvmRegister", condition)
         if mask is not None:
             spread = LlvmRegister(self.builder, self.builder.splat(found.value, mask.type.lanes))
@@ -278,13 +277,13 @@ class Evaluator:
         return from_memory(self.builder, moved, new)
 
     def _broadcast(self, values: Sequence[Value]) -> list[Value]:
-        """Values in as many lanes as the widest of them has."""
+        """The values in as many lanes as the widest of them has."""
         lanes = max(value.type.lanes for value in values)
         return [_splat(self.builder, value, lanes) for value in values]
 
 
 def _splat(b: Builder, value: Value, lanes: int) -> Value:
-    """A scalar in every lane; constants stay constants."""
+    """A scalar in every lane; a constant stays a constant."""
     if lanes == 1 or value.type.lanes == lanes or value.text.startswith("%"):
         return b.splat(value, lanes)
     return Value(value.type.of(lanes), f"splat ({value})")
@@ -306,12 +305,12 @@ class Accumulator:
 
     @property
     def size(self) -> int:
-        """Of how many values a state consists."""
+        """The number of values in a state."""
         return 2 if self.row.gives_position else 1
 
     @property
     def is_compensated(self) -> bool:
-        """Whether what rounding takes from a long one is kept beside it."""
+        """Whether long reductions are summed with compensation."""
         return self.row.compensated and is_float(self.dtype)
 
     def initial(self, lanes: int) -> State:
@@ -320,7 +319,7 @@ class Accumulator:
         return [first, constant(I64.of(lanes), 0)] if self.row.gives_position else [first]
 
     def result(self, b: Builder, state: State) -> Value:
-        """What is wanted of a state; sums of narrow floats, which are float32, are rounded."""
+        """The result of a final state; a sum of narrow floats, kept in float32, is rounded."""
         if not self.row.rounds or storage_type(self.dtype) == register_type(self.dtype):
             return state[-1]
         return from_memory(b, to_memory(b, state[-1], self.dtype), self.dtype)
@@ -328,16 +327,16 @@ class Accumulator:
     def accumulate(
         self, b: Builder, state: Sequence[Value], element: Value, position: Value
     ) -> State:
-        """The state after one more element, whose position is behind those before."""
+        """The state after one more element, whose position follows those before."""
         new, at = LlvmRegister(b, element), LlvmRegister(b, position)
         return _values(self.row.accumulate(self._site, _registers(b, state), new, at))
 
     def merge(self, b: Builder, one: Sequence[Value], other: Sequence[Value]) -> State:
-        """The state of the elements of two states."""
+        """The state of the elements of both."""
         return _values(self.row.merge(self._site, _registers(b, one), _registers(b, other)))
 
     def reduce_lanes(self, b: Builder, state: Sequence[Value]) -> State:
-        """The state of all lanes in one: upper halves are merged into lower ones."""
+        """The state of all lanes: upper halves are merged into lower ones."""
         found = list(state)
         while found[0].type.lanes > 1:
             half = found[0].type.lanes // 2
@@ -354,7 +353,7 @@ def accumulator_of(expr: Reduce | Scan) -> Accumulator:
 
 
 def combine_elements(b: Builder, row: Reduction, dtype: Any, one: Value, other: Value) -> Value:
-    """Two elements combined."""
+    """Combine two elements by a reduction."""
     (result,) = Accumulator(row, np.dtype(dtype)).merge(b, [one], [other])
     return result
 
