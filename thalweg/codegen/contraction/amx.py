@@ -1,9 +1,8 @@
-"""Products of bfloat16 numbers on the matrix unit of a processor (AMX): tiles of 16 by 16 sums.
+"""Contractions of bfloat16 on AMX, in tiles of 16 by 16 sums.
 
-What comes in is a contraction whose factors are bfloat16 numbers, and a schedule; what goes out is
-LLVM text. The unit multiplies 16 rows of 32 numbers by 16 columns of as many, stored in pairs: a
-phase of its own, or every piece of work, packs the columns so. The epilogue reads the sums from
-memory.
+A contraction of bfloat16 factors and a schedule come in, LLVM text goes out. AMX multiplies 16 rows
+of 32 numbers by 16 columns of 32, interleaved in pairs. A phase of its own, or every piece of work,
+packs `b` in that layout. The epilogue reads the sums from memory.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ from thalweg.ir.expr import Cast, Load
 from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.loop import Variable
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # what the unit multiplies
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SIDE = 16  # rows and columns of a tile
-DEPTH = 32  # numbers that a step of the unit sums
-_MIN_PRODUCTS = 1 << 15  # products below which packing is likely to take longer; not measured
+DEPTH = 32  # terms of a sum per instruction
+_MIN_PRODUCTS = 1 << 15  # below which packing likely takes longer; not measured
 _ITEM = 2  # the bytes of an element
 _SUMS = Type("float", SIDE)
 _INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
@@ -59,7 +58,7 @@ _INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
 
 @dataclass(frozen=True)
 class Roles:
-    """A contraction of bfloat16 numbers: its factors as such, and the variable that steps go by."""
+    """A contraction of bfloat16 factors; steps of the sum go along the variable `inner`."""
 
     form: Form
     a: Access
@@ -68,17 +67,17 @@ class Roles:
 
 
 def has_unit(target: CpuTarget) -> bool:
-    """Whether the processor multiplies tiles of bfloat16 numbers."""
+    """Whether a target has AMX for bfloat16."""
     return target.has("amx-bf16") and target.has("amx-tile") and target.vector_bytes == 64
 
 
 def on_matrix_unit(kernel: Contraction, target: CpuTarget) -> bool:
-    """Whether a contraction runs on the matrix unit of a target."""
+    """Whether a contraction runs on AMX on a target."""
     return has_unit(target) and amx_schedule(Problem(form_of(kernel), target)) is not None
 
 
 def roles_of(form: Form) -> Roles | None:
-    """The roles where both factors are bfloat16 numbers, summed as float32 over known extents."""
+    """The roles if both factors are bfloat16, summed in float32 over static extents."""
     kernel = form.kernel
     if np.dtype(kernel.dtype) != np.float32 or form.depthwise or not form.reduced:
         return None
@@ -91,7 +90,7 @@ def roles_of(form: Form) -> Roles | None:
 
 
 def _as_bfloat16(access: Access) -> Access | None:
-    """The factor as a bfloat16 number, if it is one."""
+    """A factor as bfloat16, without its cast to float32; None if it is not bfloat16."""
     value = access.value
     if isinstance(value, Cast) and value.target == np.float32:
         value = value.value
@@ -99,18 +98,18 @@ def _as_bfloat16(access: Access) -> Access | None:
 
 
 def _inner_variable(form: Form) -> Variable:
-    """The variable that fills steps best; of equals one along which the rows' factor lies."""
-    places = [load.offset for load in loads_of(form.kernel.a.value)]
+    """The variable that fills steps best; among equals, one along which `a` is contiguous."""
+    offsets = [load.offset for load in loads_of(form.kernel.a.value)]
 
-    def worth(variable: Variable) -> tuple[float, bool]:
+    def priority(variable: Variable) -> tuple[float, bool]:
         filled = variable.extent / (ceil(variable.extent / DEPTH) * DEPTH)
-        return round(filled, 1), any(offset.factor(variable) == 1 for offset in places)
+        return round(filled, 1), any(offset.factor(variable) == 1 for offset in offsets)
 
-    return max(form.reduced, key=worth)
+    return max(form.reduced, key=priority)
 
 
 def amx_schedule(problem: Problem) -> Schedule | None:
-    """The schedule for the matrix unit, where the target has one and it pays."""
+    """The schedule on AMX, where the target has it and it pays."""
     form = problem.form
     if not has_unit(problem.target) or (roles := roles_of(form)) is None:
         return None
@@ -127,12 +126,12 @@ def amx_schedule(problem: Problem) -> Schedule | None:
 
 
 def _copy_of_b(form: Form) -> str:
-    """Whether all threads pack the columns' factor first, or each piece of work what it needs."""
+    """Whether all threads pack `b` first, or each piece of work packs what it needs."""
     return "block" if any(v in variables_of(form.kernel.b) for v in form.outer) else "shared"
 
 
 def _reads_a_in_place(roles: Roles, tile: int) -> bool:
-    """Whether the rows' factor can be read where it lies: by whole tiles of it."""
+    """Whether `a` can be read in place, by whole tiles."""
     form, access = roles.form, roles.a
     if not isinstance(access.value, Load) or access.bounds or len(form.reduced) != 1:
         return False
@@ -145,7 +144,7 @@ def _reads_a_in_place(roles: Roles, tile: int) -> bool:
 
 
 def _with_pieces(problem: Problem, schedule: Schedule) -> Schedule:
-    """Rows that the second cache holds beside a panel, but some pieces for every core."""
+    """Choose pieces of work whose rows fit L2 beside a panel, some for every core."""
     form, extents, cores = problem.form, problem.row_extents, problem.target.cores
     panels = problem.panels(schedule)
     if not extents:
@@ -166,7 +165,7 @@ def _with_pieces(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def emit_amx(problem: Problem, schedule: Schedule) -> Emitted:
-    """The code of a contraction on the matrix unit."""
+    """Emit a contraction on AMX."""
     module, names = Module(problem.target.native_fp16, problem.target.fma), ["multiply"]
     layout = _Layout(problem, schedule)
     kernel = layout.roles.form.kernel
@@ -178,7 +177,7 @@ def emit_amx(problem: Problem, schedule: Schedule) -> Emitted:
 
 
 def configure(b: Builder) -> None:
-    """All eight tiles are 16 rows of 64 bytes, until they are released."""
+    """Configure all eight tiles as 16 rows of 64 bytes."""
     words = [1, 0, *[0x0040004000400040] * 2, 0, 0, 0x1010101010101010, 0]
     memory = b.stack(I64, len(words))
     for number, word in enumerate(words):
@@ -187,17 +186,16 @@ def configure(b: Builder) -> None:
 
 
 def instruct(b: Builder, name: str, *arguments: Value | int) -> None:
-    """An instruction of the unit; integers are the numbers of tiles."""
+    """Emit an AMX instruction; integer arguments are tile numbers."""
     values = [constant(I8, a) if isinstance(a, int) else a for a in arguments]
     b.call(f"llvm.x86.{name}", VOID, *values)
 
 
 class _Layout:
-    """How the factors lie in scratch memory, in elements.
+    """The layout of packed factors in scratch memory, in elements.
 
-    Sums go by steps of 32 numbers of one variable, for all values of the others. A step of
-    the rows' factor has all rows of a piece side by side; one of the columns' has 16 pairs of all
-    columns of a panel.
+    A step of the sum is 32 values of the inner variable, at one value of each other one. Packed `a`
+    has, per step, all rows of a piece; packed `b`, per step, 16 pairs of all columns of a panel.
     """
 
     def __init__(self, problem: Problem, schedule: Schedule) -> None:
@@ -214,7 +212,7 @@ class _Layout:
 
     @property
     def _thread_sizes(self) -> tuple[int, int]:
-        """What a thread has for either factor. The last tile of rows may go beyond them."""
+        """A thread's elements for `a` and `b`. The last tile of rows may exceed the piece."""
         a = (self.steps * self.rows + self.schedule.tile) * DEPTH if self.schedule.copy_a else 0
         return a, self.schedule.panels * self.panel if self.schedule.copy_b == "block" else 0
 
@@ -224,11 +222,11 @@ class _Layout:
 
     @property
     def size(self) -> int:
-        """All of it."""
+        """The total size."""
         return self._shared_size + SLOTS * sum(self._thread_sizes)
 
     def thread_addresses(self, frame: Frame) -> tuple[Value, Value]:
-        """Where a thread has the rows' factor and the columns'."""
+        """The addresses of a thread's packed `a` and `b`."""
         a, b = self._thread_sizes
         start = frame.add(self._shared_size, frame.multiply(frame.thread, a + b))
         rows = frame.b.element(frame.scratch, "i16", start)
@@ -238,7 +236,7 @@ class _Layout:
 
 
 class _ColumnPacker:
-    """The loops that pack panels of the columns' factor."""
+    """Emits the loops that pack panels of `b`."""
 
     def __init__(self, layout: _Layout, frame: Frame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
@@ -246,10 +244,8 @@ class _ColumnPacker:
         self.lane, self.inner = layout.form.lane, layout.roles.inner
 
     def emit(self, at: At, column: Value, chunk: Value, destination: Value) -> None:
-        """A panel from a column on: the chunk of the sum of that number, for all other variables.
-
-        `destination` is where the panel starts.
-        """
+        """Emit one chunk of the sum of the panel that starts with a column, for all values of the
+        other reduced variables. `destination` is the address of the panel."""
         frame, layout, others = self.frame, self.layout, self.layout.others
         count = prod(int(v.extent) for v in others)
         first = frame.multiply(chunk, count)
@@ -265,14 +261,14 @@ class _ColumnPacker:
                 self._pack_pairs(here, start, base)
 
     def _is_transposed(self) -> bool:
-        """Whether the numbers of a sum are contiguous: tiles of pairs are then transposed."""
+        """Whether `b` is contiguous along the sum: pairs are then transposed as 32-bit elements."""
         if not isinstance(self.access.value, Load) or self.access.bounds:
             return False
         _, offset = argument_of(self.access)
         return offset.is_plain and offset.factor(self.inner) == 1
 
     def _pack_transposed(self, at: At, start: Value, base: Value) -> None:
-        """Pairs of 16 columns at a time, as numbers of 32 bits."""
+        """Emit a chunk by transposing 16 by 16 pairs, as 32-bit elements."""
         frame, b = self.frame, self.b
         argument, offset = argument_of(self.access)
         whole = self.inner.extent % DEPTH == 0
@@ -282,7 +278,7 @@ class _ColumnPacker:
             rows: list[Value] = []
             for number in range(first, first + SIDE):
                 column = frame.add(at[self.lane], number)
-                # Beyond the last column that one is repeated; nobody reads the sums.
+                # Past the last column that one is repeated; its sums are not stored.
                 column = frame.subtract(frame.minimum(column, last), at[self.lane])
                 place = frame.evaluate(offset, {**at, self.inner: start})
                 place = frame.add(place, frame.multiply(column, step))
@@ -294,7 +290,7 @@ class _ColumnPacker:
                 b.store(vector, b.element(base, "i16", place))
 
     def _pack_pairs(self, at: At, start: Value, base: Value) -> None:
-        """Vectors along the columns, two at a time."""
+        """Emit a chunk by interleaving vectors of columns, two at a time."""
         frame, b, width = self.frame, self.b, self.layout.width
         with b.loop(0, DEPTH // 2) as loop:
             number = frame.add(start, frame.multiply(loop.index, 2))
@@ -308,7 +304,7 @@ class _ColumnPacker:
                 b.store(b.shuffle(even, odd, _INTERLEAVED), b.element(base, "i16", place))
 
     def _values(self, at: At) -> Value:
-        """The numbers of 16 columns as they lie in memory; zeros where there are none."""
+        """16 columns of one term in storage format; zero where out of bounds."""
         mask = self._mask(at)
         leaves = Leaves(self.frame, at, self.lane, SIDE, tail=mask)
         raw = leaves.raw_bits(self.access.value, BFLOAT16, mask)
@@ -327,7 +323,7 @@ class _ColumnPacker:
 
 
 def _pack(layout: _Layout, frame: Frame) -> None:
-    """The phase that packs the columns' factor for all threads: every chunk of every panel."""
+    """Emit the phase that packs `b` for all threads, chunk by chunk of every panel."""
     with frame.thread_loop([layout.panels, layout.chunks], SLOTS) as (panel, chunk):
         base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
         column = frame.multiply(panel, layout.width)
@@ -337,17 +333,17 @@ def _pack(layout: _Layout, frame: Frame) -> None:
 
 @dataclass(frozen=True)
 class _RowBlock:
-    """A block of rows: the values of all variables outside, its own, and where they lie."""
+    """A block of rows: the values of enclosing variables, its own variables, and its memory."""
 
     at: At
     variables: Sequence[Variable]
     count: Value
     base: Value
-    stride: int  # elements from row to row
+    stride: int  # from row to row, in elements
 
 
 class _AmxEmitter:
-    """The phase that multiplies, in the making."""
+    """Emits the phase that multiplies."""
 
     def __init__(self, layout: _Layout, frame: Frame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
@@ -356,7 +352,7 @@ class _AmxEmitter:
         self.sums = self.b.stack(_SUMS, self.schedule.tile * self.schedule.vectors)
 
     def emit(self) -> None:
-        """All pieces of work of a thread."""
+        """Emit the loop over a thread's pieces of work."""
         configure(self.b)
         with pieces(self.frame, self.form, self.schedule, self.layout.width) as (
             at,
@@ -368,7 +364,7 @@ class _AmxEmitter:
         self.b.ret()
 
     def _piece(self, at: dict[Variable, Value], block: Value, first: Value) -> None:
-        """A block of rows, and panels of columns from one on."""
+        """Emit a block of rows times panels of columns from `first` on."""
         frame, schedule, layout = self.frame, self.schedule, self.layout
         rows = self._rows(at, block)
         last = frame.minimum(frame.add(first, schedule.panels), layout.panels)
@@ -383,7 +379,7 @@ class _AmxEmitter:
             self._panel(rows, columns, column)
 
     def _rows(self, at: dict[Variable, Value], block: Value) -> _RowBlock:
-        """The rows of a block, copied or as they lie."""
+        """The rows of a block, packed or in place."""
         frame, schedule = self.frame, self.schedule
         rows, count = self.form.rows[schedule.block_at :], frame.integer(1)
         if rows:
@@ -399,7 +395,7 @@ class _AmxEmitter:
         return _RowBlock(at, rows, count, base, offset.factor(rows[0]))
 
     def _copy(self, at: At, rows: Sequence[Variable]) -> None:
-        """Copy a block of rows, the numbers of a step side by side."""
+        """Pack a block of rows, contiguous within a step."""
         frame, hot = self.frame, self.roles.inner
         packing = tiled(dense(self.roles.a, [*self.layout.others, *rows]), hot, DEPTH)
         zero = frame.integer(0)
@@ -409,7 +405,7 @@ class _AmxEmitter:
         PackEmitter(frame, packing, box, at, self.copy_a, SIDE, BFLOAT16).emit()
 
     def _panel(self, rows: _RowBlock, columns: Value, column: Value) -> None:
-        """All tiles of a block of rows, for the panel that starts with a column."""
+        """Emit all tiles of a block of rows, for the panel that starts with a column."""
         frame, tile = self.frame, self.schedule.tile
         masks = [self._column_mask(column, first) for first in range(0, self.layout.width, SIDE)]
         with self.b.loop(0, rows.count, tile) as loop:
@@ -419,7 +415,7 @@ class _AmxEmitter:
             self._store(rows, column, loop.index, left, masks)
 
     def _column_mask(self, column: Value, first: int) -> Value | None:
-        """The columns that exist, of the 16 from one on."""
+        """A mask of the columns that exist, of 16 from column + first on; None if all do."""
         extent = self.form.lane.extent
         if extent % self.layout.width == 0:
             return None
@@ -428,7 +424,7 @@ class _AmxEmitter:
     # Tiles of sums
 
     def _tile(self, a: Value, stride: int, b: Value) -> None:
-        """The sums of a tile, into memory: two tiles of rows by two of columns in registers."""
+        """Emit the sums of a tile, up to two by two AMX tiles, and store them to the stack."""
         frame, layout = self.frame, self.layout
         rows, columns = self.schedule.tile // SIDE, self.schedule.vectors
         for number in range(rows * columns):
@@ -449,9 +445,9 @@ class _AmxEmitter:
             place = self._sum_at(frame.integer(i * SIDE), j)
             instruct(self.b, "tilestored64", number, place, bytes_apart)
 
-    def _load(self, tile: int, base: Value, beyond: int, apart: int) -> None:
-        address = self.b.element(base, "i16", beyond)
-        instruct(self.b, "tileloadd64", tile, address, constant(I64, apart * _ITEM))
+    def _load(self, tile: int, base: Value, offset: int, stride: int) -> None:
+        address = self.b.element(base, "i16", offset)
+        instruct(self.b, "tileloadd64", tile, address, constant(I64, stride * _ITEM))
 
     def _sum_at(self, row: Value, vector: int) -> Value:
         number = self.frame.add(self.frame.multiply(row, self.schedule.vectors), vector)
@@ -460,7 +456,7 @@ class _AmxEmitter:
     def _store(
         self, rows: _RowBlock, column: Value, first: Value, count: Value, masks: Masks
     ) -> None:
-        """What becomes of the sums of a tile, row by row: from the first on, so many."""
+        """Emit the epilogue for `count` rows of a tile, from row `first` of the block on."""
         frame, lane = self.frame, self.form.lane
         with self.b.loop(0, count) as loop:
             places = self._row_indices(rows, frame.add(first, loop.index))
@@ -473,7 +469,7 @@ class _AmxEmitter:
                 )
 
     def _row_indices(self, rows: _RowBlock, number: Value) -> dict[Variable, Value]:
-        """The values of the row variables in the row of that number of a block."""
+        """The values of the row variables in row `number` of a block."""
         if not rows.variables:
             return {}
         first, *inner = rows.variables

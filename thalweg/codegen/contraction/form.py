@@ -1,8 +1,8 @@
-"""Contractions in their simplest form: fewer, longer variables, and the roles these play.
+"""The canonical form of contractions: the fewest variables, and their roles.
 
-What comes in is a `Contraction` as it was lowered; what goes out means the same, with variables of
-one value dropped, jointly contiguous ones merged (a 1x1 convolution becomes a matrix product), and
-its factors swapped where the rows are what lies contiguously in the result.
+A `Contraction` comes in as it was lowered. An equivalent one goes out: unit variables are dropped,
+jointly contiguous ones merged (a 1x1 convolution becomes a matrix product), and the factors swapped
+where rows, not columns, are contiguous in the result.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from thalweg.ir.rewrite import postorder
 
 
 class NotContraction(Exception):
-    """These loops are not for the contraction kernels; plain loops do them as well or better."""
+    """The contraction kernels do not support this contraction: it is emitted as plain loops."""
 
 
 def loads_of(expression: Expr | None) -> list[Load]:
-    """The loads in an expression, those in computed places included."""
+    """The loads in an expression, those in computed offsets included."""
     return [part for part in postorder([expression]) if isinstance(part, Load)]
 
 
 def pinned_in(expression: Expr | None) -> set[Variable]:
-    """The variables whose own value an expression uses."""
+    """The variables whose value an expression uses (`Index`): they cannot be merged."""
     return {part.variable for part in postorder([expression]) if isinstance(part, Index)}
 
 
 def map_offsets(
     expression: Expr, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
 ) -> Expr:
-    """The expression with every place it loads from changed (and indices)."""
+    """The expression with every load's offset changed, and every index."""
     return _OffsetRewriter(change, index).of(expression)
 
 
@@ -59,34 +59,34 @@ def _pinned(kernel: Contraction) -> set[Variable]:
 
 
 def canonicalize(kernel: Contraction) -> Contraction:
-    """The same kernel over the fewest variables, its result contiguous along a column if it can."""
+    """The kernel over the fewest variables, its result contiguous along columns if possible."""
     kernel = normalized(kernel)
     return swapped(kernel) if _should_swap(kernel) else kernel
 
 
 def normalized(kernel: Contraction) -> Contraction:
-    """The same kernel over the fewest variables, with plain stores and the bounds that matter."""
+    """The kernel over the fewest variables, with plain stores and without redundant bounds."""
     return _merge_variables(
         _drop_redundant_bounds(_drop_unit_variables(_shrink_reduced(with_plain_stores(kernel))))
     )
 
 
 def with_plain_stores(kernel: Contraction) -> Contraction:
-    """The kernel with stores that read what they combine with themselves."""
+    """The kernel with stores that load what they combine with, and then set."""
 
     def plain(store: Store) -> Store:
         value = store.value
         if store.combine != "set":
-            there = Load(store.buffer, store.offset)
-            value = call(REDUCTIONS[store.combine].function, there, value)
+            old = Load(store.buffer, store.offset)
+            value = call(REDUCTIONS[store.combine].function, old, value)
         return replace(store, value=value, combine="set")
 
     return replace(kernel, stores=tuple(plain(store) for store in kernel.stores))
 
 
 def _shrink_reduced(kernel: Contraction) -> Contraction:
-    """Without the terms of which a factor is zero for a bound on their variable alone: the phases
-    of a strided convolution's gradient have fewer taps than its window."""
+    """Shorten reduced variables to what bounds on them alone allow; other terms are zero. The
+    phases of a strided convolution's gradient have fewer taps than its window."""
     ends: dict[Variable, int] = {}
     for low, offset, high in (*kernel.a.bounds, *kernel.b.bounds):
         ((variable, factor),) = offset.terms.items() if len(offset.terms) == 1 else ((None, 0),)
@@ -108,7 +108,7 @@ def _drop_unit_variables(kernel: Contraction) -> Contraction:
 
 
 def _drop_redundant_bounds(kernel: Contraction) -> Contraction:
-    """Without the bounds that always hold."""
+    """The kernel without bounds that always hold."""
     a, b = (
         replace(side, bounds=tuple(bound for bound in side.bounds if not _always_holds(*bound)))
         for side in (kernel.a, kernel.b)
@@ -155,9 +155,9 @@ def _should_swap(kernel: Contraction) -> bool:
 
 
 def _rows_fit_lanes(kernel: Contraction) -> bool:
-    """Whether a few rows had better be the lanes, so that columns along the sum stay in place.
-
-    That pays where turning the columns' factor round would cost more than to scatter the result.
+    """Whether to swap a few rows into the lanes, so that the columns' factor, which is contiguous
+    along the sum, is read in place. That pays where transposing that factor would cost more than
+    scattering the result.
     """
     groups = kernel.rows, kernel.columns, kernel.reduced
     if kernel.batch or kernel.a.bounds or kernel.b.bounds or any(len(g) != 1 for g in groups):
@@ -175,7 +175,7 @@ def _rows_fit_lanes(kernel: Contraction) -> bool:
 
 
 def has_contiguous_rows(kernel: Contraction) -> bool:
-    """Whether rows, and not columns, lie side by side in the result."""
+    """Whether rows, and not columns, are contiguous in the result."""
     return not _contiguous(kernel, kernel.columns) and _contiguous(kernel, kernel.rows)
 
 
@@ -184,7 +184,7 @@ def _contiguous(kernel: Contraction, variables: Sequence[Variable]) -> bool:
 
 
 def swapped(kernel: Contraction) -> Contraction:
-    """The same kernel with its factors in each other's place."""
+    """The same kernel with its factors swapped."""
     return replace(kernel, rows=kernel.columns, columns=kernel.rows, a=kernel.b, b=kernel.a)
 
 
@@ -197,10 +197,10 @@ def depthwise_lane(kernel: Contraction) -> Variable | None:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """A simplified contraction and the roles of its variables.
+    """A canonical contraction and the roles of its variables.
 
-    Vectors run along `lane`: a column, or a batch variable in both factors (depthwise). `outer` are
-    loops round everything else.
+    `lane` is vectorized: a column, or a batch variable in both factors (depthwise). `outer` are the
+    outermost loops.
     """
 
     kernel: Contraction
@@ -212,7 +212,7 @@ class Form:
 
 
 def form_of(kernel: Contraction) -> Form:
-    """The roles of the variables of a contraction, which is simplified on the way."""
+    """Canonicalize a contraction and assign roles to its variables."""
     kernel = canonicalize(kernel)
     if not kernel.stores:
         raise NotContraction("nothing is stored")
@@ -228,15 +228,15 @@ def _column_lane(kernel: Contraction) -> Variable | None:
         return None
     loads = [load.offset for load in loads_of(kernel.b.value)]
 
-    def worth(variable: Variable) -> tuple[bool, bool]:
+    def priority(variable: Variable) -> tuple[bool, bool]:
         stored = any(store.offset.factor(variable) == 1 for store in kernel.stores)
         return stored, any(offset.factor(variable) == 1 for offset in loads)
 
-    return max(kernel.columns, key=worth)
+    return max(kernel.columns, key=priority)
 
 
 def substituted(offset: Affine, change: Mapping[Variable, tuple[int, Variable]]) -> Affine:
-    """The place with groups of variables replaced: each by (its factor now, the new variable)."""
+    """The offset with variables replaced, each by (the factor it had, the new variable)."""
     terms: dict[Term, int] = {}
     for variable, factor in offset.strides.items():
         unit, new = change.get(variable, (1, variable))
@@ -245,6 +245,6 @@ def substituted(offset: Affine, change: Mapping[Variable, tuple[int, Variable]])
 
 
 def argument_of(access: Access) -> tuple[Argument, Affine]:
-    """What a factor that is a plain load reads, and where."""
+    """The buffer and offset of a factor that is a load."""
     assert isinstance(access.value, Load)
     return access.value.buffer, access.value.offset

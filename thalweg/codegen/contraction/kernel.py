@@ -1,11 +1,9 @@
-"""Contractions as machine code: matrix products, convolutions and their gradients.
+"""Contractions to LLVM text: matrix products, convolutions and their gradients.
 
-What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
-columns' factor, where that pays, comes first. Then every thread takes its pieces of the result:
-panels of columns, tiles of rows. It packs its factors where the schedule says so, and runs the
-micro-kernel tile by tile, with the epilogue on the sums in registers. Convolutions that Winograd's
-algorithm makes faster go another way, and so do products of bfloat16 numbers where the processor
-has a unit for them.
+A `Contraction` and a target come in. A first phase packs `b` for all threads, if the schedule says
+so. Then every thread computes its pieces of the result, panel by panel of columns and tile by tile
+of rows: it packs its factors as scheduled and runs the micro-kernel, with the epilogue on the sums
+in registers. Convolutions by Winograd's algorithm and products on AMX are emitted elsewhere.
 """
 
 from __future__ import annotations
@@ -47,19 +45,19 @@ from thalweg.ir.loop import Variable
 
 @dataclass(frozen=True)
 class _Operand:
-    """A factor as the tiles see it: an address, and how far each variable moves from it.
+    """A factor as tiles read it: a base address, and the stride of each variable.
 
-    Variables count from their origin (the start of a copied box).
+    Variables count from their `origin`, the start of a packed box.
     """
 
     base: Value
     factors: Mapping[Variable, int]
     origin: Mapping[Variable, Value]
-    rows: Mapping[Variable, int]  # the factors inside of a tile
+    rows: Mapping[Variable, int]  # the strides inside of a tile
 
 
 class GemmEmitter:
-    """The phase that multiplies, in the making."""
+    """Emits the phase that multiplies."""
 
     def __init__(self, scratch: Scratch, frame: Frame) -> None:
         self.scratch, self.frame, self.b = scratch, frame, frame.b
@@ -70,13 +68,11 @@ class GemmEmitter:
         self.epilogue = Epilogue(frame, scratch.form, self.kind)
         self.at: At = {}
         self.start: At = {}  # where the piece of work and the block of the sum start
-        self.is_last: Value | None = None  # whether sums are complete after this block
-        self.has_terms: Value | None = (
-            None  # whether there is anything to sum, where that is not known
-        )
+        self.is_last: Value | None = None  # whether this is the last block of the sum
+        self.has_terms: Value | None = None  # whether the sum has terms, if that is dynamic
 
     def emit(self) -> None:
-        """All pieces of work of a thread."""
+        """Emit the loop over a thread's pieces of work."""
         width = self.scratch.width
         with pieces(self.frame, self.form, self.schedule, width) as (self.at, block, column):
             self._piece(block, column)
@@ -94,7 +90,7 @@ class GemmEmitter:
         else:
             self._block_of_sum()
 
-    # Sums in several steps
+    # Blocks of the sum
 
     def _clear_partial(self) -> None:
         zero = constant(self.kind, 0)
@@ -105,7 +101,7 @@ class GemmEmitter:
 
     @contextmanager
     def _each_partial(self) -> Generator[Value]:
-        """A loop over the vectors of unfinished sums."""
+        """A loop over the vectors of partial sums."""
         with self.b.loop(0, self.scratch.partial, self.lanes) as loop:
             yield loop.index
 
@@ -113,7 +109,7 @@ class GemmEmitter:
         return self.b.element(base, self.scratch.scalar, place)
 
     def _flush_group(self, block: Value) -> None:
-        """After a group of blocks, add what they gave to that of all groups before."""
+        """After a group of blocks, add its partial sums to the totals and clear them."""
         b = self.b
         ends = b.compare("eq", b.binary("urem", block, GROUP), 0)
         is_later = b.compare("sgt", block, 0)
@@ -145,14 +141,14 @@ class GemmEmitter:
         self.at = before
 
     def _is_nonempty(self, variables: Sequence[Variable]) -> Value | None:
-        """Whether all of these variables have values; None where that is plain to see."""
+        """Whether the extents of all these variables are positive; None if all are static."""
         if all(is_static(v.extent) for v in variables):
             return None
         count = self.frame.integer(times(*(v.extent for v in variables)))
         return self.b.compare("sgt", count, 0)
 
     def _block_of_sum(self) -> None:
-        """Copy what this block needs, then run over its panels."""
+        """Pack what this block needs, then emit its panels."""
         scratch = self.scratch
         self.a = self._operand_a()
         if scratch.packed_a:
@@ -229,7 +225,7 @@ class GemmEmitter:
             self._panel(loop.index, vectors, masked)
 
     def _panel(self, panel: Value, vectors: int, masked: int) -> None:
-        """A panel of which the last `masked` vectors may go beyond the last column."""
+        """Emit a panel whose last `masked` vectors may exceed the last column."""
         frame, lanes, lane = self.frame, self.lanes, self.form.lane
         column = frame.multiply(panel, self.scratch.width)
         self.at[lane] = column
@@ -243,7 +239,7 @@ class GemmEmitter:
     # Tiles of rows
 
     def _rows(self, position: int) -> None:
-        """Loops over the rows of the piece, from this row variable on."""
+        """Emit the loops over the rows of the piece, from a row variable on."""
         form, schedule, frame = self.form, self.schedule, self.frame
         if not form.rows:
             self._tile([{}])
@@ -261,7 +257,7 @@ class GemmEmitter:
             self._rows(position + 1)
 
     def _tiles(self, variable: Variable, start: Value, stop: Value) -> None:
-        """Whole tiles, then smaller ones for the rows that are left."""
+        """Emit whole tiles, then smaller ones for the remaining rows."""
         for size in self._heights(variable):
             start = self._tile_loop(variable, start, stop, size)
 
@@ -274,7 +270,7 @@ class GemmEmitter:
         return [tile, *smaller]
 
     def _tile_loop(self, variable: Variable, start: Value, stop: Value, size: int) -> Value:
-        """The tiles of one size; gives the first row that is left."""
+        """Emit the tiles of one height; returns the first remaining row."""
         frame = self.frame
         count = frame.subtract(stop, start)
         whole = frame.b.binary("srem", count, size) if size > 1 else frame.integer(0)
@@ -317,7 +313,7 @@ class GemmEmitter:
     def _dot_products(
         self, rows: Sequence[Value], levels: Sequence[Level], at: FactorAddresses
     ) -> list[Value]:
-        """The finished sums of a tile of dot products, row by row."""
+        """The sums of a tile of dot products, row by row."""
         step = self.operand_b.factors.get(self.form.lane, 0)
         count = len(self.masks)
         columns = [self.frame.multiply(j, step) for j in range(count)]
@@ -333,13 +329,13 @@ class GemmEmitter:
         return distance
 
     def _address(self, operand: _Operand) -> Value:
-        """Where a factor of this tile starts: at the first of everything that is summed."""
+        """The address of a factor for this tile, at the first term of the sum."""
         frame, place = self.frame, self.frame.integer(0)
         for variable, factor in operand.factors.items():
             if variable in self.at:
                 here = self.at[variable]
             elif variable in operand.origin:
-                continue  # a copied block of the sum starts at its origin
+                continue  # a packed block of the sum starts at its origin
             else:
                 here = self.start.get(variable, frame.integer(0))
             here = frame.subtract(here, operand.origin.get(variable, frame.integer(0)))
@@ -359,14 +355,14 @@ class GemmEmitter:
         return levels
 
     def _bounds_on(self, variable: Variable) -> list[Bound]:
-        """The bounds that limit a reduced variable of a factor that is read in place."""
+        """The bounds of an unpacked `a` that limit a reduced variable."""
         if self.schedule.copy_a:
             return []
         bounds = self.form.kernel.a.bounds
         return [bound for bound in bounds if limited_variable(self.form, bound[1], ()) is variable]
 
     def _level(self, variable: Variable) -> Level:
-        """The loop over a reduced variable; it counts from the start of the block."""
+        """The loop over a reduced variable, counted from the start of the block."""
         frame = self.frame
         steps = self.a.factors.get(variable, 0), self.operand_b.factors.get(variable, 0)
         start, stop = frame.integer(0), frame.integer(variable.extent)
@@ -384,7 +380,7 @@ class GemmEmitter:
     def _solve_bound(
         self, variable: Variable, low: int, offset: Affine, high: int
     ) -> tuple[Value, Value]:
-        """The solution of low <= rest + factor · variable < high, from the start of the block."""
+        """The range of low <= rest + factor · variable < high, from the start of the block."""
         frame, factor = self.frame, offset.factor(variable)
         rest = offset.without({variable})
         zero = frame.integer(0)
@@ -398,7 +394,7 @@ class GemmEmitter:
         return frame.ceil_div_signed(most, -factor), frame.ceil_div_signed(least, -factor)
 
     def _with_partials(self, rows: Sequence[Row], sums: Sequence[Value]) -> list[Value]:
-        """The sums of a tile and those of the blocks before."""
+        """The sums of a tile plus those of the blocks before."""
         if not self.schedule.split:
             return list(sums)
         return self._add_from_memory(sums, self._partials(rows, self.partial))
@@ -408,7 +404,7 @@ class GemmEmitter:
         return [self.b.binary("fadd", self.b.load(self.kind, place), new) for place, new in pairs]
 
     def _partials(self, rows: Sequence[Row], memory: Value) -> list[Value]:
-        """Where the unfinished sums of a tile are kept."""
+        """The addresses of a tile's partial sums."""
         frame, scratch = self.frame, self.scratch
         strides, step = dict[Variable, int](), scratch.width
         for variable, length in reversed(spans_of_rows(self.form, self.schedule).items()):
@@ -454,9 +450,9 @@ class GemmEmitter:
 def emit_contraction(
     kernel: Contraction, target: CpuTarget, schedule: Schedule | None = None
 ) -> Emitted:
-    """The code of a contraction, by the given schedule or the one the cost model likes best.
+    """Emit a contraction, by the given schedule or the cost model's choice.
 
-    Raises `NotContraction` where copies would have several extents that are not known.
+    Raises `NotContraction` where copies would have several dynamic extents.
     """
     schedule = schedule or winograd_schedule(kernel, target)
     if schedule and schedule.outputs:
@@ -479,14 +475,14 @@ def _emit_gemm(scratch: Scratch) -> Emitted:
     return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
 
-_MIN_PANELS = 8  # fewer than these threads cannot share evenly
+_MIN_PANELS = 8  # that threads can share evenly
 
 
 def _pack(scratch: Scratch, frame: Frame) -> None:
-    """The phase that packs the columns' factor for all threads.
+    """Emit the phase that packs `b` for all threads.
 
-    They share its slices: of the first reduced variable where columns lie side by side, so that
-    memory is read in order, or are few; else of the columns.
+    Threads share slices of the first reduced variable if columns are contiguous, so that memory is
+    read in order, or if panels are few; else slices of the columns.
     """
     packing, spans, outer = scratch.packed_b, scratch.spans_b, scratch.outer
     assert packing
@@ -504,13 +500,13 @@ def _pack(scratch: Scratch, frame: Frame) -> None:
 
 
 def _slices(scratch: Scratch, packing: Packing) -> tuple[Variable, int, int]:
-    """The variable that is cut, the length of a slice, and how many there are."""
+    """The variable to slice, the length of a slice, and the number of slices."""
     first, panels = packing.axes[1].coordinate, scratch.problem.panels(scratch.schedule)
     alone = first is packing.axes[-1].coordinate
     if alone or not (
         packing.in_memory_order or (panels < _MIN_PANELS and first.extent > 64 * _MIN_PANELS)
     ):
         return scratch.form.lane, scratch.width, panels
-    step = 1 if packing.in_memory_order else 16  # whole lines of what is transposed
+    step = 1 if packing.in_memory_order else 16  # whole cache lines where it is transposed
     length = ceil(first.extent / 16 / step) * step
     return first, length, ceil(first.extent / max(length, 1))

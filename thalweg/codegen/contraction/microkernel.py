@@ -1,9 +1,8 @@
 """The micro-kernel: a tile of sums in registers, fed by loops over the reduced variables.
 
-What comes in are the places of both factors for the tile and the loops of the sum; every product
-adds the splat of an element of `a` times a vector of `b`. What goes out are the sums. Rounding
-errors do not grow with a sum's whole length: every block of products starts from zero, and blocks
-are added up in memory, those again in blocks.
+The addresses of both factors and the loops of the sum come in; the sums go out. Every product adds
+the splat of an element of `a` times a vector of `b`. To limit rounding errors, long sums are split:
+every block starts from zero, and blocks are added up in memory, hierarchically.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from thalweg.ir.dynamic import is_static
 
 @dataclass(frozen=True)
 class Level:
-    """A loop of a sum: its range, and by how many elements either factor moves with it."""
+    """A loop of a sum: its range, and its strides in both factors."""
 
     start: Value
     stop: Value
     step_a: int
     step_b: int
-    extent: int | None = None  # where the range is a whole known one, from 0
-    max_length: int | None = None  # what the length of the range never exceeds, where that is known
+    extent: int | None = None  # of a static range from 0
+    max_length: int | None = None  # a static bound on its length, if any
 
 
 def merge_levels(levels: Sequence[Level]) -> list[Level]:
-    """The same loops, with those that run on where the inner one ends made one."""
+    """The same loops, with pairs collapsed that traverse both factors as one loop would."""
     result: list[Level] = []
     for level in levels:
         if result and (joint := _merged_pair(result[-1], level)):
@@ -55,7 +54,7 @@ def _merged_pair(outer: Level, inner: Level) -> Level | None:
 
 @dataclass(frozen=True)
 class FactorAddresses:
-    """Where a tile's factors lie: element addresses, advanced by the loops."""
+    """The addresses of a tile's factors, advanced by the loops of the sum."""
 
     a: Value
     b: Value
@@ -63,7 +62,7 @@ class FactorAddresses:
 
 @dataclass
 class TileKernel:
-    """A tile of sums: `rows` are the distances of its rows in `a`."""
+    """A tile of sums; `rows` are the offsets of its rows in `a`."""
 
     frame: Frame
     kind: Type  # a vector of sums
@@ -76,7 +75,7 @@ class TileKernel:
         raise NotImplementedError
 
     def advance(self, at: FactorAddresses, level: Level, index: Value) -> FactorAddresses:
-        """Where the factors lie at one value of a loop's variable."""
+        """The addresses of the factors at one index of a loop."""
         a, b = (
             self.address(base, self.frame.multiply(index, step))
             for base, step in ((at.a, level.step_a), (at.b, level.step_b))
@@ -84,22 +83,20 @@ class TileKernel:
         return FactorAddresses(a, b)
 
     def address(self, base: Value, distance: Value) -> Value:
-        """The address of the element so far from another one."""
-        if distance.text == "0":
-            return base
-        return self.frame.b.element(base, self.kind.scalar, distance)
+        """The address `distance` elements from a base address."""
+        return self.frame.element(base, self.kind.scalar, distance)
 
 
 @dataclass
 class MicroKernel(TileKernel):
-    """A tile whose vectors of `b` lie side by side."""
+    """A tile that is vectorized along columns, which are contiguous in `b`."""
 
-    masks: Sequence[Value | None]  # of each vector: the columns that exist
-    masked_loads: bool  # whether `b` ends with the columns
+    masks: Sequence[Value | None]  # per vector: the columns that exist
+    masked_loads: bool  # whether loads of `b` need the masks
     vector_a: bool  # whether `a` has an element per lane
     unroll: int = 1
-    prefetch_steps: int = 0  # how many steps before they are used columns are fetched; 0: never
-    prefetch_panels: int = 0  # how many panels ahead columns are fetched, from far away
+    prefetch_steps: int = 0  # how many steps ahead `b` is prefetched to L1; 0: never
+    prefetch_panels: int = 0  # how many panels ahead `b` is prefetched to L2; 0: never
 
     @property
     def vectors(self) -> int:
@@ -155,7 +152,7 @@ class MicroKernel(TileKernel):
         return last.results
 
     def _prefetch(self, base: Value, distance: Value, nearness: int) -> None:
-        """Ask the caches for columns of later; past the end of memory that does nothing."""
+        """Prefetch a row of `b`. Past the end of memory a prefetch does nothing."""
         scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
             place = self.frame.add_folded(distance, j * lanes)
@@ -186,9 +183,9 @@ class MicroKernel(TileKernel):
 
 @dataclass
 class DotKernel(TileKernel):
-    """A tile of dot products: vectors run along the last loop in both factors.
+    """A tile of dot products, vectorized along the last loop in both factors.
 
-    `columns` are the distances of the tile's columns in `b`.
+    `columns` are the offsets of the tile's columns in `b`.
     """
 
     columns: Sequence[Value]
@@ -196,7 +193,7 @@ class DotKernel(TileKernel):
     def sums(
         self, levels: Sequence[Level], at: FactorAddresses, start: Sequence[Value]
     ) -> list[Value]:
-        """The sums after all loops, row by row, each still spread over the lanes."""
+        """The sums after all loops, row by row, each still distributed over the lanes."""
         if len(levels) == 1:
             return self._along(levels[0], at, start)
         level, b = levels[0], self.frame.b
@@ -241,18 +238,18 @@ class DotKernel(TileKernel):
 
 
 def prefetch(b: Builder, address: Value, nearness: int, to_write: bool = False) -> None:
-    """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
+    """Prefetch a cache line into L1 (nearness 3) or L2 (nearness 2)."""
     numbers = int(to_write), nearness, 1  # 1: data, not code
     b.call("llvm.prefetch.p0", VOID, address, *(constant(I32, number) for number in numbers))
 
 
-#: Products of a block, and of a block of blocks: a tile goes to memory and back after each.
+#: Terms of a block, and of a block of blocks: a tile is added to memory after each.
 BLOCKS = (512, 512 * 64)
 
 
 @dataclass(frozen=True)
 class BlockedSums:
-    """The sums of a tile, of which a micro-kernel has `count` vectors."""
+    """The sums of a tile of `count` vectors, in blocks."""
 
     kernel: TileKernel
     count: int
@@ -260,7 +257,7 @@ class BlockedSums:
     def sums(
         self, levels: Sequence[Level], at: FactorAddresses, blocks: Sequence[int] = BLOCKS
     ) -> list[Value]:
-        """The sums after all loops, in blocks of at most these lengths."""
+        """The sums after all loops, in nested blocks of about these lengths."""
         if not blocks:
             return self.kernel.sums(levels, at, self._zeros)
         *smaller, block = blocks
@@ -286,7 +283,7 @@ class BlockedSums:
         cut: BlockSplit,
         tile: _TileInMemory,
     ) -> None:
-        """Loops down to that which is cut; what blocks give is added to a tile in memory."""
+        """Emit the loops down to the one that is split, and add each block to a tile in memory."""
         frame, (level, *inner) = self.kernel.frame, levels
         if not cut.position:
             with frame.b.loop(level.start, level.stop, cut.size) as loop:
@@ -305,7 +302,7 @@ class BlockedSums:
         size: int,
         tile: _TileInMemory,
     ) -> list[Value]:
-        """Blocks of which there may be but one: it never leaves the registers."""
+        """The same where there may be a single block at run time, which stays in registers."""
         frame, b, (level, *inner) = self.kernel.frame, self.kernel.frame.b, levels
         count = frame.subtract(level.stop, level.start)
         several = b.compare("sgt", count, size)
@@ -320,14 +317,14 @@ class BlockedSums:
         return b.choose_all(several, lambda: tile.added_to(last), lambda: last)
 
     def _block(self, level: Level, start: Value, size: int) -> Level:
-        """A block of a loop."""
+        """A block of a loop, from `start` on."""
         frame = self.kernel.frame
         stop = frame.minimum(frame.add(start, size), level.stop)
         return replace(level, start=start, stop=stop, extent=None, max_length=size)
 
 
 class _TileInMemory:
-    """Sums in memory."""
+    """A tile of sums on the stack."""
 
     def __init__(self, frame: Frame, kind: Type, count: int) -> None:
         self._b, self._kind = frame.b, kind
@@ -335,12 +332,12 @@ class _TileInMemory:
         self._places = [frame.b.element(base, str(kind), n) for n in range(count)]
 
     def clear(self) -> None:
-        """Start from zero."""
+        """Set the sums to zero."""
         for place in self._places:
             self._b.store(constant(self._kind, 0), place)
 
     def values(self) -> list[Value]:
-        """The sums."""
+        """Load the sums."""
         return [self._b.load(self._kind, place) for place in self._places]
 
     def added_to(self, values: Sequence[Value]) -> list[Value]:

@@ -1,8 +1,8 @@
-"""Packed copies of a contraction's factors: their layout, and the loops that make them.
+"""Packed copies of a contraction's factors: their layout, and the loops that write them.
 
-A `Packing` says how a factor is laid out in scratch memory: one axis per variable, or per window,
-where variables move along one padded axis together (oh·stride + kh). Padding becomes zeros and
-expressions become plain numbers, so that the multiplying loops see a dense array.
+A `Packing` is the layout of a factor in scratch memory: one axis per variable, or per window, where
+variables move along one padded axis together (oh·stride + kh). Padding is written as zeros and
+expressions are evaluated, so that the multiplying loops read a dense array.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thalweg.ir.loop import Variable
 
 @dataclass(frozen=True)
 class Span:
-    """The values of a variable that a copy covers: `length` of them (at most) from `start` on."""
+    """The values of a variable that a copy covers: at most `length` from `start` on."""
 
     start: Value
     length: int
@@ -41,7 +41,7 @@ Box = Mapping[Variable, Span]
 class Axis:
     """An axis of a copy: its coordinate is Σ factor · variable over the `parts`.
 
-    Where bounds say what may be read, the axis may go `beyond` the extent of a variable.
+    A padded axis may exceed the extent of its variables; bounds then say what may be read.
     """
 
     coordinate: Variable
@@ -51,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """A variable cut into tiles: variable = size · high + low."""
+    """A variable split into tiles: variable = size · high + low."""
 
     variable: Variable
     size: int
@@ -61,23 +61,21 @@ class Tiling:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """How a factor is copied: its axes from the outermost on, and its value in coordinates."""
+    """The layout of a copy: axes, outermost first, and the factor's value over coordinates."""
 
     axes: tuple[Axis, ...]
     value: Expr
     bounds: tuple[Bound, ...]
     tiling: Tiling | None = None
-    in_memory_order: bool = (
-        False  # whether to fill it tile by tile or in the order of memory, rows last
-    )
+    in_memory_order: bool = False  # filled in the order of the source, not tile by tile
 
     def strides(self, spans: Mapping[Variable, int]) -> list[int]:
-        """How far apart neighbours along each axis are."""
+        """The stride of each axis."""
         lengths = self.lengths(spans)
         return [prod(lengths[depth + 1 :]) for depth in range(len(lengths))]
 
     def lengths(self, spans: Mapping[Variable, int]) -> list[int]:
-        """The extents of the axes for a box that spans so many values of each variable."""
+        """The extents of the axes, for a box that spans so many values of each variable."""
         if self.tiling:
             tiles = -(-spans[self.tiling.variable] // self.tiling.size)
             spans = {**spans, self.tiling.high: tiles, self.tiling.low: self.tiling.size}
@@ -87,10 +85,7 @@ class Packing:
         ]
 
     def factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
-        """By how much the place in the copy grows with each variable.
-
-        For one that is cut into tiles: from tile to tile, per row.
-        """
+        """The stride of each variable in the copy; of a tiled one, from tile to tile, per row."""
         strides: dict[Variable, int] = {}
         for axis, stride in zip(self.axes, self.strides(spans), strict=True):
             strides |= {variable: factor * stride for factor, variable in axis.parts}
@@ -99,22 +94,21 @@ class Packing:
         return strides
 
     def tile_factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
-        """By how much the place grows with each variable inside of a tile."""
-        within = {self.tiling.variable: 1} if self.tiling else {}
-        return {**self.factors(spans), **within}
+        """The stride of each variable inside of a tile."""
+        return self.factors(spans) | ({self.tiling.variable: 1} if self.tiling else {})
 
     def size(self, spans: Mapping[Variable, int]) -> int:
         """The number of elements of a copy."""
         return prod(self.lengths(spans))
 
     def constant(self, spans: Mapping[Variable, int]) -> int:
-        """The place in the copy of the first value of every variable of the box."""
+        """The offset in the copy of the first value of every variable of the box."""
         factors = self.factors(spans)
         return sum(-f * (spans.get(v, 1) - 1) for v, f in factors.items() if f < 0)
 
 
 def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) -> Packing:
-    """The copy with tiles of a variable outermost and their rows innermost, side by side."""
+    """A packing with tiles of a variable outermost, and its values in a tile innermost."""
     cut = Tiling(variable, size, Variable(1, f"{variable.name}h"), Variable(1, f"{variable.name}l"))
     high, low = (Axis(v, ((1, v),), True) for v in (cut.high, cut.low))
     rest = tuple(axis for axis in packing.axes if axis.coordinate is not variable)
@@ -129,7 +123,7 @@ def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) 
 
 
 def _tile_offset(offset: Affine, cut: Tiling) -> Affine:
-    """The place in terms of tiles."""
+    """An offset in terms of tiles."""
     if cut.variable not in offset.terms:
         return offset
     factor, rest = offset.factor(cut.variable), offset.without({cut.variable})
@@ -143,15 +137,15 @@ def _tile_index(variable: Variable, cut: Tiling) -> Expr:
 
 
 def dense(access: Access, order: Sequence[Variable]) -> Packing:
-    """A copy with an axis for each of these variables, in this order."""
+    """A packing with an axis for each of these variables, in this order."""
     axes = tuple(Axis(variable, ((1, variable),)) for variable in order)
     return Packing(axes, access.value, access.bounds)
 
 
 def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
-    """A copy in which padding is written out once: an axis per bound, in the order of memory.
+    """A packing that writes padding once: an axis per bound, in the order of memory.
 
-    There is none where places do not move along with the bounds.
+    None if the offsets do not move along with the bounds.
     """
     windows = _windows(access)
     loads = [load.offset for load in loads_of(access.value)]
@@ -172,7 +166,7 @@ def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
 
 
 def _windows(access: Access) -> list[Axis] | None:
-    """The axes along which the bounds lie; none if they share variables."""
+    """The axes of the bounds; None if these share variables."""
     axes: list[Axis] = []
     seen: set[Variable] = set()
     for _, offset, _ in access.bounds:
@@ -201,7 +195,7 @@ def _moves_along(axis: Axis, offset: Affine) -> bool:
 
 
 def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
-    """Vectors, as many as each has lanes, with rows and columns swapped.
+    """Transpose a square tile of vectors in registers.
 
     Swaps the off-diagonal quarters of the tile, then those of each quarter, and so on.
     """
@@ -220,9 +214,9 @@ def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
 
 @dataclass(eq=False)
 class PackEmitter:
-    """The loops that fill a packed copy of a box.
+    """Emits the loops that fill a packed copy of a box.
 
-    `layout` are the spans of the whole copy, where the box is a part of it.
+    `layout` has the spans of the whole copy, if the box is a part of it.
     """
 
     frame: Frame
@@ -249,7 +243,7 @@ class PackEmitter:
         self.scalar = storage_type(self.dtype).scalar
 
     def _tiles(self, tiling: Tiling, box: Box, count: int) -> Box:
-        """The tiles that a box covers; it starts at one."""
+        """The tiles that a box covers; it starts at a tile."""
         start = box[tiling.variable].start
         if start.text != "0":
             start = self.frame.b.binary("sdiv exact", start, tiling.size)
@@ -257,7 +251,7 @@ class PackEmitter:
         return {tiling.high: Span(start, count), tiling.low: low}
 
     def emit(self) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         coordinates = {axis.coordinate for axis in self.axes}
         fixed = [b for b in self.packing.bounds if coordinates.isdisjoint(b[1].terms)]
         if fixed:
@@ -266,7 +260,8 @@ class PackEmitter:
             self._axis(0, self.frame.integer(0), False)
 
     def _axis(self, depth: int, place: Value, zero: bool) -> None:
-        """The loop over an axis; `place` is where its first element lies in the copy."""
+        """Emit the loops from an axis on. `place` is the offset in the copy of its first element;
+        if `zero`, zeros are written."""
         if depth == len(self.axes):
             self._element(place, zero)
         elif depth == len(self.axes) - 2 and not zero and self._should_transpose():
@@ -288,10 +283,10 @@ class PackEmitter:
             else:
                 self._axis(depth + 1, inner, zero)
 
-    # Elements along memory that come to lie across
+    # Transposed tiles
 
     def _should_transpose(self) -> bool:
-        """Whether rows of a tile are strided and columns contiguous: it is transposed."""
+        """Whether the source is contiguous along the sum and strided along a tile."""
         packing, source = self.packing, self._source
         if (
             not packing.tiling
@@ -308,7 +303,7 @@ class PackEmitter:
 
     @cached_property
     def _source(self) -> tuple[Argument, Affine] | None:
-        """What is copied and from where, if that needs no more than to widen it."""
+        """The source buffer and offset, if copying needs at most a widening conversion."""
         value = self.packing.value
         if isinstance(value, Cast) and value.target == np.dtype(self.dtype):
             value = value.value
@@ -320,7 +315,7 @@ class PackEmitter:
         return (argument, offset) if offset.is_plain and (is_same or is_wide) else None
 
     def _transpose_tile(self, place: Value) -> None:
-        """The transposed blocks of one tile, then what is left, element by element."""
+        """Emit the transposed blocks of one tile, then the remainder by vectors along it."""
         frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
         axis, stride = self.axes[depth], self.strides[depth]
         start, count = self._start(axis), self._count(depth)
@@ -335,7 +330,7 @@ class PackEmitter:
             self._innermost(frame.add(place, frame.multiply(loop.index, stride)), False)
 
     def _transpose_block(self, place: Value, first: int, stride: int) -> None:
-        """Rows `first` and following of a tile, as many elements of each as there are rows."""
+        """Emit a square block of a tile, from row `first` on."""
         frame, b, tiling = self.frame, self.frame.b, self.packing.tiling
         assert tiling
         assert self._source
@@ -349,7 +344,7 @@ class PackEmitter:
         rows: list[Value] = []
         for number in range(first, first + self.lanes):
             row = frame.integer(number)
-            if ragged:  # beyond the last row: that one again, which is dropped below
+            if ragged:  # past the last row load that one again; it is masked below
                 row = frame.minimum(row, frame.subtract(last, 1))
             raw = b.load(kind, b.element(base, kind.scalar, frame.multiply(row, step)))
             is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
@@ -384,7 +379,7 @@ class PackEmitter:
         return self.box.get(variable) or Span(self.outer[variable], 1)
 
     def _count(self, depth: int) -> Value:
-        """How many coordinates to copy: none beyond the extent of a variable on its own."""
+        """How many coordinates to copy: on an unpadded axis, none past the variable's extent."""
         frame, axis = self.frame, self.axes[depth]
         length = frame.integer(self.lengths[depth])
         if axis.is_padded:
@@ -395,7 +390,7 @@ class PackEmitter:
         return frame.minimum(length, frame.subtract(extent, start))
 
     def _decided_bounds(self, depth: int) -> list[Bound]:
-        """The bounds that are known once the coordinate at this depth is."""
+        """The bounds that are decided by the coordinates up to this depth, and not before."""
         open_axes = {axis.coordinate for axis in self.axes[depth + 1 :]}
         here = self.axes[depth].coordinate
         return [
@@ -405,7 +400,7 @@ class PackEmitter:
         ]
 
     def _innermost(self, place: Value, zero: bool) -> None:
-        """Whole vectors, then what is left of one."""
+        """Emit whole vectors, then a masked one."""
         frame, depth = self.frame, len(self.axes) - 1
         count, length, lanes = self._count(depth), self.lengths[depth], self.lanes
         if self.packing.tiling:
@@ -421,7 +416,7 @@ class PackEmitter:
             self._vector(place, vectors, frame.lanes_below(vectors, count, lanes), zero)
 
     def _unrolled(self, place: Value, zero: bool) -> None:
-        """The rows of a tile: few vectors of a known number."""
+        """Emit the rows of a tile as unrolled vectors."""
         frame, length, lanes = self.frame, self.lengths[-1], self.lanes
         for start in range(0, length, lanes):
             index, mask = frame.integer(start), None
@@ -450,7 +445,7 @@ class PackEmitter:
         return frame.b.select(inside, value, 0)
 
     def _bounds_mask(self, leaves: Leaves) -> Value | None:
-        """The lanes that bounds on the innermost axis allow."""
+        """A mask of the lanes that bounds on the innermost axis allow, if there are such bounds."""
         frame, inside = self.frame, None
         for bound in self._decided_bounds(len(self.axes) - 1):
             if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
@@ -462,7 +457,7 @@ class PackEmitter:
         return inside
 
     def _element(self, place: Value, zero: bool) -> None:
-        """A copy without axes: one element."""
+        """Emit a copy without axes: one element."""
         frame, b = self.frame, self.frame.b
         value = constant(storage_type(self.dtype), 0)
         if not zero:

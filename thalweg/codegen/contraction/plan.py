@@ -1,7 +1,6 @@
-"""The choice of a schedule: the tile, the blocks and the copies that cost least.
+"""The choice of a schedule: the register tile, blocks and copies of least cost.
 
-What comes in is a contraction and the target; what goes out is a `Schedule`, or a list of those
-that are worth measuring.
+A contraction and a target come in; a `Schedule` goes out, or a list of those worth measuring.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from thalweg.codegen.winograd.plan import winograd_alternatives, winograd_schedu
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.kernel import Contraction
 
-# Choices
+# Entry points
 
 
 def schedule(kernel: Contraction, target: CpuTarget) -> Schedule:
-    """The schedule that the cost model likes best."""
+    """The schedule of least cost by the model."""
     return winograd_schedule(kernel, target) or best(Problem(form_of(kernel), target))
 
 
@@ -67,14 +66,14 @@ def neighbours(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> li
 
 
 def _balanced(problem: Problem, schedule: Schedule, others: Iterable[Schedule]) -> list[Schedule]:
-    """Other schedules that keep all threads busy: clocks of a busy machine may not tell."""
+    """The other schedules that balance threads well: timing on a busy machine may not show it."""
     most = max(1.3, CostModel(problem, schedule).imbalance)
     distinct = (other for other in dict.fromkeys(others) if other != schedule)
     return [other for other in distinct if CostModel(problem, other).imbalance <= most]
 
 
 def best(problem: Problem) -> Schedule:
-    """The schedule with the least expected time."""
+    """The schedule of least cost among all kinds but Winograd's."""
     if (
         schedule := amx_schedule(problem)
         or _dot_product_schedule(problem)
@@ -92,7 +91,7 @@ def best(problem: Problem) -> Schedule:
 
 
 def _best_by_width(ranked: Sequence[Schedule], most: int) -> list[Schedule]:
-    """The best tiles of some widths."""
+    """The best tile of each width, for at most `most` widths."""
     found: dict[int, Schedule] = {}
     for tile in ranked:
         found.setdefault(tile.vectors, tile)
@@ -100,12 +99,12 @@ def _best_by_width(ranked: Sequence[Schedule], most: int) -> list[Schedule]:
 
 
 def _whole_cost(problem: Problem, schedule: Schedule) -> float:
-    """What a schedule costs, compared with those of other tiles."""
+    """A cost that compares schedules of different tiles."""
     return CostModel(problem, schedule).cost() * tile_cost(problem, schedule)
 
 
 def check_supported(form: Form, schedule: Schedule) -> None:
-    """Refuse what the generator cannot do: copies of several sizes unknown until run time."""
+    """Raise `NotContraction` for copies of more than one dynamic extent."""
     rows, reduced = form.rows[schedule.block_at + 1 :], form.reduced[schedule.split_at + 1 :]
     if (schedule.copy_a or schedule.split) and any(not is_static(v.extent) for v in rows):
         raise NotContraction("rows of several dynamic extents in a copy")
@@ -117,7 +116,7 @@ def check_supported(form: Form, schedule: Schedule) -> None:
 
 
 def _size_changes(problem: Problem, schedule: Schedule) -> list[dict[str, int]]:
-    """Larger and smaller pieces of work, and blocks of the sum."""
+    """Changes to larger and smaller pieces of work and blocks of the sum."""
     form, changes = problem.form, list[dict[str, int]]()
     for panels in (schedule.panels // 2, schedule.panels * 2):
         if 1 <= panels <= problem.panels(schedule):
@@ -135,7 +134,7 @@ def _size_changes(problem: Problem, schedule: Schedule) -> list[dict[str, int]]:
 
 
 def _copy_changes(problem: Problem, schedule: Schedule) -> list[dict[str, Any]]:
-    """Other copies of the factors, and columns prefetched earlier or not at all."""
+    """Changes to other copies, prefetch distances and unrolling."""
     changes: list[dict[str, Any]] = [{"copy_a": copy} for copy in _copies_of_a(problem, schedule)]
     for copy in _copies_of_b(problem, schedule):
         changes.append(
@@ -151,7 +150,7 @@ def _copy_changes(problem: Problem, schedule: Schedule) -> list[dict[str, Any]]:
 
 
 def _tiles(problem: Problem) -> Iterator[Schedule]:
-    """Every tile whose sums fit in the registers."""
+    """Every tile whose sums fit the registers."""
     for vectors in range(1, 9):
         if vectors > 1 and vectors * problem.lanes >= problem.columns + problem.lanes:
             return
@@ -176,7 +175,8 @@ def _tiles_of(problem: Problem, vectors: int, room: int) -> Iterator[Schedule]:
 
 
 def _dot_product_schedule(problem: Problem) -> Schedule | None:
-    """Few rows or columns whose sums run along memory in both factors need no packing."""
+    """A schedule by dot products, without packing, for few rows or columns whose factors are both
+    contiguous along the sum."""
     form = problem.form
     if not form.reduced or form.depthwise or not _has_dot_factors(form):
         return None
@@ -201,24 +201,24 @@ def _dot_product_schedule(problem: Problem) -> Schedule | None:
 
 
 def _has_dot_factors(form: Form) -> bool:
-    hot, kernel = form.reduced[-1], form.kernel
+    inner, kernel = form.reduced[-1], form.kernel
     if (
         not all(is_plain_load(side, kernel.dtype) for side in (kernel.a, kernel.b))
         or kernel.b.bounds
     ):
         return False
-    if not is_static(hot.extent) or not is_static(form.lane.extent):
+    if not is_static(inner.extent) or not is_static(form.lane.extent):
         return False
-    return all(argument_of(side)[1].factor(hot) == 1 for side in (kernel.a, kernel.b))
+    return all(argument_of(side)[1].factor(inner) == 1 for side in (kernel.a, kernel.b))
 
 
 # Few rows
 
 
 def _streaming_schedule(problem: Problem) -> Schedule | None:
-    """A few rows times columns that are read where they lie, once, and prefetched.
+    """A schedule for few rows, in which `b` is read in place, once, and prefetched.
 
-    Columns that the second cache does not hold are read in order, some rows of them at a time.
+    A `b` that L2 does not hold is read in order, some rows at a time.
     """
     form, size = problem.form, problem.itemsize
     if not _is_plain_product(problem) or not 4 <= problem.height <= 32:
@@ -236,7 +236,7 @@ def _streaming_schedule(problem: Problem) -> Schedule | None:
     if problem.depth < 64:
         return None
     sums = rows * problem.width(schedule) * size
-    most = max(1, problem.target.l2 // 8 // sums)  # unfinished sums stay near
+    most = max(1, problem.target.l2 // 8 // sums)  # partial sums stay in L2
     parts = max(problem.target.cores, ceil(problem.panels(schedule) / most))
     panels = even_part(problem.panels(schedule), parts)
     return _split(problem, replace(schedule, panels=panels, prefetch_panels=2), 64)
@@ -245,10 +245,10 @@ def _streaming_schedule(problem: Problem) -> Schedule | None:
 def _in_place_schedule(
     problem: Problem, ranked: Sequence[Schedule], likely: Schedule
 ) -> Schedule | None:
-    """Some hundred rows times columns that are read where they lie, instead of a copy for all.
+    """A schedule for some hundred rows, in which `b` is read in place instead of packed.
 
-    All rows are one piece of work, so that each of its columns comes from far away once; copied,
-    columns come and go once more. With more rows that is little, and wide tiles cost more.
+    All rows are one piece of work, so that `b` comes from memory once; packing would write and read
+    it once more. With more rows that is negligible, and wide tiles cost more.
     """
     if likely.copy_b != "shared" or likely.copy_a or not _is_plain_product(problem):
         return None
@@ -271,7 +271,7 @@ def _in_place_schedule(
 
 
 def _is_plain_product(problem: Problem) -> bool:
-    """Whether it is one product of two matrices of known sizes, the second as it lies."""
+    """Whether it is one matrix product of static sizes whose `b` is read in place."""
     form = problem.form
     if len(form.rows) != 1 or len(form.reduced) != 1 or form.outer or form.depthwise:
         return False
@@ -280,17 +280,17 @@ def _is_plain_product(problem: Problem) -> bool:
 
 
 def _columns_fit_l2(problem: Problem) -> bool:
-    """Whether the second cache holds all columns."""
+    """Whether `b` fits L2."""
     return problem.depth * problem.columns * problem.itemsize <= 0.75 * problem.target.l2
 
 
 def _products_cost(problem: Problem, schedule: Schedule) -> float:
-    """What the products of a schedule take, the copies and the way of the data aside."""
+    """The cost of a schedule's products alone, without copies and data movement."""
     return tile_cost(problem, schedule) * CostModel(problem, schedule).imbalance
 
 
 def _unroll(problem: Problem, tile: Schedule) -> int:
-    """How many steps an iteration of the inner loop takes: several where one has few products."""
+    """The unroll factor of the inner loop: more than one where a step has few products."""
     products = tile.vectors * tile_height(problem, tile)
     return 4 if 8 <= products < 12 else max(1, 8 // products)
 
@@ -299,7 +299,7 @@ def _unroll(problem: Problem, tile: Schedule) -> int:
 
 
 def _blocked_schedule(problem: Problem, tile: Schedule) -> Schedule:
-    """The tile with the blocks, copies and pieces of work of least cost."""
+    """A tile with the blocks, copies and pieces of work of least cost."""
     schedule = replace(tile, unroll=_unroll(problem, tile))
     copies = [replace(schedule, copy_a=copy) for copy in _copies_of_a(problem, schedule)]
     splits = [split for copied in copies for split in _splits(problem, copied)]
@@ -347,11 +347,11 @@ def _has_dynamic_window(packing: Packing) -> bool:
 
 
 def _splits(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
-    """Ways to cut long sums; all at once only where the extents are known."""
+    """Ways to split long sums; not at all only where the extents are static."""
     dynamic = any(not is_static(v.extent) for v in problem.form.reduced)
     if not dynamic:
         yield schedule
-    few = problem.height < 64  # columns are then read in order, a few rows of them at a time
+    few = problem.height < 64  # `b` is then read in order, a few rows at a time
     far = reads_b_in_place(problem) and _columns_stream(problem)
     for most in (2048, 512, 256, *((128,) if far else ()), *((64,) if few else ())):
         if dynamic or problem.depth > most * 1.3:
@@ -359,7 +359,7 @@ def _splits(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
 
 
 def _split(problem: Problem, schedule: Schedule, most: int) -> Schedule:
-    """Sum at most about so many products at a time."""
+    """Split sums into blocks of about `most` terms."""
     form, extents = problem.form, problem.reduced_extents
     at = last_dynamic(form.reduced)
     while at < len(extents) - 1 and prod(extents[at + 1 :]) > most:
@@ -371,7 +371,7 @@ def _split(problem: Problem, schedule: Schedule, most: int) -> Schedule:
 
 
 def _with_pieces(problem: Problem, schedule: Schedule) -> Schedule:
-    """Pieces of work of the least cost: rows and columns alternately, from all columns on."""
+    """Choose pieces of work by alternating minimization over rows and columns."""
     copies = _copies_of_b(problem, schedule)
     likely = replace(schedule, panels=problem.panels(schedule), copy_b=copies[-1])
     for _ in range(2):
@@ -385,7 +385,7 @@ def _with_pieces(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def _row_blocks(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
-    """Blocks of about so many rows, in whole tiles."""
+    """Blocks of rows of several sizes, in whole tiles."""
     form, extents = problem.form, problem.row_extents
     if not extents:
         yield schedule
@@ -418,13 +418,13 @@ def _column_blocks(
 
 
 def _columns_stream(problem: Problem) -> bool:
-    """Whether columns come from beyond the caches, to places that do not push each other out."""
+    """Whether `b` comes from beyond L2, without conflicts in L1."""
     size = problem.columns * problem.depth * problem.itemsize
     return size > problem.target.l2 / 2 and not conflicts_in_b(problem)
 
 
 def _copies_of_b(problem: Problem, schedule: Schedule) -> list[str]:
-    """Whether and when the columns' factor may be packed."""
+    """The possible kinds of copies of `b`."""
     form = problem.form
     if schedule.dots:
         return [""]

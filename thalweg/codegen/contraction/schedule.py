@@ -1,9 +1,9 @@
-"""Schedules: how a contraction may be computed, what that means for its factors, what it costs.
+"""Schedules of contractions: tiling and packing, what they imply, and a cost model.
 
-A `Schedule` is plain numbers: tiles, blocks, copies. With the form of a contraction and a target (a
-`Setting`) they say what a piece of work spans, the layout of packed factors, and about how many
-cycles it takes: products, loads, copies, and what the caches do not hold. The figures are rough and
-only compare schedules of one contraction with each other; `tf.tune` measures.
+A `Schedule` is plain numbers: tiles, blocks, copies. For a `Problem`, a contraction's form and a
+target, they determine what a piece of work spans, the layout of packed factors, and a rough number
+of cycles: products, loads, copies, cache misses. The figures only rank schedules of one contraction
+with each other; `tf.tune` measures.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from thalweg.ir.loop import Variable
 class Schedule:
     """How a contraction is computed.
 
-    A tile in registers is `vectors` wide and spans `tile` values of row variable number `tile_at`,
-    all values of the rows after it, and one of those before. A piece of work is one value of the
-    rows before `block_at`, `block` values of that one and all of the others, and `panels` tiles in
-    width. Of the reduced variable number `split_at`, `split` values are summed at a time.
+    A register tile is `vectors` wide and spans `tile` values of row variable `tile_at`, all values
+    of the row variables after it, and one of those before. A piece of work spans one value of the
+    row variables before `block_at`, `block` values of that one, all of the others, and `panels`
+    tiles in width. `split` values of reduced variable `split_at` are summed at a time.
     """
 
     vectors: int
@@ -45,18 +45,18 @@ class Schedule:
     panels: int = 1
     split_at: int = 0
     split: int = 0  # 0: all at once
-    copy_a: str = ""  # "", "window" (as in memory, padded), "tiles" or "dense"
-    copy_b: str = ""  # "", "shared" (once, by all threads) or "block" (for each piece of work)
+    copy_a: str = ""  # how `a` is packed: "", "window" (as in memory, padded), "tiles", "dense"
+    copy_b: str = ""  # how `b` is packed: "", "shared" (once, by all threads), "block" (per piece)
     unroll: int = 1
-    prefetch_steps: int = 0  # how many steps of the sum before they are used columns are fetched
-    prefetch_panels: int = 0  # how many panels before they are used columns are fetched
-    dots: bool = False  # vectors along the last reduced variable; `vectors` counts columns
-    matrix: bool = False  # tiles of 16 by 16 sums on the matrix unit of the processor
-    outputs: int = 0  # of a Winograd tile (`Blocks`), along each axis; 0: none is
+    prefetch_steps: int = 0  # how many steps of the sum ahead columns are prefetched
+    prefetch_panels: int = 0  # how many panels ahead columns are prefetched
+    dots: bool = False  # vectorized along the last reduced variable; `vectors` counts columns
+    matrix: bool = False  # tiles of 16 by 16 sums, on AMX
+    outputs: int = 0  # of a Winograd tile along each axis; 0: not by Winograd's algorithm
 
     @property
     def summary(self) -> str:
-        """What matters of it, for readers."""
+        """A short description for users."""
         unit = "columns" if self.dots else "tiles" if self.matrix else "vectors"
         parts = [f"tile {self.tile}x{self.vectors} {unit}", f"piece {self.block}x{self.panels}"]
         named = {"split": self.split, "a": self.copy_a, "b": self.copy_b}
@@ -66,7 +66,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Problem:
-    """A form, the target, and facts about the form that decisions need."""
+    """A contraction to schedule for a target, and facts about it."""
 
     form: Form
     target: CpuTarget
@@ -83,7 +83,7 @@ class Problem:
 
     @cached_property
     def row_extents(self) -> list[int]:
-        """The extents of the rows (a guess where they are dynamic), at least 1."""
+        """The extents of the rows, at least 1; hints where they are dynamic."""
         return [max(1, int(v.extent)) for v in self.form.rows]
 
     @cached_property
@@ -103,22 +103,22 @@ class Problem:
 
     @cached_property
     def depth(self) -> int:
-        """How many products a sum has."""
+        """How many terms a sum has."""
         return prod(self.reduced_extents)
 
     @cached_property
     def outer(self) -> int:
-        """How many contractions of rows and columns there are."""
+        """How many iterations the outer loops have."""
         return prod(max(1, int(v.extent)) for v in self.form.outer)
 
     @cached_property
     def is_plain_a(self) -> bool:
-        """Whether the rows' factor is an element of its own type at an affine place."""
+        """Whether `a` is a plain load."""
         return is_plain_load(self.form.kernel.a, self.form.kernel.dtype)
 
     @cached_property
     def costs(self) -> dict[Schedule, float]:
-        """What schedules cost, as far as they have been looked at."""
+        """The memoized costs of schedules."""
         return {}
 
     @cached_property
@@ -126,7 +126,7 @@ class Problem:
         return {}
 
     def packing_of_a(self, schedule: Schedule) -> Packing | None:
-        """The layout of the packed rows' factor, if it is packed."""
+        """The layout of packed `a`, if it is packed (memoized)."""
         if not schedule.copy_a:
             return None
         key = schedule.copy_a, schedule.tile_at, schedule.tile
@@ -135,11 +135,11 @@ class Problem:
         return self._packings[key]
 
     def width(self, schedule: Schedule) -> int:
-        """How many columns a tile has."""
+        """The columns of a tile."""
         return schedule.vectors if schedule.dots else schedule.vectors * self.lanes
 
     def panels(self, schedule: Schedule) -> int:
-        """How many tiles are side by side."""
+        """How many tiles wide the result is."""
         return ceil(self.columns / self.width(schedule))
 
 
@@ -155,7 +155,7 @@ def spans_of_rows(form: Form, schedule: Schedule) -> dict[Variable, int]:
 
 
 def spans_of_sum(form: Form, schedule: Schedule) -> dict[Variable, int]:
-    """How many values of each reduced variable are summed at a time."""
+    """How many values of each reduced variable a block of the sum spans."""
     at, reduced = schedule.split_at, form.reduced
     if not schedule.split:
         return {v: int(v.extent) for v in reduced}
@@ -163,14 +163,15 @@ def spans_of_sum(form: Form, schedule: Schedule) -> dict[Variable, int]:
 
 
 def spans_of_a(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
-    """What a copy of the rows' factor spans."""
+    """How many values of each variable a packed copy of `a` spans."""
     form = problem.form
     lane = {form.lane: schedule.panels * problem.width(schedule)} if form.depthwise else {}
     return {**spans_of_rows(form, schedule), **spans_of_sum(form, schedule), **lane}
 
 
 def spans_of_b(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
-    """What packed panels span: everything where they are shared, else those of a piece of work."""
+    """How many values of each variable packed panels of `b` span: all if they are shared, else
+    those of a piece of work."""
     whole = {v: int(v.extent) for v in problem.form.reduced}
     reduced = whole if schedule.copy_b == "shared" else spans_of_sum(problem.form, schedule)
     panels = problem.panels(schedule) if schedule.copy_b == "shared" else schedule.panels
@@ -178,27 +179,27 @@ def spans_of_b(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
 
 
 def last_dynamic(variables: Sequence[Variable]) -> int:
-    """The number of the last variable whose extent is not known, or 0."""
+    """The position of the last variable of dynamic extent, or 0."""
     return max((i for i, v in enumerate(variables) if not is_static(v.extent)), default=0)
 
 
 def even_part(count: int, parts: int) -> int:
-    """The size of about so many equal parts of a count."""
+    """The size of each of about `parts` equal parts of a count."""
     return ceil(count / min(parts, count))
 
 
-# How factors are read
+# Access to factors
 
 
 def variables_of(access: Access) -> set[Variable]:
-    """The variables that a factor depends on."""
-    places = [load.offset for load in loads_of(access.value)]
-    places += [offset for _, offset, _ in access.bounds]
-    return {v for o in places for v in o.strides} | set(pinned_in(access.value))
+    """The variables that a factor depends on, computed offsets aside."""
+    offsets = [load.offset for load in loads_of(access.value)]
+    offsets += [offset for _, offset, _ in access.bounds]
+    return {v for o in offsets for v in o.strides} | set(pinned_in(access.value))
 
 
 def packing_of_a(form: Form, schedule: Schedule) -> Packing | None:
-    """The layout of the packed rows' factor."""
+    """The layout of packed `a`; None where a schedule's kind of copy is not possible."""
     access = form.kernel.a
     inner = [*form.rows, *form.reduced, *([form.lane] if form.depthwise else [])]
     used = _all_variables_of(access)
@@ -214,7 +215,7 @@ def packing_of_a(form: Form, schedule: Schedule) -> Packing | None:
 
 
 def packing_of_b(problem: Problem, schedule: Schedule) -> Packing:
-    """Panels of the columns' factor, zero beyond the last column."""
+    """The layout of packed `b`: panels, zero-padded past the last column."""
     form, access = problem.form, problem.form.kernel.b
     used = _all_variables_of(access)
     whole = dense(access, [*(v for v in form.reduced if v in used), form.lane])
@@ -222,7 +223,7 @@ def packing_of_b(problem: Problem, schedule: Schedule) -> Packing:
 
 
 def _all_variables_of(access: Access) -> set[Variable]:
-    """The variables a factor depends on, in computed places too."""
+    """The variables that a factor depends on, computed offsets included."""
     found = variables_of(access)
     for load in loads_of(access.value):
         for part in load.offset.parts:
@@ -231,7 +232,7 @@ def _all_variables_of(access: Access) -> set[Variable]:
 
 
 def is_plain_load(access: Access, dtype: Any) -> bool:
-    """Whether a factor is an element of its own type at an affine place."""
+    """Whether a factor is a load of the contraction's dtype at an affine offset."""
     if not isinstance(access.value, Load):
         return False
     argument, offset = argument_of(access)
@@ -239,7 +240,8 @@ def is_plain_load(access: Access, dtype: Any) -> bool:
 
 
 def limited_variable(form: Form, offset: Affine, covered: Sequence[Variable]) -> Variable | None:
-    """The one reduced variable that a bound limits, for the same range in all rows of a tile."""
+    """The one reduced variable that a bound limits to a range that is the same for all rows of a
+    tile; None if there is no such variable."""
     variables = list(offset.strides)
     limited = [v for v in variables if v in form.reduced]
     if len(limited) != 1 or not set(covered).isdisjoint(variables) or form.lane in variables:
@@ -250,7 +252,7 @@ def limited_variable(form: Form, offset: Affine, covered: Sequence[Variable]) ->
 
 
 def reads_a_in_place(form: Form, schedule: Schedule) -> bool:
-    """Whether the rows' factor can be read where it lies."""
+    """Whether `a` can be read in place, without packing."""
     access = form.kernel.a
     if not is_plain_load(access, form.kernel.dtype):
         return False
@@ -263,6 +265,7 @@ def reads_a_in_place(form: Form, schedule: Schedule) -> bool:
 
 
 def reads_b_in_place(problem: Problem) -> bool:
+    """Whether `b` can be read in place, without packing."""
     form = problem.form
     access = form.kernel.b
     masked = problem.columns % problem.lanes or not is_static(form.lane.extent)
@@ -274,7 +277,7 @@ def reads_b_in_place(problem: Problem) -> bool:
 
 
 def has_contiguous_columns(problem: Problem) -> bool:
-    """Whether columns lie side by side in their factor."""
+    """Whether `b` is contiguous along columns."""
     loads = loads_of(problem.form.kernel.b.value)
     return all(load.offset.factor(problem.form.lane) == 1 for load in loads)
 
@@ -285,7 +288,7 @@ def tile_height(problem: Problem, schedule: Schedule) -> int:
 
 
 def tile_cost(problem: Problem, schedule: Schedule) -> float:
-    """The cycles of all tiles: multiplications, loads or latency, whichever is slowest."""
+    """The cycles of all tiles, bound by multiplications, loads or latency."""
     extents = problem.row_extents
     before = prod(extents[: schedule.tile_at])
     along = extents[schedule.tile_at] if extents else 1
@@ -304,7 +307,7 @@ def tile_cost(problem: Problem, schedule: Schedule) -> float:
 
 
 def _tile_cycles(problem: Problem, height: int, width: int) -> float:
-    """A step multiplies, loads, waits for sums, or for columns that come from the second cache."""
+    """The cycles of a tile; a step is bound by products, loads, latency or L2 bandwidth."""
     products = height * width
     loads = width + (products if problem.form.depthwise else height)
     panel = problem.depth * width * problem.target.vector_bytes
@@ -319,12 +322,12 @@ def _tile_cycles(problem: Problem, height: int, width: int) -> float:
 
 
 def conflicts_in_a(problem: Problem, variables: Sequence[Variable]) -> bool:
-    """Whether elements along a variable of `a` fall into the same few lines of the first cache."""
+    """Whether elements of `a` along a variable fall into few sets of L1."""
     return _has_set_conflicts(problem, problem.form.kernel.a, variables)
 
 
 def conflicts_in_b(problem: Problem) -> bool:
-    """Whether the rows of `b` fall into the same few lines of the first cache."""
+    """Whether the rows of `b` fall into few sets of L1."""
     return _has_set_conflicts(problem, problem.form.kernel.b, problem.form.reduced[-1:])
 
 
@@ -335,16 +338,15 @@ def _has_set_conflicts(problem: Problem, access: Access, variables: Sequence[Var
     return any(factor and factor * problem.itemsize % 4096 == 0 for factor in factors)
 
 
-# What it costs, in cycles: per element copied in order or transposed; bytes per cycle from the
-# second cache, from beyond it in order, and from beyond it a few lines at a time. What is packed
-# comes in time for the products that need it, or nearly.
+# Cycles per element, copied in order or transposed; bytes per cycle from L2, from beyond in order,
+# and from beyond it a few lines at a time; the same for packed factors, which are prefetched well.
 _COPY, _TRANSPOSE, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
 _PACKED, _SHARED = 40.0, 10.0
 
 
 @dataclass(eq=False)
 class CostModel:
-    """The numbers of a schedule that its cost depends on."""
+    """The cost of a schedule in cycles, and the quantities that determine it."""
 
     problem: Problem
     schedule: Schedule
@@ -352,10 +354,10 @@ class CostModel:
     def __post_init__(self) -> None:
         problem, schedule = self.problem, self.schedule
         rows, products = spans_of_rows(problem.form, schedule), spans_of_sum(problem.form, schedule)
-        #: rows and columns of a piece of work
+        #: rows and columns of a piece
         self.rows = min(problem.height, prod(rows.values()))
         self.columns = min(problem.columns, schedule.panels * problem.width(schedule))
-        #: products that are summed at a time, and how often sums go on
+        #: terms in a block of the sum, and the number of blocks
         self.depth = min(problem.depth, prod(products.values()))
         self.blocks = ceil(problem.depth / max(self.depth, 1))
         across = ceil(problem.columns / self.columns)
@@ -363,7 +365,7 @@ class CostModel:
 
     @cached_property
     def bytes_a(self) -> int:
-        """What a block of the sum reads of the rows' factor."""
+        """The bytes of `a` that a block of the sum reads."""
         problem, schedule = self.problem, self.schedule
         packing = problem.packing_of_a(
             schedule if schedule.copy_a else replace(schedule, copy_a="window")
@@ -380,24 +382,24 @@ class CostModel:
 
     @property
     def strided_b(self) -> bool:
-        """Whether the rows of a panel lie apart."""
+        """Whether the rows of a panel of `b` are strided."""
         return not self.schedule.copy_b and self.problem.columns > self.problem.width(self.schedule)
 
     @cached_property
     def panel_b(self) -> int:
-        """What a panel occupies of the caches: that of neighbours too, if rows lie apart."""
+        """The cache footprint of a panel of `b`: if its rows are strided, that of all columns."""
         width = self.problem.columns if self.strided_b else self.problem.width(self.schedule)
         return self.depth * width * self.problem.itemsize
 
     @cached_property
     def bytes_b(self) -> int:
-        """What lies in the second cache while a block of the sum is computed."""
+        """The bytes of `b` in L2 while a block of the sum is computed."""
         if self.schedule.copy_b != "block":
             return self.panel_b
         return self.depth * self.columns * self.problem.itemsize
 
     def cost(self) -> float:
-        """The cycles of the whole kernel, as far as blocks decide about them."""
+        """The cycles of the whole kernel, without what only the register tile determines."""
         problem = self.problem
         sums = problem.outer * problem.height * problem.columns
         products = sums * problem.depth / (2 * problem.lanes)
@@ -408,12 +410,12 @@ class CostModel:
 
     @cached_property
     def imbalance(self) -> float:
-        """How much longer the busiest thread works than the average: of two, or of all cores."""
+        """The load of the busiest thread over the average, for two threads and for all cores."""
         weights = self._piece_sizes()
         return (2 * imbalance_of(weights, 2) + imbalance_of(weights, self.problem.target.cores)) / 3
 
     def _piece_sizes(self) -> list[int]:
-        """The work in every piece, in order; of many pieces, in as many equal ones."""
+        """The size of every piece in order; many pieces count as equal."""
         problem, schedule = self.problem, self.schedule
         if self.pieces > 32 * problem.target.cores:
             return [1] * self.pieces
@@ -442,12 +444,12 @@ class CostModel:
         return cycles
 
     def _memory_traffic_b(self) -> float:
-        """What it takes to get the columns' factor from afar, and packed back there."""
+        """The cycles to read `b` from memory and write it back packed."""
         size = self.problem.columns * self.problem.depth * self.problem.itemsize
         return 0.0 if size < self.problem.target.l2 / 2 else 0.8 * size / _FAR
 
     def _reads_a(self) -> float:
-        """Each panel, and each row that shares elements, reads it again: nearby if all fits."""
+        """The cycles to read `a`: once if all fits L2, else again for each panel."""
         problem, schedule = self.problem, self.schedule
         width = problem.width(schedule) * problem.itemsize
         partial = self.rows * width if self.blocks > 1 else 0
@@ -459,7 +461,7 @@ class CostModel:
         return self.pieces * self.rows * problem.depth * problem.itemsize * panels / rate
 
     def _reads_b(self) -> float:
-        """Each piece of work reads it from afar, each tile of rows again."""
+        """The cycles to read `b`: once per piece, and per tile of rows if panels do not fit."""
         problem, size = self.problem, self.problem.itemsize
         small = problem.columns * problem.depth * size < problem.target.l2 / 2
         prefetched = self.schedule.prefetch_steps > 0
@@ -472,7 +474,7 @@ class CostModel:
         return bytes_of_pieces / (_NEAR if small else rate) + again
 
     def _stalls(self) -> float:
-        """How much longer products take where the first cache does not hold what they use."""
+        """The fraction by which L1 misses slow down products."""
         problem, schedule, lines = self.problem, self.schedule, 0.0
         height, first = tile_height(problem, schedule), 0.7 * problem.target.l1
         width = problem.width(schedule) * problem.itemsize
@@ -485,7 +487,7 @@ class CostModel:
         return waits + (self._stride_stalls() if strided else 0.0)
 
     def _stride_stalls(self) -> float:
-        """How long products wait where every step of a sum needs other lines, far apart."""
+        """The same where every step of a sum touches other, distant lines of `a`."""
         problem = self.problem
         argument, offset = argument_of(problem.form.kernel.a)
         step = int(offset.factor(problem.form.reduced[-1])) if problem.form.reduced else 0
@@ -495,7 +497,7 @@ class CostModel:
         return 0.45 * max(0.0, self.depth * 128 / problem.target.l1 - 0.45)
 
     def _writes(self, sums: int) -> float:
-        """A large result is written in order only if few rows are in the making at a time."""
+        """The cycles to write a large result, in order only if few rows are computed at a time."""
         problem, size = self.problem, self.problem.itemsize
         if sums * size < problem.target.l2:
             return 0.0
@@ -511,7 +513,7 @@ class CostModel:
 
 
 def _strided(problem: Problem, schedule: Schedule) -> bool:
-    """Whether rows lie side by side, so that sums jump from line to line."""
+    """Whether `a` is contiguous along rows, so that the sum strides from line to line."""
     form = problem.form
     if not form.rows or not problem.is_plain_a:
         return False
@@ -524,7 +526,7 @@ def chunk_sizes(extent: int, size: int) -> list[int]:
 
 
 def imbalance_of(weights: Sequence[int], threads: int) -> float:
-    """How much longer the busiest of some threads works than the average."""
+    """The load of the busiest of some threads over the average."""
     ends = [len(weights) * thread // threads for thread in range(threads + 1)]
     shares = [sum(weights[start:end]) for start, end in pairwise(ends)]
     return max(shares) * threads / max(sum(weights), 1)
