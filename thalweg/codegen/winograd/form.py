@@ -1,7 +1,7 @@
-"""Convolutions with small square filters and stride 1 among contractions.
+"""Matching of contractions that are convolutions with small square filters and stride 1.
 
-What comes in is a `Contraction`; what goes out are the roles that its variables play in the
-convolution, where it is one: forward, or the gradient of an input, whose filters are flipped.
+A `Contraction` comes in; the roles of its variables go out if it is such a convolution, forward or
+the gradient of the input, whose filters are flipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from thalweg.ir.loop import Variable
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of the image: outputs and taps along it, and the elements there are.
+    """A spatial axis: its output and tap variables.
 
-    Elements, which are counted as `output + sign · tap`, are zero outside `bounds`.
+    An input has the coordinate `output + sign · tap`; outside `bounds` it is zero.
     """
 
     output: Variable
@@ -39,25 +39,25 @@ class Axis:
 
     @property
     def first(self) -> int:
-        """How far the first element that an output needs lies from it."""
+        """The coordinate of the first input of an output, relative to the output."""
         return 0 if self.sign > 0 else 1 - self.taps
 
     @property
     def elements(self) -> tuple[int, int]:
-        """The elements that are read: those that outputs need, within the bounds."""
+        """The half-open range of coordinates that are read."""
         low, high = self.first, self.first + int(self.output.extent) + self.taps - 1
         if self.bounds is None:
             return low, high
         return max(low, self.bounds[0]), min(high, self.bounds[1])
 
     def tap_at(self, number: int) -> int:
-        """The tap that an output's element of this number is multiplied by."""
+        """The tap that multiplies input `number` of an output."""
         return number if self.sign > 0 else self.taps - 1 - number
 
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """The roles of the variables of a convolution."""
+    """A convolution: the roles of its variables."""
 
     kernel: Contraction
     images: tuple[Variable, ...]
@@ -72,24 +72,24 @@ class Convolution:
 
     @cached_property
     def is_transposed(self) -> bool:
-        """Whether filters must be copied for their columns to lie side by side."""
+        """Whether filters must be transposed to be contiguous along columns."""
         return argument_of(self.kernel.b)[1].factor(self.lane) != 1
 
     def tiles(self, outputs: int) -> list[int]:
-        """How many tiles there are: in each variable of the images, then along each axis."""
+        """The number of tiles: along each image variable, then along each axis."""
         across = [ceil(axis.output.extent / outputs) for axis in self.axes]
         return [*(int(v.extent) for v in self.images), *across]
 
 
 def match_convolution(kernel: Contraction) -> Convolution | None:
-    """The roles of the variables if this is such a convolution, of floats."""
+    """Match a contraction that is such a convolution, in float32."""
     kernel = with_plain_stores(kernel)
     if kernel.batch or len(kernel.columns) != 1 or len(kernel.reduced) != 3 or not kernel.stores:
         return None
     if not _has_plain_factors(kernel):
         return None
-    place = argument_of(kernel.a)[1]
-    channels = [v for v in kernel.reduced if place.factor(v) == 1]
+    offset = argument_of(kernel.a)[1]
+    channels = [v for v in kernel.reduced if offset.factor(v) == 1]
     taps = [v for v in kernel.reduced if v not in channels[:1]]
     axes = [_axis(kernel, tap) for tap in taps]
     if len(axes) != 2 or axes[0] is None or axes[1] is None:
@@ -106,7 +106,7 @@ def match_convolution(kernel: Contraction) -> Convolution | None:
 
 
 def _has_plain_factors(kernel: Contraction) -> bool:
-    """Whether factors are elements of buffers that stay as they are, at places known by now."""
+    """Whether both factors are plain loads of read-only buffers, and all integers static."""
     sides = kernel.a, kernel.b
     if kernel.dtype != np.float32 or not all(is_plain_load(side, np.float32) for side in sides):
         return False
@@ -122,9 +122,9 @@ def _has_plain_factors(kernel: Contraction) -> bool:
 
 def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
     """The axis along which a tap moves, and the bound on it."""
-    place = argument_of(kernel.a)[1]
-    step = place.factor(tap)
-    outputs = [v for v in kernel.rows if step and place.factor(v) == abs(step)]
+    input_offset = argument_of(kernel.a)[1]
+    step = input_offset.factor(tap)
+    outputs = [v for v in kernel.rows if step and input_offset.factor(v) == abs(step)]
     if tap.extent not in OUTPUT_SIZES or len(outputs) != 1:
         return None
     sign = 1 if step > 0 else -1
@@ -136,5 +136,5 @@ def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
 
 
 def _bounds_match_axes(kernel: Contraction, axes: tuple[Axis, Axis]) -> bool:
-    """Whether the bounds are those of the axes."""
+    """Whether all bounds are those of the axes."""
     return len(kernel.a.bounds) == sum(1 for axis in axes if axis.bounds is not None)

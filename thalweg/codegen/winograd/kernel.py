@@ -1,8 +1,8 @@
-"""Convolutions by Winograd's algorithm: fewer products, in blocks that stay in a cache.
+"""Winograd convolutions to LLVM text: fewer products, in blocks that stay in L2.
 
-What comes in are the roles of a convolution's variables and its blocks; what goes out is LLVM text.
-For a block of tiles and columns, and some channels at a time, inputs and filters are transformed
-into scratch memory and multiplied there; the finished sums are transformed back and stored.
+A convolution and its schedule come in. Per piece of tiles and columns, some channels at a time,
+inputs and filters are transformed into scratch memory and multiplied there; the finished sums are
+transformed back and stored.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _YES = constant(I1, True)
 
 
 def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> Emitted:
-    """The code of a convolution in the blocks of a schedule.
+    """Emit a convolution by a schedule.
 
-    Stages are functions of their own: what one keeps in registers is no burden to another.
+    Every stage is a function of its own, with its own register allocation.
     """
     convolution = match_convolution(kernel)
     if convolution is None:
@@ -53,32 +53,32 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
     }
     stages = dict[str, Frame]()
     for name in _stage_names(layout):
-        kind, given = kinds[name]
-        stages[name] = Frame(module, name, convolution.kernel, True, given)
+        kind, extra = kinds[name]
+        stages[name] = Frame(module, name, convolution.kernel, True, extra)
         kind(layout, stages[name]).emit()
     _ConvolveEmitter(layout, Frame(module, "convolve", convolution.kernel, True)).emit(stages)
     return Emitted(("convolve",), module.text, SLOTS * layout.size * _ITEM, "tiles")
 
 
 def _stage_names(layout: Layout) -> list[str]:
-    """The stages of a convolution. Where tiles are guarded, inputs are measured when a thread
-    transforms them for the first time, which may be the only one."""
+    """The stages of a convolution. If tiles are guarded, inputs are measured the first time that a
+    thread transforms them, which may be the only time."""
     guards = ["measured_inputs", "spread"] if layout.is_guarded else []
     inputs = ["inputs"] if not guards or layout.convolution.lane.extent > layout.columns else []
     return [*inputs, *guards, "filters", "products", "results"]
 
 
 class _ConvolveEmitter(Stage):
-    """The phase: all pieces of a thread, stage by stage."""
+    """Emits the phase: a thread's pieces of work, stage by stage."""
 
     def emit(self, stages: Mapping[str, Frame]) -> None:
-        """All pieces of a thread; those of the same columns follow each other."""
+        """Emit the loop over a thread's pieces; those of the same columns are consecutive."""
         frame, layout = self.frame, self.layout
         self.stages = stages
         tiles = ceil(layout.count / layout.tiles)
         columns = ceil(self.convolution.lane.extent / layout.columns)
         start, stop = frame.thread_range(tiles * columns, SLOTS)
-        with self.b.when(self.b.compare("slt", start, stop)):  # else it may have no scratch memory
+        with self.b.when(self.b.compare("slt", start, stop)):  # idle threads may have no scratch
             self._clear(self.zeros, layout.part_sizes[0])
         with self.b.loop(start, stop) as loop:
             column, block = frame.unravel(loop.index, (columns, tiles))
@@ -92,8 +92,8 @@ class _ConvolveEmitter(Stage):
             self.b.store(constant(self.kind, 0), self.element(base, index))
 
     def _piece(self, first: Value, column: Value, is_new: Value) -> None:
-        """Tiles from the first, columns from one on. What differs too much in magnitude is found
-        when this thread comes to the tiles for the first time."""
+        """Emit the stages for tiles and columns from `first` and `column` on. `is_new` says that
+        this thread sees the tiles for the first time, and sets their flags."""
         frame, channels, width = self.frame, int(self.convolution.channel.extent), self.layout.width
         count = self._rest(first, self.layout.count, self.layout.tiles)
         columns = self._rest(column, int(self.convolution.lane.extent), self.layout.columns)
@@ -113,27 +113,27 @@ class _ConvolveEmitter(Stage):
             here = frame.add(column, frame.multiply(panel, width))
             self._run("results", first, count, panel, here)
 
-    def _run(self, stage: str, *given: Value) -> None:
-        self.frame.call(self.stages[stage], *given)
+    def _run(self, stage: str, *arguments: Value) -> None:
+        self.frame.call(self.stages[stage], *arguments)
 
-    def _transform(self, is_new: Value, *given: Value) -> None:
-        """Transform inputs, and measure them where they are new."""
-        ways = {"measured_inputs": is_new, "inputs": self.b.compare("ne", is_new, _YES)}
-        ways = {stage: when for stage, when in ways.items() if stage in self.stages}
-        for stage, when in ways.items():
-            with self.b.when(when) if len(ways) > 1 else nullcontext():
-                self._run(stage, *given)
+    def _transform(self, is_new: Value, *arguments: Value) -> None:
+        """Call the transform of inputs, which measures them if they are new."""
+        stages = {"measured_inputs": is_new, "inputs": self.b.compare("ne", is_new, _YES)}
+        stages = {stage: when for stage, when in stages.items() if stage in self.stages}
+        for stage, when in stages.items():
+            with self.b.when(when) if len(stages) > 1 else nullcontext():
+                self._run(stage, *arguments)
 
     def _rest(self, start: Value, end: int, most: int) -> Value:
         return self.frame.minimum(self.frame.subtract(end, start), most)
 
 
 class _GemmStage(Stage):
-    """The stage that multiplies: for every product of a tile, matrices of tiles and channels by
-    channels and columns. Given are the number of tiles, the first channel and the panel."""
+    """The stage that multiplies: for every product, a matrix of tiles by channels times one of
+    channels by columns. Arguments: the number of tiles, the first channel, the panel."""
 
     def emit(self) -> None:
-        """All products of a panel."""
+        """Emit all products of a panel."""
         frame, layout = self.frame, self.layout
         count, channel, panel = frame.extra_arguments
         levels = [Level(frame.integer(0), self.depth(channel), 1, layout.width)]
@@ -149,12 +149,12 @@ class _GemmStage(Stage):
         self.b.ret()
 
     def _tile(self, levels: Sequence[Level], at: FactorAddresses, totals: Sequence[Value]) -> None:
-        """A tile of sums in registers."""
+        """Emit a register tile."""
         layout, masks = self.layout, [None] * self.layout.vectors
         rows = [self.frame.integer(number * layout.depth) for number in range(layout.rows)]
         kernel = MicroKernel(self.frame, self.kind, rows, masks, False, vector_a=False)
-        made = kernel.sums(levels, at, self._initial(totals))
-        for value, place in zip(made, totals, strict=True):
+        sums = kernel.sums(levels, at, self._initial(totals))
+        for value, place in zip(sums, totals, strict=True):
             self.b.store(value, place)
 
     def _sums_at(self, base: Value) -> list[Value]:

@@ -1,7 +1,7 @@
-"""How a Winograd convolution is cut into blocks that fit a cache, and whether it pays.
+"""Schedules of Winograd convolutions: blocks that fit L2, and whether the algorithm pays.
 
-What comes in is a `Contraction` and the target; what goes out is the schedule of least cost, if it
-is likely to cost less than the plain convolution, and how scratch memory is laid out for one.
+A `Contraction` and a target come in; the schedule of least cost goes out, if the model prefers it
+to the direct convolution, and the layout of scratch memory for a schedule.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from thalweg.ir.kernel import Contraction
 def block_schedule(
     outputs: int, tiles: int, panels: int, depth: int, rows: int, vectors: int
 ) -> Schedule:
-    """How a convolution is cut, as a contraction's schedule: into pieces of some tiles, of so many
-    `outputs` along each axis, and of columns in `panels`, each as wide as the tiles in registers.
+    """The blocks of a convolution as a contraction's schedule. A piece of work is `tiles` tiles of
+    `outputs` by `outputs`, times `panels` panels of columns.
 
-    Of `depth` channels at a time inputs and filters are transformed, and multiplied by tiles of
-    `rows` and `vectors` in registers.
+    Inputs and filters are transformed `depth` channels at a time, and multiplied by register tiles
+    of `rows` by `vectors`; a panel is as wide as a register tile.
     """
     return Schedule(vectors, 0, rows, block=tiles, panels=panels, split=depth, outputs=outputs)
 
 
 class Layout:
-    """A convolution in blocks, and the parts of a thread's scratch memory, in elements.
+    """A convolution in blocks, and the layout of a thread's scratch memory, in elements.
 
-    A line between planes keeps those of all products from falling into the same few lines of the
-    first cache.
+    A plane holds one product of all tiles. A cache line between planes avoids conflicts in L1.
     """
 
     def __init__(self, convolution: Convolution, target: CpuTarget, schedule: Schedule) -> None:
@@ -45,31 +44,30 @@ class Layout:
             target.lanes,
             target.cores,
         )
-        # As `blocked` has them.
+        # As in `block_schedule`.
         self.outputs, self.tiles, self.panels = schedule.outputs, schedule.block, schedule.panels
         self.depth, self.rows, self.vectors = schedule.split, schedule.tile, schedule.vectors
         self.algorithm = algorithm(self.outputs, convolution.taps)
-        #: tiles of the whole convolution, and those there is room for: whole tiles of registers
+        #: tiles of the whole convolution, and those of a piece, rounded up to whole register tiles
         self.count = prod(convolution.tiles(self.outputs))
         self.height = ceil(self.tiles / self.rows) * self.rows
-        #: columns of a panel and of a piece
+        #: columns of a panel, and of a piece
         self.width = self.vectors * self.lanes
         self.columns = self.panels * self.width
-        #: the transformed inputs of one product, its transformed filters, a panel of its sums
+        #: sizes of a plane of transformed inputs, of transformed filters, and of sums of a panel
         self.plane_a = self.height * self.depth + 16
         self.plane_b = self.depth * self.width + 16
         self.plane_c = self.height * self.width + 16
-        #: Whether inputs of very different magnitude must be found. In tiles of two outputs a side
-        #: no output takes a product of an input that it does not see.
+        #: Whether tiles with inputs of very different magnitude must be detected. With two outputs
+        #: per axis no output is computed from inputs outside its own window.
         self.is_guarded = self.outputs > 2
-        #: how many cells a tile has along an axis: see `MeasuredInputs`
+        #: cells of a tile along an axis (`MeasuredInputTransform`)
         self.cells = self.algorithm.size // 2
 
     @cached_property
     def part_sizes(self) -> tuple[int, int, int, int, int, int]:
-        """Nothing but zeros, the transformed inputs, the transformed filters, the sums; how large
-        the inputs of each tile's cells are, and a byte for every tile: whether it must be summed
-        plainly."""
+        """The sizes of: zeros, transformed inputs, transformed filters, sums, the energies of each
+        tile's cells, and a flag byte per tile (`MagnitudeGuard`)."""
         products, cells = self.algorithm.products, self.cells**2 * self.lanes
         a, b, c = (
             products * plane for plane in (self.plane_a, self.plane_b, self.panels * self.plane_c)
@@ -80,23 +78,23 @@ class Layout:
 
     @property
     def resident(self) -> int:
-        """What should stay in a cache: the parts that are used again and again."""
+        """The elements that are reused and should stay in L2."""
         return sum(self.part_sizes[:4])
 
     @property
     def size(self) -> int:
-        """All of a thread's part."""
+        """The scratch of a thread."""
         return sum(self.part_sizes)
 
     def cost(self) -> float:
-        """All cycles, as if all of the usual number of threads took as long as the busiest."""
+        """The cycles of all threads, as if each took as long as the busiest."""
         channels, columns = int(self.convolution.channel.extent), int(self.convolution.lane.extent)
         down, across = ceil(self.count / self.tiles), ceil(columns / self.columns)
         inputs, vectors = ceil(channels / self.lanes), ceil(columns / self.lanes)
         passes = ceil(channels / self.depth)
         transforms = _INPUT * self.count * inputs * across
         transforms += _FILTER * channels * vectors * down + _RESULT * self.count * vectors
-        # A product of vectors takes multiplications or loads, whichever is slower.
+        # A product of vectors is bound by multiplications or by loads.
         step = max(0.5, 0.6 / self.rows + 0.6 / self.vectors)
         steps = channels * step / _GEMM_EFFICIENCY + _SUM * (passes - 0.7)
         cycles = self.algorithm.products * (transforms + self._sums * steps)
@@ -107,27 +105,26 @@ class Layout:
 
     @property
     def _sums(self) -> int:
-        """How many vectors of sums there are for each product, those that are thrown away too."""
+        """The vectors of sums per product, those of padding included."""
         whole, rest = divmod(self.count, self.tiles)
         rows = whole * ceil(self.tiles / self.rows) + ceil(rest / self.rows)
         return rows * self.rows * ceil(self.convolution.lane.extent / self.width) * self.vectors
 
 
-# What blocks cost, in cycles, measured: a vector of a transformed input, filter or sum, whose lines
-# go to the second cache or come from there; a vector of sums that is fetched and put back; a tile
-# that is found in its image.
+# Costs in cycles, measured: of a vector of transformed inputs, filters or outputs, with its L2
+# traffic; of a vector of sums that is loaded and stored again; of locating a tile in its image.
 _INPUT, _FILTER, _RESULT, _SUM, _TILE = 10.5, 7.0, 12.0, 6.0, 100.0
-#: The share of the peak that register tiles reach, and that of the plain convolution.
+#: The fraction of peak that the products reach, and that of the direct convolution.
 _GEMM_EFFICIENCY, _DIRECT_EFFICIENCY = 0.93, 0.88
-#: How much less than the plain convolution blocks must cost: results are less exact, after all.
+#: The largest cost relative to the direct convolution: results are less accurate, after all.
 _MAX_COST_RATIO = 0.85
-_MAX_ALTERNATIVES = 8  # schedules worth measuring
-#: Fewer channels or columns leave too little to multiply between the transforms.
+_MAX_ALTERNATIVES = 8  # schedules to measure
+#: The least channels and columns: fewer leave too little work between the transforms.
 _MIN_CHANNELS = 16
 
 
 def winograd_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
-    """The schedule of a Winograd convolution, where that is likely to cost less than other ways."""
+    """The schedule of a Winograd convolution, if it is one and the cost model prefers it."""
     convolution = match_convolution(kernel) if ENABLED else None
     if convolution is None or not _is_eligible(convolution, target):
         return None
@@ -140,7 +137,7 @@ def winograd_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None
 def winograd_alternatives(
     kernel: Contraction, target: CpuTarget, schedule: Schedule
 ) -> list[Schedule]:
-    """Other schedules of a Winograd convolution that may cost as little."""
+    """Other schedules of a Winograd convolution worth measuring."""
     convolution = match_convolution(kernel)
     ranked = _ranked(convolution, target) if convolution else []
     return [layout.schedule for layout in ranked[:_MAX_ALTERNATIVES] if layout.schedule != schedule]
@@ -157,14 +154,14 @@ def _ranked(convolution: Convolution, target: CpuTarget) -> list[Layout]:
 
 
 def _direct_cost(convolution: Convolution, target: CpuTarget) -> float:
-    """The cycles of the convolution without transforms."""
+    """The cycles of the direct convolution."""
     kernel = convolution.kernel
     extents = [int(v.extent) for v in (*kernel.rows, *kernel.columns, *kernel.reduced)]
     return prod(extents) / (2 * target.lanes) / _DIRECT_EFFICIENCY
 
 
 def _choices(convolution: Convolution, target: CpuTarget) -> Iterator[Layout]:
-    """Blocks that fit the second cache."""
+    """Schedules whose blocks fit L2."""
     lanes, room = target.lanes, 0.95 * target.l2 / 4
     channels = ceil(convolution.channel.extent / lanes) * lanes
     depths = sorted({min(depth, channels) for depth in (64, 128)})
@@ -179,17 +176,17 @@ def _choices(convolution: Convolution, target: CpuTarget) -> Iterator[Layout]:
 
 
 def _register_rows(tiles: int, most: int) -> int:
-    """The rows of a tile that fill the registers, or nearly, and leave few over."""
+    """The rows of a register tile: nearly all registers, and little padding."""
     heights = range(ceil(most * 0.7), most + 1)
     return min(heights, key=lambda rows: (ceil(tiles / rows) * rows, -rows))
 
 
 def _tile_counts(count: int) -> set[int]:
-    """About so many tiles, all of the same size but the last, or nearly."""
+    """Possible numbers of tiles per piece, most of them with equal pieces."""
     sizes = {min(count, wanted) for wanted in (16, 28, 42, 56, 84, 112, 196)}
     return sizes | {ceil(count / ceil(count / size)) for size in sizes}
 
 
 def _panel_counts(panels: int) -> set[int]:
-    """Even parts of the columns."""
+    """Possible numbers of panels per piece."""
     return {ceil(panels / parts) for parts in (1, 2, 3, 4, 8)}

@@ -1,11 +1,11 @@
-"""The stages of a Winograd convolution that transform sums back, store the results, and find tiles
+"""The stages of a Winograd convolution that transform sums back, store the outputs, and flag tiles
 whose inputs differ too much in magnitude.
 
-What comes in are the finished sums of a tile; what goes out is stored as the kernel says. Since the
-transforms spread an infinity or NaN over a whole tile, a tile with one is computed again by direct
-summation, whose values are those of the plain convolution. So is one with a flag: the rounding
-error of a transformed tile is that of its largest inputs, also in results whose own inputs are much
-smaller. Flags come of sums of squares by cells of a tile; infinities and NaN set them too.
+The finished sums of a tile come in; the kernel's stores go out. The transforms spread an infinity
+or NaN over a whole tile, so a tile with one is recomputed by direct summation, with the values of
+the direct convolution. So is a flagged tile: the rounding error of a transformed tile is relative
+to its largest inputs, also for outputs whose own inputs are much smaller. Flags are computed from
+the sums of squares in cells of a tile; infinities and NaN set them too.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
 from thalweg.ir.loop import Variable
 
-#: Of what an output sees times the largest tap, the error that inputs it does not see may cause.
+#: The error that inputs outside an output's window may cause, relative to the sum of magnitudes
+#: in its window times the largest tap.
 MAX_ERROR = 1e-4
-#: Sums of squares that are smaller may lack numbers whose squares are too small for a float.
+#: Smaller sums of squares may have lost squares to underflow.
 LEAST_ENERGY = 1e-30
-_LINE = 8  # as many sums are kept for a line of a tile
+_LINE = 8  # sums in memory per line of a tile
 
 
 def max_magnitude_ratio(channels: int) -> float:
-    """How many times the sum of the magnitudes that an output sees the root of the sum of the
-    squares of its tile may be.
+    """The largest allowed ratio of a tile's norm (the root of its sum of squares) to the sum of
+    magnitudes in the window of one of its outputs.
 
-    Measured, for the worst of filters and places of large inputs: transforms have errors of 1.5e-6
-    of that root, and sums over channels, which are rounded as often, grow with their root.
+    Measured for the worst filters and positions of large inputs: transforms have errors of 1.5e-6
+    of the norm; those of sums over channels grow with the root of the number of channels.
     """
     return MAX_ERROR / (1.5e-6 + 6e-7 * sqrt(channels))
 
 
 class MagnitudeGuard(Stage):
-    """Sets the flags of tiles. Given are the first tile and how many."""
+    """Sets the flags of tiles. Arguments: the first tile, the number of tiles."""
 
     def emit(self) -> None:
-        """All tiles: a test of cells, and only where that is not enough, one of all elements."""
+        """Emit the loop over tiles: a quick test by cells, and if that fails, an exact one."""
         frame, b = self.frame, self.b
         first, count = frame.extra_arguments
         self.lines = b.stack(FLOAT.of(_LINE), self.algorithm.size)
@@ -70,14 +71,14 @@ class MagnitudeGuard(Stage):
         ]
 
     def _is_suspect(self, energies: Sequence[Value], whole: Value, at: At) -> Value:
-        """Whether a cell that some output sees as a whole is small beside the tile."""
+        """Whether a cell inside the window of some output is small relative to the tile."""
         b, least = self.b, self._scaled(self._least_cell(energies, at))
         is_small = b.compare("olt", whole, LEAST_ENERGY)
         return b.binary("or", is_small, self._exceeds(whole, b.binary("fmul", least, least)))
 
     def _least_cell(self, energies: Sequence[Value], at: At) -> Value:
-        """What the least of the cells is at least, as a sum of magnitudes, among those whose
-        outputs the image has: outputs 2n and 2n + 1 of a line see all of cell n + 1."""
+        """A lower bound on the least sum of magnitudes among the cells whose outputs exist: the
+        windows of outputs 2n and 2n + 1 of a line contain cell n + 1."""
         b, none, numbers = self.b, constant(FLOAT, float("inf")), range(1, self.layout.cells)
         least = none
         for down, across in product(numbers, repeat=2):
@@ -96,12 +97,12 @@ class MagnitudeGuard(Stage):
         return self.b.binary("fmul", least, most)
 
     def _output_exists(self, axis: int, at: At, number: int) -> Value:
-        """Whether the image has an output of a tile."""
+        """Whether output `number` of a tile along an axis exists."""
         output = self.convolution.axes[axis].output
         return self.b.compare("slt", at[output], int(output.extent) - number)
 
     def _exceeds(self, whole: Value, limit: Value) -> Value:
-        """Whether a sum is not within a limit, or not finite."""
+        """Whether a sum exceeds a limit or is not finite."""
         b = self.b
         infinite = b.compare("ueq", whole, float("inf"))
         return b.binary("or", b.compare("ugt", whole, limit), infinite)
@@ -116,7 +117,7 @@ class MagnitudeGuard(Stage):
         return self.b.call(name, FLOAT, constant(FLOAT, -0.0), total, flags="reassoc")
 
     def _fails_exact_test(self, whole: Value, at: At) -> Value:
-        """Whether all that some output sees is small beside the tile, element by element."""
+        """Whether the window of some output is small relative to the tile."""
         b, size = self.b, self.algorithm.size
         for line in range(size):
             b.store(constant(FLOAT.of(_LINE), 0), self.element(self.lines, line * _LINE))
@@ -129,7 +130,7 @@ class MagnitudeGuard(Stage):
         )
 
     def _root(self, whole: Value, instead: Value) -> Value:
-        """The root of a sum of squares; where that may be wrong, a number that is not less."""
+        """The root of a sum of squares, or an upper bound where that under- or overflowed."""
         b = self.b
         is_small = b.compare("ult", whole, LEAST_ENERGY)
         is_large = b.compare("ueq", whole, float("inf"))
@@ -137,7 +138,7 @@ class MagnitudeGuard(Stage):
         return b.select(is_wrong, instead, b.intrinsic("sqrt", whole))
 
     def _sum_magnitudes(self, at: At, line: Value, column: Value) -> None:
-        """Keep the sum of the magnitudes of all channels of an element."""
+        """Store the sum of magnitudes over all channels of an input."""
         b, frame, (down, across) = self.b, self.frame, self.convolution.axes
         there, distance = self.input_offset(down, at, line)
         here, further = self.input_offset(across, at, column)
@@ -154,7 +155,7 @@ class MagnitudeGuard(Stage):
             b.store(self._total(loop.results), place)
 
     def _least_seen(self, lines: Sequence[Value], at: At) -> Value:
-        """The least sum of what an output of the tile sees, among those that the image has."""
+        """The least sum of magnitudes in a window, among the outputs that exist."""
         b, outputs, taps = self.b, self.layout.outputs, self.convolution.taps
         axis: Axis = self.convolution.axes[1]
         kind = FLOAT.of(outputs)
@@ -169,11 +170,11 @@ class MagnitudeGuard(Stage):
 
 
 class OutputTransform(Stage):
-    """Transforms finished sums and stores what becomes of them. Given are the first tile, how many,
-    the panel and its first column."""
+    """Transforms finished sums to outputs and stores them. Arguments: the first tile, the number of
+    tiles, the panel, its first column."""
 
     def emit(self) -> None:
-        """All tiles, a vector of columns at a time."""
+        """Emit the loops over tiles and vectors of columns."""
         frame, layout = self.frame, self.layout
         first, count, panel, column = frame.extra_arguments
         self.outputs_memory = self.b.stack(self.kind, self.layout.outputs**2)
@@ -187,7 +188,7 @@ class OutputTransform(Stage):
         self.b.ret()
 
     def _load_flag(self, tile: Value) -> Value:
-        """Whether a tile's inputs differ too much in magnitude for transforms."""
+        """Whether a tile is flagged."""
         if not self.layout.is_guarded:
             return constant(I1, False)
         return self.b.compare("ne", self.b.load(I8, self.flag(tile)), 0)
@@ -207,13 +208,13 @@ class OutputTransform(Stage):
         self._store_lines(leaves)
 
     def _line(self, line: Value) -> list[Value]:
-        """Where the results of a line of the tile are kept."""
+        """The addresses of a line of outputs on the stack."""
         first, outputs = self.frame.multiply(line, self.layout.outputs), self.layout.outputs
         numbers = [self.frame.add(first, j) for j in range(outputs)]
         return [self.b.element(self.outputs_memory, str(self.kind), number) for number in numbers]
 
     def _has_nonfinite(self, values: Sequence[Value]) -> Value:
-        """Whether a result is infinite or no number: zero times that is not zero."""
+        """Whether an output is infinite or NaN: times zero, it is not zero."""
         b, zero = self.b, constant(self.kind, 0)
         total = b.binary("fmul", values[0], zero)
         for value in values[1:]:
@@ -221,7 +222,7 @@ class OutputTransform(Stage):
         return b.any(b.compare("une", total, zero))
 
     def _recompute_directly(self, at: At, column: Value) -> None:
-        """Recompute a tile's results product by product."""
+        """Emit the direct convolution of a tile."""
         with self.loop(self.layout.outputs) as line:
             places = self._line(line)
             for place in places:
@@ -235,7 +236,7 @@ class OutputTransform(Stage):
     def _add_products(
         self, at: At, column: Value, where: tuple[Value, Value, Value], places: Sequence[Value]
     ) -> None:
-        """Add what a tap gives to a line of results, over all channels."""
+        """Add the products of a tap to a line of outputs, over all channels."""
         b, frame, lane, channel = (
             self.b,
             self.frame,
@@ -262,12 +263,12 @@ class OutputTransform(Stage):
             b.store(total, place)
 
     def _tap(self, axis: Axis, number: Value) -> Value:
-        """The tap that meets an output's element of a number."""
+        """The tap that multiplies input `number` of an output."""
         return number if axis.sign > 0 else self.frame.subtract(axis.taps - 1, number)
 
     def _input_addresses(self, at: At, line: Value, column: Value) -> list[tuple[Value, Value]]:
-        """For a line of results, the elements from a place in the tile on: if they are there, and
-        where."""
+        """For each output of a line, an input from (line, column) of the tile on: whether it is
+        within bounds, and its address."""
         frame, (vertical, horizontal) = self.frame, self.convolution.axes
         base = frame.pointers[argument_of(self.convolution.kernel.a)[0]]
         there, distance = self.input_offset(vertical, at, line)
@@ -279,7 +280,7 @@ class OutputTransform(Stage):
         return found
 
     def _load_input(self, source: tuple[Value, Value], channel: Value) -> Value:
-        """A channel of an element in all lanes; zero where there is none."""
+        """Load a channel of an input and splat it; zero if it is out of bounds."""
         inside, address = source
         place = self.b.select(inside, self.unchecked_address(address, channel), self.zeros)
         return self.b.splat(self.b.load(FLOAT, place), self.lanes)
@@ -293,7 +294,7 @@ class OutputTransform(Stage):
         return [[total(i, j) for j in range(size)] for i in range(size)]
 
     def _store_lines(self, leaves: Leaves) -> None:
-        """Store the results that are kept, line by line."""
+        """Emit the stores of the outputs, line by line."""
         b, frame, outputs = self.b, self.frame, self.layout.outputs
         down = self.convolution.axes[0].output
         left = frame.subtract(down.extent, leaves.at[down])
@@ -303,17 +304,17 @@ class OutputTransform(Stage):
                 self._store(replace(leaves, at=at, sum=b.load(self.kind, place)), j)
 
     def _store(self, leaves: Leaves, number: int) -> None:
-        """Store an output of a line, if the image has it."""
+        """Store an output of a line, if it exists."""
         across = self.convolution.axes[1].output
-        there = self._exists(across, leaves, number)
-        with nullcontext() if there is None else self.b.when(there):
+        exists = self._exists(across, leaves, number)
+        with nullcontext() if exists is None else self.b.when(exists):
             store_sums(
                 self.convolution.kernel,
                 replace(leaves, displacement={across: number}, base_addresses={}),
             )
 
     def _exists(self, variable: Variable, leaves: Leaves, number: int) -> Value | None:
-        """Whether an output of a tile exists, where that is not plain to see."""
+        """Whether an output of a tile exists; None if it is known to."""
         if number == 0 or variable.extent % self.layout.outputs == 0:
             return None
         return self.b.compare("slt", leaves.at[variable], int(variable.extent) - number)

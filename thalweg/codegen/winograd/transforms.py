@@ -1,8 +1,7 @@
 """The stages of a Winograd convolution that transform inputs and filters.
 
-What comes in are blocks of a convolution and its scratch memory; each stage is a function that is
-given which tiles, channels or columns to transform, and leaves the values of a tile in as many
-planes as it has products.
+Each stage is a function. Its arguments are the tiles, channels or columns to transform; it writes
+the values of a tile to scratch memory, to one plane per product.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ At = dict[Variable, Value]
 
 
 class Stage:
-    """A function in the making: a thread's scratch memory, and how it is walked."""
+    """Emits the function of a stage; addresses of a thread's scratch memory."""
 
     def __init__(self, layout: Layout, frame: Frame) -> None:
         self.layout, self.convolution, self.frame, self.b = (
@@ -45,27 +44,27 @@ class Stage:
         return self.frame.element(base, FLOAT.scalar, place)
 
     def flag(self, tile: Value) -> Value:
-        """Where it stands whether a tile must be summed plainly."""
+        """The address of a tile's flag."""
         return self.b.element(self.flags, I8.scalar, tile)
 
     @contextmanager
     def loop(self, count: int | Value, step: int = 1) -> Generator[Value]:
-        """A loop from 0 on."""
+        """`for index in range(0, count, step)`"""
         with self.b.loop(0, count, step) as loop:
             yield loop.index
 
     def depth(self, channel: Value) -> Value:
-        """How many channels from one on are transformed at a time."""
+        """How many channels are transformed from `channel` on."""
         left = self.frame.subtract(self.convolution.channel.extent, channel)
         return self.frame.minimum(left, self.layout.depth)
 
     def panel_of_sums(self, panel: Value) -> Value:
-        """Where the sums of a panel start."""
+        """The address of a panel's sums."""
         size = self.algorithm.products * self.layout.plane_c
         return self.element(self.sums, self.frame.multiply(panel, size))
 
     def tile_origin(self, tile: Value) -> At:
-        """The image and the first outputs of a tile."""
+        """The image and the first outputs of a tile, as values of variables."""
         frame, convolution = self.frame, self.convolution
         *images, down, across = frame.unravel(tile, convolution.tiles(self.layout.outputs))
         at = dict(zip(convolution.images, images, strict=True))
@@ -74,20 +73,20 @@ class Stage:
         return at
 
     def column_mask(self, column: Value) -> Value | None:
-        """A mask of the columns that exist, where some do not."""
+        """A mask of the columns that exist, from `column` on; None if all do."""
         extent = self.convolution.lane.extent
         if extent % self.layout.width == 0:
             return None
         return self.frame.lanes_below(column, extent, self.lanes)
 
     def load_channels(self, address: Value, channel: Value) -> Value:
-        """A vector of channels, as far as they exist."""
+        """Load a vector of channels, masked to those that exist."""
         extent, lanes = self.convolution.channel.extent, self.lanes
         mask = self.frame.lanes_below(channel, extent, lanes) if extent % lanes else None
         return self.b.load(self.kind, address, mask)
 
     def input_offset(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
-        """Whether an element of a tile along an axis is there, and how far away."""
+        """Whether input `number` of a tile along an axis is within bounds, and its offset."""
         frame, (low, high) = self.frame, axis.elements
         place = frame.add(frame.add(at[axis.output], axis.first), number)
         above = self.b.binary("sub", place, low)
@@ -96,7 +95,7 @@ class Stage:
         return inside, frame.multiply(place, step)
 
     def image_offset(self, at: At) -> Value:
-        """The place of an image's first element, as far as axes and channels do not decide it."""
+        """The offset of an image, without axes and channels."""
         frame, offset = self.frame, argument_of(self.convolution.kernel.a)[1]
         start = frame.integer(offset.constant)
         for variable in self.convolution.images:
@@ -104,24 +103,24 @@ class Stage:
         return start
 
     def unchecked_address(self, base: Value, place: Value) -> Value:
-        """The address of an element that may not be there, for those who do not read it then."""
+        """The address of an element that may be out of bounds, and is then not read."""
         return self.b.emit(POINTER, f"getelementptr {FLOAT.scalar}, {base}, {place}")
 
     def store_planes(self, tile: Tile, base: Value, plane: int) -> None:
-        """Put the values of a tile into a plane each."""
+        """Store each value of a tile to its plane."""
         for number, value in enumerate(chain.from_iterable(tile)):
             self.b.store(value, self.element(base, number * plane))
 
 
 class InputTransform(Stage):
-    """Transforms inputs. Given are the first tile, how many, and the first channel.
+    """Transforms inputs. Arguments: the first tile, the number of tiles, the first channel.
 
-    Squares are transformed line by line, through memory: registers do not hold a large one, and
-    code that names all of it is slow to compile.
+    Tiles are transformed line by line, through memory: registers do not hold a large one, and fully
+    unrolled code is slow to compile.
     """
 
     def emit(self) -> None:
-        """All tiles, a vector of channels at a time."""
+        """Emit the loops over tiles and vectors of channels."""
         frame, size = self.frame, self.algorithm.size
         first, count, channel = frame.extra_arguments
         self.sources, self.partial = (
@@ -139,41 +138,41 @@ class InputTransform(Stage):
         self.b.ret()
 
     def begin_tile(self, tile: Value, channel: Value) -> None:
-        """Prepare for the channels of a tile from one on."""
+        """Prepare for the channels of a tile from `channel` on."""
 
     def transform_columns(self, channel: Value, vector: Value) -> None:
-        """Transform all columns."""
+        """Emit the transform of all columns of a tile."""
         with self.loop(self.algorithm.size) as column:
             self.transform_column(column, channel, vector)
 
     def transform_column(self, column: Value, channel: Value, vector: Value) -> list[Value]:
-        """Transform a column of the elements, and give those."""
+        """Emit the transform of a column; returns the inputs."""
         elements, here = list[Value](), self.frame.add(channel, vector)
         for i in range(self.algorithm.size):
             address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
             elements.append(self.load_channels(self.element(address, vector), here))
-        made = transform_1d(self.b, self.algorithm.input_transform, elements)
-        for i, value in enumerate(made):
+        transformed = transform_1d(self.b, self.algorithm.input_transform, elements)
+        for i, value in enumerate(transformed):
             self.b.store(value, self._at(self.partial, self.kind, i, column))
         return elements
 
     def _transform_line(self, line: Value, base: Value) -> None:
-        """Transform a line of what that gave."""
+        """Emit the transform of a line of the transformed columns."""
         frame, size, plane = self.frame, self.algorithm.size, self.layout.plane_a
         first = self.b.element(self.partial, str(self.kind), frame.multiply(line, size))
         values = [
             self.b.load(self.kind, self.b.element(first, str(self.kind), j)) for j in range(size)
         ]
-        made = transform_1d(self.b, self.algorithm.input_transform, values)
+        transformed = transform_1d(self.b, self.algorithm.input_transform, values)
         start = self.element(base, frame.multiply(line, size * plane))
-        self.store_planes([made], start, plane)
+        self.store_planes([transformed], start, plane)
 
     def _at(self, base: Value, kind: Type, line: int, column: Value) -> Value:
         place = self.frame.add(column, line * self.algorithm.size)
         return self.b.element(base, str(kind), place)
 
     def _locate_inputs(self, at: At, channel: Value) -> None:
-        """Note the addresses of a tile's elements; those that count as zero are read elsewhere."""
+        """Store the addresses of a tile's inputs to the stack; those of padding point to zeros."""
         frame, b, (down, across) = self.frame, self.b, self.convolution.axes
         base = frame.pointers[argument_of(self.convolution.kernel.a)[0]]
         start = frame.add(self.image_offset(at), channel)
@@ -189,13 +188,13 @@ class InputTransform(Stage):
 
 
 class MeasuredInputTransform(InputTransform):
-    """The same, and the sums of the squares of the elements of each tile's cells.
+    """Transforms inputs, and sums the squares of the inputs in each tile's cells.
 
-    Cells are lines and columns {0, last}, {1, 2}, {3, 4}; sums are kept by channel modulo lanes.
+    Cells are lines and columns {0, last}, {1, 2}, {3, 4}. A lane sums its own channels.
     """
 
     def begin_tile(self, tile: Value, channel: Value) -> None:
-        """Forget about the tile that was there before."""
+        """Clear the energies of a tile at its first channel."""
         frame, count = self.frame, self.layout.cells**2
         self.cells = self.element(self.energies, frame.multiply(tile, count * self.lanes))
         with self.b.when(self.b.compare("eq", channel, 0)):
@@ -203,16 +202,16 @@ class MeasuredInputTransform(InputTransform):
                 self.b.store(constant(self.kind, 0), self._cell(frame.integer(number)))
 
     def transform_columns(self, channel: Value, vector: Value) -> None:
-        """Transform all columns, and measure them."""
-        rim = self._cell(self.frame.integer(0))
-        with self.b.loop(0, self.algorithm.size, 1, [self.b.load(self.kind, rim)]) as loop:
+        """Emit the transform and the energies of all columns."""
+        border = self._cell(self.frame.integer(0))
+        with self.b.loop(0, self.algorithm.size, 1, [self.b.load(self.kind, border)]) as loop:
             elements = self.transform_column(loop.index, channel, vector)
             self._measure(loop.index, elements[1:-1])
             loop.next = [self._add_squares(loop.carried[0], (elements[0], elements[-1]))]
-        self.b.store(loop.results[0], rim)
+        self.b.store(loop.results[0], border)
 
     def _measure(self, column: Value, elements: Sequence[Value]) -> None:
-        """Add the squares of a column, but for its ends."""
+        """Add the squares of a column, without its ends."""
         frame, cells = self.frame, self.layout.cells
         half = self.b.binary("lshr", frame.add(column, 1), 1)
         across = frame.multiply(self.b.binary("urem", half, cells), cells)
@@ -231,10 +230,10 @@ class MeasuredInputTransform(InputTransform):
 
 
 class FilterTransform(Stage):
-    """Transforms a panel of filters. Given are the first channel and the first column."""
+    """Transforms a panel of filters. Arguments: the first channel, the first column."""
 
     def emit(self) -> None:
-        """All channels, a vector of columns at a time."""
+        """Emit the loops over channels and vectors of columns."""
         frame = self.frame
         channel, column = frame.extra_arguments
         depth, width = self.depth(channel), self.layout.width
@@ -244,14 +243,14 @@ class FilterTransform(Stage):
         self.b.ret()
 
     def transform(self, taps: Tile, number: Value, vector: Value) -> None:
-        """Put the transformed taps of a channel and a vector of columns in their place."""
+        """Emit the transform of the taps of a channel and a vector of columns."""
         frame, layout = self.frame, self.layout
-        made = transform_2d(self.b, self.algorithm.filter_transform, taps)
+        transformed = transform_2d(self.b, self.algorithm.filter_transform, taps)
         place = frame.add(frame.multiply(number, layout.width), vector)
-        self.store_planes(made, self.element(self.filters, place), layout.plane_b)
+        self.store_planes(transformed, self.element(self.filters, place), layout.plane_b)
 
     def ordered_taps(self, tap: Callable[[int, int], Value]) -> Tile:
-        """Taps in the order of the elements that they meet."""
+        """The taps in the order of the inputs that they multiply."""
         (down, across), numbers = self.convolution.axes, range(self.convolution.taps)
         return [[tap(down.tap_at(i), across.tap_at(j)) for j in numbers] for i in numbers]
 
@@ -271,10 +270,10 @@ class FilterTransform(Stage):
 
 
 class TransposedFilterTransform(FilterTransform):
-    """The same for filters whose channels lie side by side: these are transposed first."""
+    """The same for filters that are contiguous along channels: they are transposed first."""
 
     def emit(self) -> None:
-        """All columns, as many channels at a time."""
+        """Emit the loops over vectors of columns and as many channels."""
         frame, lanes = self.frame, self.lanes
         channel, column = frame.extra_arguments
         self.transposed_taps = self.b.stack(self.kind, self.convolution.taps**2 * lanes)
@@ -287,7 +286,7 @@ class TransposedFilterTransform(FilterTransform):
         self.b.ret()
 
     def _transpose(self, channel: Value, column: Value) -> None:
-        """Transpose a tile of channels and columns for each tap."""
+        """Transpose a tile of channels and columns for each tap, to the stack."""
         frame, axes, taps = self.frame, self.convolution.axes, self.convolution.taps
         with self.loop(taps) as down, self.loop(taps) as across:
             at = {axes[0].tap: down, axes[1].tap: across, self.convolution.channel: channel}
@@ -300,7 +299,7 @@ class TransposedFilterTransform(FilterTransform):
         return self.b.element(self.transposed_taps, str(self.kind), number)
 
     def _block(self, at: At, column: Value) -> list[Value]:
-        """The channels of some columns; for columns that do not exist, those of the last one."""
+        """The channels of a vector of columns; past the last column, those of the last one."""
         frame, lane = self.frame, self.convolution.lane
         argument, offset = argument_of(self.convolution.kernel.b)
         rows: list[Value] = []
