@@ -1,8 +1,8 @@
-"""What a kernel or an expression is, as a digest, whatever its variables are called.
+"""Digests of kernels and expressions, up to renaming of variables.
 
-The digest of a kernel leaves its integers out, every size, stride, bound and whole number, and
-lists them: kernels of one fingerprint are the same loops over other sizes. With the integers that
-differ replaced by `Dynamic` ones, read when the kernel runs, they are the same code.
+The fingerprint of a kernel leaves out its integers (sizes, strides, bounds, constants) and lists
+them: kernels of one fingerprint are the same loops over other sizes. With the integers that differ
+replaced by `Dynamic` ones, read at run time, they are the same code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thalweg.platform.caches import memoized
 
 
 class _Summary(NamedTuple):
-    """The digest of a kernel, its integers, and which of them are where a load or store begins."""
+    """The digest of a kernel, its integers, and which of them are constants of offsets."""
 
     digest: bytes
     integers: tuple[int, ...]
@@ -38,12 +38,12 @@ def fingerprint(kernel: Kernel) -> bytes:
 
 
 def integers(kernel: Kernel) -> tuple[int, ...]:
-    """All integers of a kernel, in the order in which a rewriter comes to them."""
+    """All integers of a kernel, in the order in which a rewriter visits them."""
     return _summary(kernel).integers
 
 
 def places_of_offsets(kernel: Kernel) -> frozenset[int]:
-    """Which of a kernel's integers are where a load or store begins: the constants of offsets."""
+    """Which of a kernel's integers are the constants of offsets of loads and stores."""
     return _summary(kernel).starts
 
 
@@ -58,14 +58,14 @@ def _summary(kernel: Kernel) -> _Summary:
 
 
 def _is_integer(part: Expr) -> bool:
-    """Whether a part of a kernel is one of its integers."""
+    """Whether an expression counts as an integer of the kernel."""
     if isinstance(part, Const):
         return part.is_index and -(1 << 63) <= int(part.value) < 1 << 63
     return isinstance(part, Word)
 
 
 class _Digest:
-    """Variables, buffers and expressions are called by numbers, in the order of appearance."""
+    """Hashes a kernel. Variables, buffers and expressions are numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
@@ -79,7 +79,7 @@ class _Digest:
         return self._hash.digest()
 
     def kernel(self, kernel: Kernel) -> None:
-        """Say what a kernel is, in the order of `thalweg.ir.kernel.KernelRewriter`."""
+        """Hash a kernel, in the order in which `KernelRewriter` visits it."""
         self.update(type(kernel).__name__)
         for argument in kernel.arguments:
             self.update(f"{self._buffer(argument)}{argument.dtype}{argument.written}")
@@ -124,14 +124,14 @@ class _Digest:
         if number is None:
             number = self._variables[variable] = len(self._variables)
             self.integers.append(variable.extent)
-        # Extents 0 and 1 mean other loops, not other sizes.
+        # Loops of extents 0 and 1 are other code, not other sizes.
         return f"v{number}:{int(variable.extent)}" if variable.extent < 2 else f"v{number}"
 
     def _buffer(self, buffer: Any) -> str:
         return f"b{self._buffers.setdefault(buffer, len(self._buffers))}"
 
     def value(self, root: Expr | None) -> None:
-        """Say what an expression is: the nodes in it that are new, then which it is."""
+        """Hash an expression: its new nodes, then its number."""
         if root is None:
             self.update("-")
             return
@@ -158,7 +158,7 @@ class _Digest:
         return f"{type(node).__name__}{node.dtype} {fields} {parts}"
 
     def _fields(self, node: Expr) -> str:
-        """What distinguishes a node from others of the same parts."""
+        """The fields of a node besides its parts."""
         match node:
             case Const():
                 return repr(node.value)
@@ -182,7 +182,7 @@ class _Digest:
         self.update(self._offset_text(offset))
 
     def _offset_text(self, offset: Affine) -> str:
-        """A sum in a kernel, its terms in their order."""
+        """An offset as text; terms in their order."""
         self.integers.append(offset.constant)
         terms: list[str] = []
         for term, factor in offset.terms.items():
@@ -197,11 +197,11 @@ class _Digest:
         return self._reference(term)
 
 
-# Kernels with other integers
+# Replacing integers
 
 
 def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Kernel:
-    """The kernel with the integers at some places (of `integers`) read from its argument words."""
+    """The kernel with some of its `integers` read from argument words, from `first_word` on."""
     words = {place: first_word + number for number, place in enumerate(sorted(places))}
     numbers = [
         dynamic(number, words[place]) if place in words else number
@@ -213,9 +213,9 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
 
 
 class _ReplaceIntegers(KernelRewriter):
-    """A kernel with other integers, in the order of its own.
+    """Replaces the integers of a kernel, in the order of `integers`.
 
-    Equal numbers at two places are two integers: for another size only one of them may change.
+    Equal integers at two positions are distinct: for another size only one of them may change.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -278,16 +278,16 @@ class _ReplaceIntegers(KernelRewriter):
 
 
 def structure(parts: Sequence[Expr | Affine], variables: Sequence[Variable]) -> Hashable:
-    """A key of expressions and offsets over these variables: equal ones compute the same from the
-    same buffers."""
+    """A key of expressions and offsets over these variables: equal keys compute the same values
+    from the same buffers."""
     to = _Canonical()
     extents = tuple([to.renamed(variable).extent for variable in variables])
     return extents, *[to.place(p) if isinstance(p, Affine) else to.of(p) for p in parts]
 
 
 class _Canonical(KernelRewriter):
-    """Expressions over variables that depend on nothing but their extents and the order in which
-    they appear: equal expressions are one object."""
+    """Renames variables by extent and order of appearance, so that equal expressions become one
+    object."""
 
     def __init__(self) -> None:
         super().__init__()

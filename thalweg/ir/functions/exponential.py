@@ -1,7 +1,7 @@
-"""exp, log and what is made of them, as polynomials after a reduction of the argument.
+"""exp, log and functions made of them, by polynomials after argument reduction.
 
-Every function takes and gives a float or double `Register`. Coefficients are those of polynomials
-through the Chebyshev nodes of the reduced range; the error is below the rounding of the type.
+Every function maps a float or double `Register` to another. Polynomials interpolate at the
+Chebyshev nodes of the reduced range; their error is below the rounding of the type.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ INFINITY, NAN = math.inf, math.nan
 
 @dataclass(frozen=True)
 class Format:
-    """What the reductions need to know of a floating-point format."""
+    """Constants of a floating-point format."""
 
     fraction: int  # bits
     bias: int
-    ln2: tuple[float, float]  # its first part has trailing zeros: whole multiples of it are exact
+    ln2: tuple[float, float]  # the high part has trailing zeros: integer multiples are exact
     exponential: tuple[float, ...]  # (eʳ - 1 - r) / r², for |r| <= ln 2 / 2
-    least: float  # exponents below it give zero
-    most: float  # and above it infinity, even halved
+    least: float  # exp of less is zero
+    most: float  # exp of more is infinite, even halved
 
     @property
     def magic(self) -> float:
-        """Added to a number, it leaves the nearest whole one in the last bits."""
+        """Added to a number, it leaves the nearest integer in the low bits."""
         return 1.5 * 2.0**self.fraction
 
     @property
@@ -89,20 +89,20 @@ class Scaled:
     exponent: Register
 
     def joined(self, halvings: int = 0) -> Register:
-        """The number, divided by two a few times; in two steps, for the ends of the range."""
+        """The number over 2^halvings; scaled in two steps, for the ends of the range."""
         whole = self.exponent - halvings if halvings else self.exponent
         half = whole >> 1
         return self.value * power_of_two(half) * power_of_two(whole - half)
 
 
 def power_of_two(exponent: Register) -> Register:
-    """2^exponent, for an exponent of a normal number."""
+    """2^exponent, for results that are normal numbers."""
     known = SINGLE if exponent.width == 32 else DOUBLE
     return ((exponent + known.bias) << known.fraction).floats()
 
 
 def clamped(x: Register, low: float, high: float) -> Register:
-    """x within limits; NaN stays."""
+    """x clamped to limits; NaN propagates."""
     return _at_most((x.like(low) > x).choose(x.like(low), x), high)
 
 
@@ -134,8 +134,8 @@ def scaled_exponential(x: Register, low: Register | None = None) -> Scaled:
 def exponential(x: Register) -> Register:
     """eˣ
 
-    Where it is zero, nothing is left to underflow on the way: a processor takes a hundred times as
-    long for that, and masks of attention are numbers far below zero.
+    Where the result is zero, no intermediate underflows: that would take a hundred times as long,
+    and attention masks are large negative numbers.
     """
     known = format_of(x)
     if known is SINGLE and "normal_exp2" in x.approximations:
@@ -151,10 +151,10 @@ _LEAST_NORMAL = 126 * math.log(2)  # the exponent of the smallest normal float32
 
 
 def _exponential_by_instruction(x: Register) -> Register:
-    """eˣ of a float32 number, by an instruction for powers of two with fractions for exponents.
+    """eˣ of a float32 number, by an instruction for 2ˣ.
 
-    Its error is that of the instruction, some two units in the last place. The whole part of the
-    exponent has limits; the instruction takes what is beyond them.
+    The error is that of the instruction, some two ulps. The integer part of the exponent is
+    clamped; the instruction gets what exceeds it.
     """
     near = x.intrinsic("maxnum", -_LEAST_NORMAL).intrinsic("minnum", _LEAST_NORMAL)
     shifted = near.fused(LOG2_E, SINGLE.magic + SINGLE.bias)
@@ -183,7 +183,7 @@ def exponential_minus_one(x: Register) -> Register:
 
 
 def _keep_tiny(x: Register, value: Register) -> Register:
-    """A function that is x itself near zero, where computing it would lose the sign of zero."""
+    """x itself near zero, where `value` would lose the sign of zero."""
     return x.where(x.absolute() < 2.0 ** -(format_of(x).fraction + 3), value)
 
 
@@ -267,7 +267,7 @@ def logarithm(x: Register) -> Register:
 
 
 def _with_poles(value: Register, x: Register) -> Register:
-    """The logarithm of x, mended where x is infinite, zero, negative or NaN."""
+    """The logarithm of x, with the cases of infinite, zero, negative and NaN arguments."""
     ended = x.where(x.equals(INFINITY) | x.is_nan(), value)
     negative = (x < 0.0).choose(x.like(NAN), ended)
     return x.equals(0.0).choose(x.like(-INFINITY), negative)
