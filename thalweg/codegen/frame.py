@@ -52,7 +52,7 @@ class Frame:
     ) -> None:
         attributes = "noinline nounwind" if extra else "nounwind"
         self.b: Builder = module.function(name, (POINTER, *[I64] * (2 + extra)), VOID, attributes)
-        self.arguments, self.thread, self.threads, *self.extra_arguments = self.b.parameters
+        self.arguments, self.thread, self.threads, *self.extra = self.b.parameters
         self.pointers = {
             argument: self._word(1 + at, POINTER) for at, argument in enumerate(kernel.arguments)
         }

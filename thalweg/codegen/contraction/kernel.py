@@ -19,9 +19,9 @@ from thalweg.codegen.contraction.epilogue import At, Epilogue, Row
 from thalweg.codegen.contraction.form import argument_of, form_of
 from thalweg.codegen.contraction.microkernel import (
     BLOCKS,
+    Addresses,
     BlockedSums,
     DotKernel,
-    FactorAddresses,
     Level,
     MicroKernel,
     merge_levels,
@@ -289,7 +289,7 @@ class GemmEmitter:
 
     def _tile(self, rows: Sequence[Row]) -> None:
         distances = [self._distance(self.a.rows, row) for row in rows]
-        at = FactorAddresses(self._address(self.a), self._address(self.operand_b))
+        at = Addresses(self._address(self.a), self._address(self.operand_b))
         levels = merge_levels(self._levels())
         if self.schedule.dots:
             sums = self._dot_products(distances, levels, at)
@@ -311,7 +311,7 @@ class GemmEmitter:
         self._finish(rows, self._with_partials(rows, sums))
 
     def _dot_products(
-        self, rows: Sequence[Value], levels: Sequence[Level], at: FactorAddresses
+        self, rows: Sequence[Value], levels: Sequence[Level], at: Addresses
     ) -> list[Value]:
         """The sums of a tile of dot products, row by row."""
         step = self.operand_b.factors.get(self.form.lane, 0)
@@ -418,9 +418,7 @@ class GemmEmitter:
         base = self.b.element(memory, scratch.scalar, place)
         return [
             self.b.element(
-                base,
-                scratch.scalar,
-                frame.add_folded(self._distance(strides, row), j * self.lanes),
+                base, scratch.scalar, frame.add_folded(self._distance(strides, row), j * self.lanes)
             )
             for row in rows
             for j in range(len(self.masks))

@@ -53,7 +53,7 @@ def _merged_pair(outer: Level, inner: Level) -> Level | None:
 
 
 @dataclass(frozen=True)
-class FactorAddresses:
+class Addresses:
     """The addresses of a tile's factors, advanced by the loops of the sum."""
 
     a: Value
@@ -68,19 +68,17 @@ class TileKernel:
     kind: Type  # a vector of sums
     rows: Sequence[Value]
 
-    def sums(
-        self, levels: Sequence[Level], at: FactorAddresses, start: Sequence[Value]
-    ) -> list[Value]:
+    def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
         raise NotImplementedError
 
-    def advance(self, at: FactorAddresses, level: Level, index: Value) -> FactorAddresses:
+    def advance(self, at: Addresses, level: Level, index: Value) -> Addresses:
         """The addresses of the factors at one index of a loop."""
         a, b = (
             self.address(base, self.frame.multiply(index, step))
             for base, step in ((at.a, level.step_a), (at.b, level.step_b))
         )
-        return FactorAddresses(a, b)
+        return Addresses(a, b)
 
     def address(self, base: Value, distance: Value) -> Value:
         """The address `distance` elements from a base address."""
@@ -103,9 +101,7 @@ class MicroKernel(TileKernel):
         """How many vectors a row of the tile has."""
         return len(self.masks)
 
-    def sums(
-        self, levels: Sequence[Level], at: FactorAddresses, start: Sequence[Value]
-    ) -> list[Value]:
+    def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
         if not levels:
             return self._products(at, start)
@@ -113,9 +109,7 @@ class MicroKernel(TileKernel):
             return self._unrolled(levels[0], at, start)
         return self._loop(levels, at, start)
 
-    def _loop(
-        self, levels: Sequence[Level], at: FactorAddresses, start: Sequence[Value]
-    ) -> list[Value]:
+    def _loop(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         level, b = levels[0], self.frame.b
         with b.loop(level.start, level.stop, 1, start) as loop:
             if len(levels) == 1:
@@ -126,7 +120,7 @@ class MicroKernel(TileKernel):
         return loop.results
 
     def _step(
-        self, level: Level, at: FactorAddresses, index: Value, sums: Sequence[Value]
+        self, level: Level, at: Addresses, index: Value, sums: Sequence[Value]
     ) -> list[Value]:
         here = self.advance(at, level, index)
         if self.prefetch_steps:
@@ -136,7 +130,7 @@ class MicroKernel(TileKernel):
             self._prefetch(here.b, self.frame.integer(self.prefetch_panels * width), 2)
         return self._products(here, sums)
 
-    def _unrolled(self, level: Level, at: FactorAddresses, start: Sequence[Value]) -> list[Value]:
+    def _unrolled(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
         frame, b = self.frame, self.frame.b
         count = frame.maximum(frame.subtract(level.stop, level.start), 0)
         rest = b.binary("urem", count, self.unroll)
@@ -159,7 +153,7 @@ class MicroKernel(TileKernel):
             later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
             prefetch(self.frame.b, later, nearness)
 
-    def _products(self, at: FactorAddresses, sums: Sequence[Value]) -> list[Value]:
+    def _products(self, at: Addresses, sums: Sequence[Value]) -> list[Value]:
         columns = [self._column(at.b, j) for j in range(self.vectors)]
         result: list[Value] = []
         for i, row in enumerate(self.rows):
@@ -190,9 +184,7 @@ class DotKernel(TileKernel):
 
     columns: Sequence[Value]
 
-    def sums(
-        self, levels: Sequence[Level], at: FactorAddresses, start: Sequence[Value]
-    ) -> list[Value]:
+    def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row, each still distributed over the lanes."""
         if len(levels) == 1:
             return self._along(levels[0], at, start)
@@ -208,7 +200,7 @@ class DotKernel(TileKernel):
         name = f"llvm.vector.reduce.fadd.{suffix(self.kind)}"
         return self.frame.b.call(name, kind, zero, spread, flags="reassoc")
 
-    def _along(self, level: Level, at: FactorAddresses, start: Sequence[Value]) -> list[Value]:
+    def _along(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
         """Whole vectors, then what is left of one."""
         frame, b, lanes = self.frame, self.frame.b, self.kind.lanes
         count = frame.maximum(frame.subtract(level.stop, level.start), 0)
@@ -224,7 +216,7 @@ class DotKernel(TileKernel):
         return last.results
 
     def _products(
-        self, at: FactorAddresses, index: Value, mask: Value | None, sums: Sequence[Value]
+        self, at: Addresses, index: Value, mask: Value | None, sums: Sequence[Value]
     ) -> list[Value]:
         a, b = self.address(at.a, index), self.address(at.b, index)
         columns = [self.frame.b.load(self.kind, self.address(b, d), mask) for d in self.columns]
@@ -255,7 +247,7 @@ class BlockedSums:
     count: int
 
     def sums(
-        self, levels: Sequence[Level], at: FactorAddresses, blocks: Sequence[int] = BLOCKS
+        self, levels: Sequence[Level], at: Addresses, blocks: Sequence[int] = BLOCKS
     ) -> list[Value]:
         """The sums after all loops, in nested blocks of about these lengths."""
         if not blocks:
@@ -264,7 +256,7 @@ class BlockedSums:
         cut = block_split([level.max_length for level in levels], block)
         if cut is None:
             return self.sums(levels, at, smaller)
-        tile = _TileInMemory(self.kernel.frame, self.kernel.kind, self.count)
+        tile = _StackTile(self.kernel.frame, self.kernel.kind, self.count)
         if not cut.is_certain:
             return self._sum_perhaps_blocked(levels, at, smaller, cut.size, tile)
         tile.clear()
@@ -278,10 +270,10 @@ class BlockedSums:
     def _sum_blocks(
         self,
         levels: Sequence[Level],
-        at: FactorAddresses,
+        at: Addresses,
         smaller: Sequence[int],
         cut: BlockSplit,
-        tile: _TileInMemory,
+        tile: _StackTile,
     ) -> None:
         """Emit the loops down to the one that is split, and add each block to a tile in memory."""
         frame, (level, *inner) = self.kernel.frame, levels
@@ -297,10 +289,10 @@ class BlockedSums:
     def _sum_perhaps_blocked(
         self,
         levels: Sequence[Level],
-        at: FactorAddresses,
+        at: Addresses,
         smaller: Sequence[int],
         size: int,
-        tile: _TileInMemory,
+        tile: _StackTile,
     ) -> list[Value]:
         """The same where there may be a single block at run time, which stays in registers."""
         frame, b, (level, *inner) = self.kernel.frame, self.kernel.frame.b, levels
@@ -323,7 +315,7 @@ class BlockedSums:
         return replace(level, start=start, stop=stop, extent=None, max_length=size)
 
 
-class _TileInMemory:
+class _StackTile:
     """A tile of sums on the stack."""
 
     def __init__(self, frame: Frame, kind: Type, count: int) -> None:

@@ -73,11 +73,6 @@ def winners() -> Winners:
 _process: dict[str, Winners] = {}
 
 
-def parsed(content: bytes) -> Schedule | None:
-    """The CPU schedule in the content of a file; None if it is not one."""
-    return parsed_like(content, _sample())
-
-
 def _sample() -> Schedule:
     # Imported late: a process that finds its programs on disk needs no compiler.
     compiler = importlib.import_module("thalweg.codegen.contraction.schedule")

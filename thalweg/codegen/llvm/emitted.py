@@ -26,11 +26,6 @@ class Emitted:
     passes: Passes = "loops"
 
 
-def unexplained(error: Exception) -> Exception:
-    """The error itself."""
-    return error
-
-
 @dataclass(frozen=True)
 class Request:
     """A request for a kernel: a key that determines its code, and how to emit it.
@@ -43,4 +38,4 @@ class Request:
     make: Callable[[], Emitted]
     cost: float = 0.01
     passes: Passes = "loops"
-    explain: Callable[[Exception], Exception] = unexplained
+    explain: Callable[[Exception], Exception] = lambda error: error

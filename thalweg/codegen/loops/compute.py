@@ -106,7 +106,7 @@ class ExpressionEmitter:
         self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr]
     ) -> list[Expr]:
         """The largest parts that are computable in a scope and safe to compute there."""
-        names, found = scope.bound_variables, dict[Expr, None]()
+        bound, found = scope.bound_variables, dict[Expr, None]()
         pending = [(r, True) for r in certain] + [(r, False) for r in perhaps]
         pending.reverse()
         seen = set[tuple[Expr, bool]]()
@@ -115,7 +115,7 @@ class ExpressionEmitter:
             if (expr, sure) in seen or isinstance(expr, Const):
                 continue
             seen.add((expr, sure))
-            if not free_variables(expr) <= names:
+            if not free_variables(expr) <= bound:
                 pending += reversed(_operands(expr, sure))
             elif sure or self._safe.of(expr):
                 found[expr] = None
@@ -132,7 +132,7 @@ class ExpressionEmitter:
         return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
     def _reductions(self, scope: Scope, found: Sequence[Expr]) -> list[Reduce]:
-        names, wanted = scope.bound_variables, set[tuple[Expr, bool]]()
+        bound, wanted = scope.bound_variables, set[tuple[Expr, bool]]()
         pending = [(expr, True) for expr in found]
         while pending:
             expr, sure = pending.pop()
@@ -143,7 +143,7 @@ class ExpressionEmitter:
             expr
             for expr, sure in wanted
             if isinstance(expr, Reduce)
-            and free_variables(expr) <= names
+            and free_variables(expr) <= bound
             and (sure or self._safe.of(expr))
         }
         return [expr for expr in postorder(found) if isinstance(expr, Reduce) and expr in chosen]
@@ -163,16 +163,16 @@ class ExpressionEmitter:
         lane = self._plan.reduction_lanes.get(variables) if scope.is_scalar else None
         spilled = self._allocate_spills(scope, group)
 
-        def take(inner: Scope, slots: Slots) -> Slots:
+        def accumulate(inner: Scope, slots: Slots) -> Slots:
             return self._accumulate(inner, group, slots, spilled)
 
         if lane is None or (is_static(lane.extent) and lane.extent < 4):
             start = [initial_states(group, lane_scope.lanes) for lane_scope in scope.lane_scopes]
             slots = self._reduce_nest(
-                scope, ReductionNest(variables, group, take), start, _COLUMN_BLOCK
+                scope, ReductionNest(variables, group, accumulate), start, _COLUMN_BLOCK
             )
         else:
-            slots = self._reduce_in_lanes(scope, group, lane, take)
+            slots = self._reduce_in_lanes(scope, group, lane, accumulate)
         for lane_scope, slot in zip(scope.lane_scopes, slots, strict=True):
             for expr, state in split_states(group, slot):
                 lane_scope.define(expr, accumulator_of(expr).result(self._b, state))
@@ -192,7 +192,7 @@ class ExpressionEmitter:
         ]
 
     def _reused_expressions(
-        self, group: Sequence[Reduce], variable: Variable, names: frozenset[Variable]
+        self, group: Sequence[Reduce], variable: Variable, bound: frozenset[Variable]
     ) -> list[Expr]:
         """The largest long expressions of a group of reductions that are needed elsewhere too."""
         others = [expr for expr in self._reduced if expr not in group]
@@ -201,7 +201,7 @@ class ExpressionEmitter:
         while pending:
             expr = pending.pop()
             free = free_variables(expr)
-            if expr in again and variable in free and free <= names and _is_number(expr):
+            if expr in again and variable in free and free <= bound and _is_number(expr):
                 found[expr] = None
             elif expr in self._long and not isinstance(expr, Reduce):
                 pending += expr.parts
@@ -324,14 +324,14 @@ class ExpressionEmitter:
         return [b.select(lane_scope.tail, new, old) for new, old in zip(after, state, strict=True)]
 
     def _reduce_in_lanes(
-        self, scope: Scope, group: Sequence[Reduce], lane: Variable, take: LoopBody
+        self, scope: Scope, group: Sequence[Reduce], lane: Variable, body: LoopBody
     ) -> Slots:
         """Reduce in interleaved vectors, then merge the partial states in a fixed order."""
         width, copies = self._lane_width(lane), self._lane_interleave(lane, group)
         loop = VectorLoop(self._b, lane, width, copies, self._plan.masks_tails)
         others = [v for v in group[0].variables if v is not lane]
         start = [initial_states(group, lanes) for lanes in loop.slot_lanes]
-        nest = ReductionNest((*others, lane), group, take, loop)
+        nest = ReductionNest((*others, lane), group, body, loop)
         return [self._merge_lanes(group, self._reduce_nest(scope, nest, start, _LANE_BLOCK))]
 
     def _merge_vectors(self, nest: ReductionNest, slots: Slots) -> Slots:

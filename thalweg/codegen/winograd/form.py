@@ -96,8 +96,8 @@ def match_convolution(kernel: Contraction) -> Convolution | None:
         return None
     if axes[0].taps != axes[1].taps or axes[0].output is axes[1].output:
         return None
-    if not _bounds_match_axes(kernel, (axes[0], axes[1])):
-        return None
+    if len(kernel.a.bounds) != sum(1 for axis in axes if axis and axis.bounds is not None):
+        return None  # a bound is not that of an axis
     filters = argument_of(kernel.b)[1]
     if 1 not in (filters.factor(channels[0]), filters.factor(kernel.columns[0])):
         return None
@@ -133,8 +133,3 @@ def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
             bounds = low - offset.constant, high - offset.constant
             return Axis(outputs[0], tap, sign, bounds)
     return Axis(outputs[0], tap, sign)
-
-
-def _bounds_match_axes(kernel: Contraction, axes: tuple[Axis, Axis]) -> bool:
-    """Whether all bounds are those of the axes."""
-    return len(kernel.a.bounds) == sum(1 for axis in axes if axis.bounds is not None)

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from math import ceil
 
 from thalweg.codegen.contraction.form import NotContraction
-from thalweg.codegen.contraction.microkernel import FactorAddresses, Level, MicroKernel
+from thalweg.codegen.contraction.microkernel import Addresses, Level, MicroKernel
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I1, Module, Value, constant
@@ -39,24 +39,24 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
 
     Every stage is a function of its own, with its own register allocation.
     """
-    convolution = match_convolution(kernel)
-    if convolution is None:
+    conv = match_convolution(kernel)
+    if conv is None:
         raise NotContraction("Winograd's algorithm is for small filters of stride 1")
-    module, layout = Module(target.native_fp16, target.fma), Layout(convolution, target, schedule)
+    module, layout = Module(target.native_fp16, target.fma), Layout(conv, target, schedule)
     kinds = {
         "inputs": (InputTransform, 3),
         "measured_inputs": (MeasuredInputTransform, 3),
         "spread": (MagnitudeGuard, 2),
-        "filters": (TransposedFilterTransform if convolution.is_transposed else FilterTransform, 2),
+        "filters": (TransposedFilterTransform if conv.is_transposed else FilterTransform, 2),
         "products": (_GemmStage, 3),
         "results": (OutputTransform, 4),
     }
     stages = dict[str, Frame]()
     for name in _stage_names(layout):
         kind, extra = kinds[name]
-        stages[name] = Frame(module, name, convolution.kernel, True, extra)
+        stages[name] = Frame(module, name, conv.kernel, True, extra)
         kind(layout, stages[name]).emit()
-    _ConvolveEmitter(layout, Frame(module, "convolve", convolution.kernel, True)).emit(stages)
+    _ConvolveEmitter(layout, Frame(module, "convolve", conv.kernel, True)).emit(stages)
     return Emitted(("convolve",), module.text, SLOTS * layout.size * _ITEM, "tiles")
 
 
@@ -64,7 +64,7 @@ def _stage_names(layout: Layout) -> list[str]:
     """The stages of a convolution. If tiles are guarded, inputs are measured the first time that a
     thread transforms them, which may be the only time."""
     guards = ["measured_inputs", "spread"] if layout.is_guarded else []
-    inputs = ["inputs"] if not guards or layout.convolution.lane.extent > layout.columns else []
+    inputs = ["inputs"] if not guards or layout.conv.lane.extent > layout.columns else []
     return [*inputs, *guards, "filters", "products", "results"]
 
 
@@ -76,7 +76,7 @@ class _ConvolveEmitter(Stage):
         frame, layout = self.frame, self.layout
         self.stages = stages
         tiles = ceil(layout.count / layout.tiles)
-        columns = ceil(self.convolution.lane.extent / layout.columns)
+        columns = ceil(self.conv.lane.extent / layout.columns)
         start, stop = frame.thread_range(tiles * columns, SLOTS)
         with self.b.when(self.b.compare("slt", start, stop)):  # idle threads may have no scratch
             self._clear(self.zeros, layout.part_sizes[0])
@@ -94,9 +94,9 @@ class _ConvolveEmitter(Stage):
     def _piece(self, first: Value, column: Value, is_new: Value) -> None:
         """Emit the stages for tiles and columns from `first` and `column` on. `is_new` says that
         this thread sees the tiles for the first time, and sets their flags."""
-        frame, channels, width = self.frame, int(self.convolution.channel.extent), self.layout.width
+        frame, channels, width = self.frame, int(self.conv.channel.extent), self.layout.width
         count = self._rest(first, self.layout.count, self.layout.tiles)
-        columns = self._rest(column, int(self.convolution.lane.extent), self.layout.columns)
+        columns = self._rest(column, int(self.conv.lane.extent), self.layout.columns)
         panels = frame.ceil_div_signed(columns, width)
         if channels > self.layout.depth:
             self._clear(self.sums, self.layout.part_sizes[3])
@@ -135,7 +135,7 @@ class _GemmStage(Stage):
     def emit(self) -> None:
         """Emit all products of a panel."""
         frame, layout = self.frame, self.layout
-        count, channel, panel = frame.extra_arguments
+        count, channel, panel = frame.extra
         levels = [Level(frame.integer(0), self.depth(channel), 1, layout.width)]
         sums = self.panel_of_sums(panel)
         with self.loop(self.algorithm.products) as number:
@@ -145,10 +145,10 @@ class _GemmStage(Stage):
             with self.loop(count, layout.rows) as row:
                 rows = self.element(a, frame.multiply(row, layout.depth))
                 totals = self._sums_at(self.element(c, frame.multiply(row, layout.width)))
-                self._tile(levels, FactorAddresses(rows, b), totals)
+                self._tile(levels, Addresses(rows, b), totals)
         self.b.ret()
 
-    def _tile(self, levels: Sequence[Level], at: FactorAddresses, totals: Sequence[Value]) -> None:
+    def _tile(self, levels: Sequence[Level], at: Addresses, totals: Sequence[Value]) -> None:
         """Emit a register tile."""
         layout, masks = self.layout, [None] * self.layout.vectors
         rows = [self.frame.integer(number * layout.depth) for number in range(layout.rows)]
@@ -162,6 +162,6 @@ class _GemmStage(Stage):
         return [self.element(base, number * self.lanes) for number in range(count)]
 
     def _initial(self, totals: Sequence[Value]) -> list[Value]:
-        if self.convolution.channel.extent <= self.layout.depth:
+        if self.conv.channel.extent <= self.layout.depth:
             return [constant(self.kind, 0)] * len(totals)
         return [self.b.load(self.kind, place) for place in totals]

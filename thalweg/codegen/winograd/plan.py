@@ -37,9 +37,9 @@ class Layout:
     A plane holds one product of all tiles. A cache line between planes avoids conflicts in L1.
     """
 
-    def __init__(self, convolution: Convolution, target: CpuTarget, schedule: Schedule) -> None:
-        self.convolution, self.schedule, self.lanes, self.cores = (
-            convolution,
+    def __init__(self, conv: Convolution, target: CpuTarget, schedule: Schedule) -> None:
+        self.conv, self.schedule, self.lanes, self.cores = (
+            conv,
             schedule,
             target.lanes,
             target.cores,
@@ -47,9 +47,9 @@ class Layout:
         # As in `block_schedule`.
         self.outputs, self.tiles, self.panels = schedule.outputs, schedule.block, schedule.panels
         self.depth, self.rows, self.vectors = schedule.split, schedule.tile, schedule.vectors
-        self.algorithm = algorithm(self.outputs, convolution.taps)
+        self.algorithm = algorithm(self.outputs, conv.taps)
         #: tiles of the whole convolution, and those of a piece, rounded up to whole register tiles
-        self.count = prod(convolution.tiles(self.outputs))
+        self.count = prod(conv.tiles(self.outputs))
         self.height = ceil(self.tiles / self.rows) * self.rows
         #: columns of a panel, and of a piece
         self.width = self.vectors * self.lanes
@@ -88,7 +88,7 @@ class Layout:
 
     def cost(self) -> float:
         """The cycles of all threads, as if each took as long as the busiest."""
-        channels, columns = int(self.convolution.channel.extent), int(self.convolution.lane.extent)
+        channels, columns = int(self.conv.channel.extent), int(self.conv.lane.extent)
         down, across = ceil(self.count / self.tiles), ceil(columns / self.columns)
         inputs, vectors = ceil(channels / self.lanes), ceil(columns / self.lanes)
         passes = ceil(channels / self.depth)
@@ -108,7 +108,7 @@ class Layout:
         """The vectors of sums per product, those of padding included."""
         whole, rest = divmod(self.count, self.tiles)
         rows = whole * ceil(self.tiles / self.rows) + ceil(rest / self.rows)
-        return rows * self.rows * ceil(self.convolution.lane.extent / self.width) * self.vectors
+        return rows * self.rows * ceil(self.conv.lane.extent / self.width) * self.vectors
 
 
 # Costs in cycles, measured: of a vector of transformed inputs, filters or outputs, with its L2
@@ -125,11 +125,11 @@ _MIN_CHANNELS = 16
 
 def winograd_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     """The schedule of a Winograd convolution, if it is one and the cost model prefers it."""
-    convolution = match_convolution(kernel) if ENABLED else None
-    if convolution is None or not _is_eligible(convolution, target):
+    conv = match_convolution(kernel) if ENABLED else None
+    if conv is None or not _is_eligible(conv, target):
         return None
-    best = next(iter(_ranked(convolution, target)), None)
-    if best is None or best.cost() > _MAX_COST_RATIO * _direct_cost(convolution, target):
+    best = next(iter(_ranked(conv, target)), None)
+    if best is None or best.cost() > _MAX_COST_RATIO * _direct_cost(conv, target):
         return None
     return best.schedule
 
@@ -138,39 +138,39 @@ def winograd_alternatives(
     kernel: Contraction, target: CpuTarget, schedule: Schedule
 ) -> list[Schedule]:
     """Other schedules of a Winograd convolution worth measuring."""
-    convolution = match_convolution(kernel)
-    ranked = _ranked(convolution, target) if convolution else []
+    conv = match_convolution(kernel)
+    ranked = _ranked(conv, target) if conv else []
     return [layout.schedule for layout in ranked[:_MAX_ALTERNATIVES] if layout.schedule != schedule]
 
 
-def _is_eligible(convolution: Convolution, target: CpuTarget) -> bool:
-    channels, columns = int(convolution.channel.extent), int(convolution.lane.extent)
+def _is_eligible(conv: Convolution, target: CpuTarget) -> bool:
+    channels, columns = int(conv.channel.extent), int(conv.lane.extent)
     whole = channels % target.lanes == 0 and columns % target.lanes == 0
     return min(channels, columns) >= _MIN_CHANNELS and (whole or target.has_masks)
 
 
-def _ranked(convolution: Convolution, target: CpuTarget) -> list[Layout]:
-    return sorted(_choices(convolution, target), key=Layout.cost)
+def _ranked(conv: Convolution, target: CpuTarget) -> list[Layout]:
+    return sorted(_choices(conv, target), key=Layout.cost)
 
 
-def _direct_cost(convolution: Convolution, target: CpuTarget) -> float:
+def _direct_cost(conv: Convolution, target: CpuTarget) -> float:
     """The cycles of the direct convolution."""
-    kernel = convolution.kernel
+    kernel = conv.kernel
     extents = [int(v.extent) for v in (*kernel.rows, *kernel.columns, *kernel.reduced)]
     return prod(extents) / (2 * target.lanes) / _DIRECT_EFFICIENCY
 
 
-def _choices(convolution: Convolution, target: CpuTarget) -> Iterator[Layout]:
+def _choices(conv: Convolution, target: CpuTarget) -> Iterator[Layout]:
     """Schedules whose blocks fit L2."""
     lanes, room = target.lanes, 0.95 * target.l2 / 4
-    channels = ceil(convolution.channel.extent / lanes) * lanes
+    channels = ceil(conv.channel.extent / lanes) * lanes
     depths = sorted({min(depth, channels) for depth in (64, 128)})
-    for outputs, depth, vectors in product(OUTPUT_SIZES[convolution.taps], depths, (2, 3, 4)):
-        widths = _panel_counts(ceil(convolution.lane.extent / (vectors * lanes)))
-        for tiles, panels in product(_tile_counts(prod(convolution.tiles(outputs))), widths):
+    for outputs, depth, vectors in product(OUTPUT_SIZES[conv.taps], depths, (2, 3, 4)):
+        widths = _panel_counts(ceil(conv.lane.extent / (vectors * lanes)))
+        for tiles, panels in product(_tile_counts(prod(conv.tiles(outputs))), widths):
             rows = _register_rows(tiles, (target.registers - 1 - vectors) // vectors)
             schedule = block_schedule(outputs, tiles, panels, depth, rows, vectors)
-            layout = Layout(convolution, target, schedule)
+            layout = Layout(conv, target, schedule)
             if layout.resident <= room:
                 yield layout
 

@@ -24,7 +24,6 @@ from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant, suffix
 from thalweg.codegen.winograd.algorithm import Tile, transform_2d
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
-from thalweg.ir.loop import Variable
 
 #: The error that inputs outside an output's window may cause, relative to the sum of magnitudes
 #: in its window times the largest tap.
@@ -50,7 +49,7 @@ class MagnitudeGuard(Stage):
     def emit(self) -> None:
         """Emit the loop over tiles: a quick test by cells, and if that fails, an exact one."""
         frame, b = self.frame, self.b
-        first, count = frame.extra_arguments
+        first, count = frame.extra
         self.lines = b.stack(FLOAT.of(_LINE), self.algorithm.size)
         with self.loop(count) as tile:
             number = frame.add(first, tile)
@@ -86,20 +85,15 @@ class MagnitudeGuard(Stage):
             total = self._total([b.intrinsic("sqrt", energy)])
             there = b.binary(
                 "and",
-                self._output_exists(0, at, 2 * down - 2),
-                self._output_exists(1, at, 2 * across - 2),
+                self.output_exists(0, at, 2 * down - 2),
+                self.output_exists(1, at, 2 * across - 2),
             )
             least = b.intrinsic("minnum", least, b.select(there, total, none))
         return least
 
     def _scaled(self, least: Value) -> Value:
-        most = max_magnitude_ratio(int(self.convolution.channel.extent))
+        most = max_magnitude_ratio(int(self.conv.channel.extent))
         return self.b.binary("fmul", least, most)
-
-    def _output_exists(self, axis: int, at: At, number: int) -> Value:
-        """Whether output `number` of a tile along an axis exists."""
-        output = self.convolution.axes[axis].output
-        return self.b.compare("slt", at[output], int(output.extent) - number)
 
     def _exceeds(self, whole: Value, limit: Value) -> Value:
         """Whether a sum exceeds a limit or is not finite."""
@@ -139,12 +133,12 @@ class MagnitudeGuard(Stage):
 
     def _sum_magnitudes(self, at: At, line: Value, column: Value) -> None:
         """Store the sum of magnitudes over all channels of an input."""
-        b, frame, (down, across) = self.b, self.frame, self.convolution.axes
+        b, frame, (down, across) = self.b, self.frame, self.conv.axes
         there, distance = self.input_offset(down, at, line)
         here, further = self.input_offset(across, at, column)
-        base = frame.pointers[argument_of(self.convolution.kernel.a)[0]]
+        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
         start = frame.add(frame.add(self.image_offset(at), distance), further)
-        channels = int(self.convolution.channel.extent)
+        channels = int(self.conv.channel.extent)
         with b.when(b.binary("and", there, here)):
             with b.loop(0, channels, self.lanes, [constant(self.kind, 0)]) as loop:
                 address = self.unchecked_address(base, frame.add(start, loop.index))
@@ -156,15 +150,15 @@ class MagnitudeGuard(Stage):
 
     def _least_seen(self, lines: Sequence[Value], at: At) -> Value:
         """The least sum of magnitudes in a window, among the outputs that exist."""
-        b, outputs, taps = self.b, self.layout.outputs, self.convolution.taps
-        axis: Axis = self.convolution.axes[1]
+        b, outputs, taps = self.b, self.layout.outputs, self.conv.taps
+        axis: Axis = self.conv.axes[1]
         kind = FLOAT.of(outputs)
         none = least = constant(kind, float("inf"))
         exist = self.frame.lanes_below(at[axis.output], axis.output.extent, outputs)
         for i in range(outputs):
             line = self._sum(lines[i : i + taps])
             seen = self._sum([b.shuffle(line, None, range(j, j + outputs)) for j in range(taps)])
-            own = b.binary("and", exist, b.splat(self._output_exists(0, at, i), outputs))
+            own = b.binary("and", exist, b.splat(self.output_exists(0, at, i), outputs))
             least = b.intrinsic("minnum", least, b.select(own, seen, none))
         return b.call(f"llvm.vector.reduce.fmin.{suffix(kind)}", FLOAT, least)
 
@@ -176,7 +170,7 @@ class OutputTransform(Stage):
     def emit(self) -> None:
         """Emit the loops over tiles and vectors of columns."""
         frame, layout = self.frame, self.layout
-        first, count, panel, column = frame.extra_arguments
+        first, count, panel, column = frame.extra
         self.outputs_memory = self.b.stack(self.kind, self.layout.outputs**2)
         sums = self.panel_of_sums(panel)
         with self.loop(count) as tile:
@@ -194,7 +188,7 @@ class OutputTransform(Stage):
         return self.b.compare("ne", self.b.load(I8, self.flag(tile)), 0)
 
     def _results(self, base: Value, at: At, column: Value) -> None:
-        lane = self.convolution.lane
+        lane = self.conv.lane
         tile = transform_2d(self.b, self.algorithm.output_transform, self._sums(base))
         for i, line in enumerate(tile):
             for place, value in zip(self._line(self.frame.integer(i)), line, strict=True):
@@ -227,24 +221,16 @@ class OutputTransform(Stage):
             places = self._line(line)
             for place in places:
                 self.b.store(constant(self.kind, 0), place)
-            with (
-                self.loop(self.convolution.taps) as down,
-                self.loop(self.convolution.taps) as across,
-            ):
+            with self.loop(self.conv.taps) as down, self.loop(self.conv.taps) as across:
                 self._add_products(at, column, (line, down, across), places)
 
     def _add_products(
         self, at: At, column: Value, where: tuple[Value, Value, Value], places: Sequence[Value]
     ) -> None:
         """Add the products of a tap to a line of outputs, over all channels."""
-        b, frame, lane, channel = (
-            self.b,
-            self.frame,
-            self.convolution.lane,
-            self.convolution.channel,
-        )
-        argument, offset = argument_of(self.convolution.kernel.b)
-        (line, down, across), (vertical, horizontal) = where, self.convolution.axes
+        b, frame, lane, channel = (self.b, self.frame, self.conv.lane, self.conv.channel)
+        argument, offset = argument_of(self.conv.kernel.b)
+        (line, down, across), (vertical, horizontal) = where, self.conv.axes
         taps = {
             vertical.tap: self._tap(vertical, down),
             horizontal.tap: self._tap(horizontal, across),
@@ -269,8 +255,8 @@ class OutputTransform(Stage):
     def _input_addresses(self, at: At, line: Value, column: Value) -> list[tuple[Value, Value]]:
         """For each output of a line, an input from (line, column) of the tile on: whether it is
         within bounds, and its address."""
-        frame, (vertical, horizontal) = self.frame, self.convolution.axes
-        base = frame.pointers[argument_of(self.convolution.kernel.a)[0]]
+        frame, (vertical, horizontal) = self.frame, self.conv.axes
+        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
         there, distance = self.input_offset(vertical, at, line)
         row, found = frame.add(self.image_offset(at), distance), list[tuple[Value, Value]]()
         for j in range(self.layout.outputs):
@@ -296,7 +282,7 @@ class OutputTransform(Stage):
     def _store_lines(self, leaves: Leaves) -> None:
         """Emit the stores of the outputs, line by line."""
         b, frame, outputs = self.b, self.frame, self.layout.outputs
-        down = self.convolution.axes[0].output
+        down = self.conv.axes[0].output
         left = frame.subtract(down.extent, leaves.at[down])
         with self.loop(frame.minimum(left, outputs)) as line:
             at = {**leaves.at, down: frame.add(leaves.at[down], line)}
@@ -305,16 +291,11 @@ class OutputTransform(Stage):
 
     def _store(self, leaves: Leaves, number: int) -> None:
         """Store an output of a line, if it exists."""
-        across = self.convolution.axes[1].output
-        exists = self._exists(across, leaves, number)
-        with nullcontext() if exists is None else self.b.when(exists):
+        across = self.conv.axes[1].output
+        guard = nullcontext()
+        if number and across.extent % self.layout.outputs:
+            guard = self.b.when(self.output_exists(1, leaves.at, number))
+        with guard:
             store_sums(
-                self.convolution.kernel,
-                replace(leaves, displacement={across: number}, base_addresses={}),
+                self.conv.kernel, replace(leaves, displacement={across: number}, base_addresses={})
             )
-
-    def _exists(self, variable: Variable, leaves: Leaves, number: int) -> Value | None:
-        """Whether an output of a tile exists; None if it is known to."""
-        if number == 0 or variable.extent % self.layout.outputs == 0:
-            return None
-        return self.b.compare("slt", leaves.at[variable], int(variable.extent) - number)

@@ -6,7 +6,7 @@ the values of a tile to scratch memory, to one plane per product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
@@ -26,12 +26,7 @@ class Stage:
     """Emits the function of a stage; addresses of a thread's scratch memory."""
 
     def __init__(self, layout: Layout, frame: Frame) -> None:
-        self.layout, self.convolution, self.frame, self.b = (
-            layout,
-            layout.convolution,
-            frame,
-            frame.b,
-        )
+        self.layout, self.conv, self.frame, self.b = (layout, layout.conv, frame, frame.b)
         self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)
         start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
@@ -55,7 +50,7 @@ class Stage:
 
     def depth(self, channel: Value) -> Value:
         """How many channels are transformed from `channel` on."""
-        left = self.frame.subtract(self.convolution.channel.extent, channel)
+        left = self.frame.subtract(self.conv.channel.extent, channel)
         return self.frame.minimum(left, self.layout.depth)
 
     def panel_of_sums(self, panel: Value) -> Value:
@@ -65,23 +60,28 @@ class Stage:
 
     def tile_origin(self, tile: Value) -> At:
         """The image and the first outputs of a tile, as values of variables."""
-        frame, convolution = self.frame, self.convolution
-        *images, down, across = frame.unravel(tile, convolution.tiles(self.layout.outputs))
-        at = dict(zip(convolution.images, images, strict=True))
-        for axis, place in zip(convolution.axes, (down, across), strict=True):
+        frame, conv = self.frame, self.conv
+        *images, down, across = frame.unravel(tile, conv.tiles(self.layout.outputs))
+        at = dict(zip(conv.images, images, strict=True))
+        for axis, place in zip(conv.axes, (down, across), strict=True):
             at[axis.output] = frame.multiply(place, self.layout.outputs)
         return at
 
+    def output_exists(self, axis: int, at: Mapping[Variable, Value], number: int) -> Value:
+        """Whether output `number` of a tile along an axis exists."""
+        output = self.conv.axes[axis].output
+        return self.b.compare("slt", at[output], int(output.extent) - number)
+
     def column_mask(self, column: Value) -> Value | None:
         """A mask of the columns that exist, from `column` on; None if all do."""
-        extent = self.convolution.lane.extent
+        extent = self.conv.lane.extent
         if extent % self.layout.width == 0:
             return None
         return self.frame.lanes_below(column, extent, self.lanes)
 
     def load_channels(self, address: Value, channel: Value) -> Value:
         """Load a vector of channels, masked to those that exist."""
-        extent, lanes = self.convolution.channel.extent, self.lanes
+        extent, lanes = self.conv.channel.extent, self.lanes
         mask = self.frame.lanes_below(channel, extent, lanes) if extent % lanes else None
         return self.b.load(self.kind, address, mask)
 
@@ -91,14 +91,14 @@ class Stage:
         place = frame.add(frame.add(at[axis.output], axis.first), number)
         above = self.b.binary("sub", place, low)
         inside = self.b.compare("ult", above, max(0, high - low))
-        step = argument_of(self.convolution.kernel.a)[1].factor(axis.output)
+        step = argument_of(self.conv.kernel.a)[1].factor(axis.output)
         return inside, frame.multiply(place, step)
 
     def image_offset(self, at: At) -> Value:
         """The offset of an image, without axes and channels."""
-        frame, offset = self.frame, argument_of(self.convolution.kernel.a)[1]
+        frame, offset = self.frame, argument_of(self.conv.kernel.a)[1]
         start = frame.integer(offset.constant)
-        for variable in self.convolution.images:
+        for variable in self.conv.images:
             start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
         return start
 
@@ -122,7 +122,7 @@ class InputTransform(Stage):
     def emit(self) -> None:
         """Emit the loops over tiles and vectors of channels."""
         frame, size = self.frame, self.algorithm.size
-        first, count, channel = frame.extra_arguments
+        first, count, channel = frame.extra
         self.sources, self.partial = (
             self.b.stack(POINTER, size**2),
             self.b.stack(self.kind, size**2),
@@ -173,8 +173,8 @@ class InputTransform(Stage):
 
     def _locate_inputs(self, at: At, channel: Value) -> None:
         """Store the addresses of a tile's inputs to the stack; those of padding point to zeros."""
-        frame, b, (down, across) = self.frame, self.b, self.convolution.axes
-        base = frame.pointers[argument_of(self.convolution.kernel.a)[0]]
+        frame, b, (down, across) = self.frame, self.b, self.conv.axes
+        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
         start = frame.add(self.image_offset(at), channel)
         with self.loop(self.algorithm.size) as line:
             there, distance = self.input_offset(down, at, line)
@@ -235,7 +235,7 @@ class FilterTransform(Stage):
     def emit(self) -> None:
         """Emit the loops over channels and vectors of columns."""
         frame = self.frame
-        channel, column = frame.extra_arguments
+        channel, column = frame.extra
         depth, width = self.depth(channel), self.layout.width
         with self.loop(depth) as number, self.loop(width, self.lanes) as vector:
             taps = self._taps(frame.add(channel, number), frame.add(column, vector))
@@ -251,15 +251,15 @@ class FilterTransform(Stage):
 
     def ordered_taps(self, tap: Callable[[int, int], Value]) -> Tile:
         """The taps in the order of the inputs that they multiply."""
-        (down, across), numbers = self.convolution.axes, range(self.convolution.taps)
+        (down, across), numbers = self.conv.axes, range(self.conv.taps)
         return [[tap(down.tap_at(i), across.tap_at(j)) for j in numbers] for i in numbers]
 
     def _taps(self, channel: Value, column: Value) -> Tile:
-        frame, convolution = self.frame, self.convolution
-        argument, offset = argument_of(convolution.kernel.b)
-        row = frame.multiply(channel, offset.factor(convolution.channel))
+        frame, conv = self.frame, self.conv
+        argument, offset = argument_of(conv.kernel.b)
+        row = frame.multiply(channel, offset.factor(conv.channel))
         base = self.element(frame.pointers[argument], frame.add(row, column))
-        steps = [offset.factor(axis.tap) for axis in convolution.axes]
+        steps = [offset.factor(axis.tap) for axis in conv.axes]
         mask = self.column_mask(column)
 
         def tap(down: int, across: int) -> Value:
@@ -275,8 +275,8 @@ class TransposedFilterTransform(FilterTransform):
     def emit(self) -> None:
         """Emit the loops over vectors of columns and as many channels."""
         frame, lanes = self.frame, self.lanes
-        channel, column = frame.extra_arguments
-        self.transposed_taps = self.b.stack(self.kind, self.convolution.taps**2 * lanes)
+        channel, column = frame.extra
+        self.transposed_taps = self.b.stack(self.kind, self.conv.taps**2 * lanes)
         depth, width = self.depth(channel), self.layout.width
         with self.loop(width, lanes) as vector, self.loop(depth, lanes) as group:
             self._transpose(frame.add(channel, group), frame.add(column, vector))
@@ -287,9 +287,9 @@ class TransposedFilterTransform(FilterTransform):
 
     def _transpose(self, channel: Value, column: Value) -> None:
         """Transpose a tile of channels and columns for each tap, to the stack."""
-        frame, axes, taps = self.frame, self.convolution.axes, self.convolution.taps
+        frame, axes, taps = self.frame, self.conv.axes, self.conv.taps
         with self.loop(taps) as down, self.loop(taps) as across:
-            at = {axes[0].tap: down, axes[1].tap: across, self.convolution.channel: channel}
+            at = {axes[0].tap: down, axes[1].tap: across, self.conv.channel: channel}
             tile = transposed(self.b, self._block(at, column))
             first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
             for number, vector in enumerate(tile):
@@ -300,19 +300,19 @@ class TransposedFilterTransform(FilterTransform):
 
     def _block(self, at: At, column: Value) -> list[Value]:
         """The channels of a vector of columns; past the last column, those of the last one."""
-        frame, lane = self.frame, self.convolution.lane
-        argument, offset = argument_of(self.convolution.kernel.b)
+        frame, lane = self.frame, self.conv.lane
+        argument, offset = argument_of(self.conv.kernel.b)
         rows: list[Value] = []
         for number in range(self.lanes):
             here = frame.minimum(frame.add(column, number), int(lane.extent) - 1)
             place = frame.evaluate(offset, {**at, lane: here})
             address = self.element(frame.pointers[argument], place)
-            rows.append(self.load_channels(address, at[self.convolution.channel]))
+            rows.append(self.load_channels(address, at[self.conv.channel]))
         return rows
 
     def _taps_of(self, number: Value) -> Tile:
         def tap(down: int, across: int) -> Value:
-            first = (down * self.convolution.taps + across) * self.lanes
+            first = (down * self.conv.taps + across) * self.lanes
             return self.b.load(self.kind, self._tap_address(self.frame.add(number, first)))
 
         return self.ordered_taps(tap)
