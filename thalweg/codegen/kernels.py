@@ -43,15 +43,10 @@ def request(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None)
 def iteration_request(body: Iteration, target: CpuTarget) -> Request:
     """The cache request for a loop whose body is a sequence of kernels."""
     keys = [key_of(kernel) for kernel in body.kernels]
-    rest = (
-        body.word_starts,
-        body.memory,
-        sorted(body.overlapping),
-        body.condition,
-        body.max_iterations,
-    )
+    memory = body.word_starts, body.memory, sorted(body.overlapping)
+    key = f"{keys} {memory} {body.condition} {body.max_iterations}"
     cost = _SECONDS[Loops] * len(keys)
-    return Request(f"{keys} {rest}", partial(_emit_iteration, body, target), cost, "iterations")
+    return Request(key, partial(_emit_iteration, body, target), cost, "iterations")
 
 
 def tuned_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:

@@ -99,8 +99,8 @@ class ExpressionEmitter:
         for group in self._reduction_groups(scope, found):
             self._reduce(scope, group)
         for expr in found:
-            for lane_scope in scope.lane_scopes:
-                lane_scope.scalar_or_vector(expr, lane_scope.tail)
+            for vector in scope.vectors:
+                vector.scalar_or_vector(expr, vector.tail)
 
     def _hoistable(
         self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr]
@@ -136,7 +136,7 @@ class ExpressionEmitter:
         pending = [(expr, True) for expr in found]
         while pending:
             expr, sure = pending.pop()
-            if (expr, sure) not in wanted and not scope.lane_scopes[0].has_value(expr):
+            if (expr, sure) not in wanted and not scope.vectors[0].has_value(expr):
                 wanted.add((expr, sure))
                 pending += _operands(expr, sure)
         chosen = {
@@ -150,9 +150,9 @@ class ExpressionEmitter:
 
     # Reductions
 
-    def reduce_masked(self, lane_scope: LaneScope, expr: Reduce, mask: Value | None) -> Value:
+    def reduce_masked(self, vector: LaneScope, expr: Reduce, mask: Value | None) -> Value:
         """The value of a reduction in the lanes of a mask."""
-        inner = lane_scope.nested({}, mask)
+        inner = vector.nested({}, mask)
         self._reduce(Scope((inner,)), [expr])
         return inner.scalar_or_vector(expr, mask)
 
@@ -167,28 +167,28 @@ class ExpressionEmitter:
             return self._accumulate(inner, group, slots, spilled)
 
         if lane is None or (is_static(lane.extent) and lane.extent < 4):
-            start = [initial_states(group, lane_scope.lanes) for lane_scope in scope.lane_scopes]
+            start = [initial_states(group, vector.lanes) for vector in scope.vectors]
             slots = self._reduce_nest(
                 scope, ReductionNest(variables, group, accumulate), start, _COLUMN_BLOCK
             )
         else:
             slots = self._reduce_in_lanes(scope, group, lane, accumulate)
-        for lane_scope, slot in zip(scope.lane_scopes, slots, strict=True):
+        for vector, slot in zip(scope.vectors, slots, strict=True):
             for expr, state in split_states(group, slot):
-                lane_scope.define(expr, accumulator_of(expr).result(self._b, state))
-        for lane_scope, memory in zip(scope.lane_scopes, spilled, strict=True):
-            lane_scope.spilled |= memory
+                vector.define(expr, accumulator_of(expr).result(self._b, state))
+        for vector, memory in zip(scope.vectors, spilled, strict=True):
+            vector.spilled |= memory
 
     def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
         """Allocate a stack slot, per lane scope, for each long expression that is reused."""
         variable, *others = group[0].variables
         count = static_extent(variable)
         if not self._long or others or count is None or count * scope.lanes > _MAX_SPILLED:
-            return [{} for _ in scope.lane_scopes]
+            return [{} for _ in scope.vectors]
         chosen = self._reused_expressions(group, variable, scope.bound_variables | {variable})
         return [
-            {expr: self._spill_slot(expr, variable, count, lane_scope.lanes) for expr in chosen}
-            for lane_scope in scope.lane_scopes
+            {expr: self._spill_slot(expr, variable, count, vector.lanes) for expr in chosen}
+            for vector in scope.vectors
         ]
 
     def _reused_expressions(
@@ -299,29 +299,29 @@ class ExpressionEmitter:
     ) -> Slots:
         """Accumulate the elements of one iteration into the states."""
         self.hoist(scope, bodies_of(group))
-        for lane_scope, memory in zip(scope.lane_scopes, cycle(spilled), strict=False):
+        for vector, memory in zip(scope.vectors, cycle(spilled), strict=False):
             for expr, place in memory.items():
-                lane_scope.spill(expr, place)
+                vector.spill(expr, place)
         return [
             [
                 v
                 for expr, state in split_states(group, slot)
-                for v in self._accumulated(lane_scope, expr, state)
+                for v in self._accumulated(vector, expr, state)
             ]
-            for lane_scope, slot in zip(scope.lane_scopes, slots, strict=True)
+            for vector, slot in zip(scope.vectors, slots, strict=True)
         ]
 
-    def _accumulated(self, lane_scope: LaneScope, expr: Reduce, state: State) -> State:
+    def _accumulated(self, vector: LaneScope, expr: Reduce, state: State) -> State:
         variables = expr.variables
         b, accumulator = self._b, accumulator_of(expr)
-        element = lane_scope.value_as(expr.body, accumulator.dtype, lane_scope.tail)
+        element = vector.value_as(expr.body, accumulator.dtype, vector.tail)
         position = element
         if accumulator.row.gives_position:
-            position = b.splat(lane_scope.index(variables[0]), lane_scope.lanes)
+            position = b.splat(vector.index(variables[0]), vector.lanes)
         after = accumulator.accumulate(b, state, element, position)
-        if lane_scope.tail is None or lane_scope.vector not in variables:
+        if vector.tail is None or vector.vector not in variables:
             return after
-        return [b.select(lane_scope.tail, new, old) for new, old in zip(after, state, strict=True)]
+        return [b.select(vector.tail, new, old) for new, old in zip(after, state, strict=True)]
 
     def _reduce_in_lanes(
         self, scope: Scope, group: Sequence[Reduce], lane: Variable, body: LoopBody

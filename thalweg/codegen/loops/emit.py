@@ -48,7 +48,7 @@ class StatementEmitter:
             words,
             plan.speculatable,
             lambda _, condition: self._report_fault(condition, _DIVISION_FAULT),
-            lambda lane_scope, expr, mask: self._expressions.reduce_masked(lane_scope, expr, mask),
+            lambda vector, expr, mask: self._expressions.reduce_masked(vector, expr, mask),
         )
         self._expressions = self._expression_emitter()
         self._statements: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
@@ -74,9 +74,9 @@ class StatementEmitter:
     def _initial_scans(self, scope: Scope, scans: Sequence[Scan]) -> list[Value]:
         return [
             value
-            for lane_scope in scope.lane_scopes
+            for vector in scope.vectors
             for scan in scans
-            for value in accumulator_of(scan).initial(lane_scope.lanes)
+            for value in accumulator_of(scan).initial(vector.lanes)
         ]
 
     def _advance_scans(
@@ -84,16 +84,16 @@ class StatementEmitter:
     ) -> list[Value]:
         """Accumulate one more element into each scan, and define its value: the accumulator after
         that element, or before it if exclusive. Returns the new accumulators."""
-        states = dict(zip([(c, s) for c in scope.lane_scopes for s in scans], carried, strict=True))
+        states = dict(zip([(c, s) for c in scope.vectors for s in scans], carried, strict=True))
         for scan in scans:
             accumulator, body, exclusive = accumulator_of(scan), scan.body, scan.exclusive
             self._expressions.hoist(scope, [body])
-            for lane_scope in scope.lane_scopes:
-                before = states[lane_scope, scan]
-                element = lane_scope.value_as(body, accumulator.dtype, lane_scope.tail)
+            for vector in scope.vectors:
+                before = states[vector, scan]
+                element = vector.value_as(body, accumulator.dtype, vector.tail)
                 (after,) = accumulator.accumulate(self._b, [before], element, element)
-                states[lane_scope, scan] = after
-                lane_scope.define(scan, before if exclusive else after)
+                states[vector, scan] = after
+                vector.define(scan, before if exclusive else after)
         return list(states.values())
 
     # Hoisting
@@ -115,56 +115,51 @@ class StatementEmitter:
         """Emit checks, then all stored values, then the stores, which run only under the guard."""
         stored = list[tuple[Store, LaneScope, Address, Value, Value | None]]()
         for statement in statements:
-            for lane_scope in scope.lane_scopes:
+            for vector in scope.vectors:
                 if isinstance(statement, Check):
-                    self._check(lane_scope, statement)
+                    self._check(vector, statement)
                 else:
-                    evaluated = self._evaluate_store(lane_scope, statement)
-                    stored.append((statement, lane_scope, *evaluated))
+                    evaluated = self._evaluate_store(vector, statement)
+                    stored.append((statement, vector, *evaluated))
         if stored:
             with self._b.when(guard()) if guard else nullcontext():
                 for one in stored:
                     self._store(*one)
 
-    def _check(self, lane_scope: LaneScope, check: Check) -> None:
+    def _check(self, vector: LaneScope, check: Check) -> None:
         b = self._b
-        holds = lane_scope.value_as(check.condition, np.bool_, lane_scope.tail)
+        holds = vector.value_as(check.condition, np.bool_, vector.tail)
         fails = b.binary("xor", holds, True)
-        if lane_scope.tail is not None:
-            fails = b.binary("and", fails, lane_scope.tail)
+        if vector.tail is not None:
+            fails = b.binary("and", fails, vector.tail)
         self._report_fault(b.any(fails), check.fault)
 
     def _evaluate_store(
-        self, lane_scope: LaneScope, store: Store
+        self, vector: LaneScope, store: Store
     ) -> tuple[Address, Value, Value | None]:
-        mask = lane_scope.tail
+        mask = vector.tail
         if store.inside is not None:
-            mask = lane_scope.value_as(store.inside, np.bool_, lane_scope.tail)
-            if lane_scope.tail is not None:
-                mask = self._b.binary("and", mask, lane_scope.tail)
-        address = lane_scope.locate(store.buffer, store.offset, mask)
-        return address, self._stored_value(lane_scope, store, mask), mask
+            mask = vector.value_as(store.inside, np.bool_, vector.tail)
+            if vector.tail is not None:
+                mask = self._b.binary("and", mask, vector.tail)
+        address = vector.locate(store.buffer, store.offset, mask)
+        return address, self._stored_value(vector, store, mask), mask
 
-    def _stored_value(self, lane_scope: LaneScope, store: Store, mask: Value | None) -> Value:
+    def _stored_value(self, vector: LaneScope, store: Store, mask: Value | None) -> Value:
         """The value to store, in its register type."""
-        return lane_scope.value_as(store.value, store.buffer.dtype, mask)
+        return vector.value_as(store.value, store.buffer.dtype, mask)
 
     def _store(
-        self,
-        store: Store,
-        lane_scope: LaneScope,
-        address: Address,
-        value: Value,
-        mask: Value | None,
+        self, store: Store, vector: LaneScope, address: Address, value: Value, mask: Value | None
     ) -> None:
         row = REDUCTIONS.get(store.combine)
-        if row and row.atomic and not store.variables and lane_scope.has_atomic_add(store.buffer):
-            lane_scope.atomic_add(store.buffer, address, value)
+        if row and row.atomic and not store.variables and vector.has_atomic_add(store.buffer):
+            vector.atomic_add(store.buffer, address, value)
             return
         if row:
-            old = lane_scope.read(store.buffer, address, mask)
+            old = vector.read(store.buffer, address, mask)
             value = combine_elements(self._b, row, store.buffer.dtype, old, value)
-        lane_scope.write(store.buffer, address, value, mask)
+        vector.write(store.buffer, address, value, mask)
 
 
 def _unconditional_roots(statement: Check | Store) -> list[Expr]:
@@ -254,7 +249,7 @@ class CpuEmitter(StatementEmitter):
     def _block_bounds(self, scope: Scope, variable: Variable, count: Value) -> tuple[Value, Value]:
         """The range of a blocked variable in the current block."""
         b = self._b
-        number = scope.lane_scopes[0].at(self._plan.blocks[variable])
+        number = scope.vectors[0].at(self._plan.blocks[variable])
         first = b.binary("mul", number, BLOCK)
         return first, b.call("llvm.smin.i64", I64, self._add(first, BLOCK), count)
 

@@ -154,12 +154,12 @@ class LaneScope(Evaluator):
 
     def _reload(self, expr: Expr) -> Value | None:
         """Reload a value that an earlier loop over a variable bound here has spilled."""
-        lane_scope = self.parent
-        while lane_scope is not None and expr not in lane_scope.spilled:
-            lane_scope = lane_scope.parent
-        if lane_scope is None or lane_scope.spilled[expr].variable not in self._bound:
+        scope = self.parent
+        while scope is not None and expr not in scope.spilled:
+            scope = scope.parent
+        if scope is None or scope.spilled[expr].variable not in self._bound:
             return None
-        spilled = lane_scope.spilled[expr]
+        spilled = scope.spilled[expr]
         kind = spilled.kind.of(self.lanes) if self.vector is spilled.variable else spilled.kind
         value = self.builder.load(kind, self._spill_address(spilled))
         self.define(expr, value)
@@ -301,11 +301,11 @@ class LaneScope(Evaluator):
 
     def at(self, variable: Variable) -> Value:
         """The scalar value of a variable; of the vector variable, that of the first lane."""
-        lane_scope: LaneScope | None = self
-        while lane_scope is not None:
-            if variable in lane_scope._bound:
-                return lane_scope._bound[variable]
-            lane_scope = lane_scope.parent
+        scope: LaneScope | None = self
+        while scope is not None:
+            if variable in scope._bound:
+                return scope._bound[variable]
+            scope = scope.parent
         raise KeyError(variable.name)
 
     def index(self, variable: Variable) -> Value:
@@ -503,17 +503,17 @@ def _same_mask(one: Value | None, other: Value | None) -> bool:
 class Scope:
     """The lane scopes of interleaved vectors, in the same loops."""
 
-    lane_scopes: tuple[LaneScope, ...]
+    vectors: tuple[LaneScope, ...]
 
     @property
     def bound_variables(self) -> frozenset[Variable]:
         """The variables that are bound here."""
-        return self.lane_scopes[0].bound_variables
+        return self.vectors[0].bound_variables
 
     @property
     def lanes(self) -> int:
         """The lanes of all lane scopes together."""
-        return sum(lane_scope.lanes for lane_scope in self.lane_scopes)
+        return sum(vector.lanes for vector in self.vectors)
 
     @property
     def is_scalar(self) -> bool:
@@ -522,15 +522,13 @@ class Scope:
 
     def bind(self, values: dict[Variable, Value]) -> Scope:
         """A nested scope that binds variables."""
-        return Scope(
-            tuple([lane_scope.nested(values, lane_scope.tail) for lane_scope in self.lane_scopes])
-        )
+        return Scope(tuple([vector.nested(values, vector.tail) for vector in self.vectors]))
 
     def vectorize(
         self, variable: Variable, lanes: int, starts: Sequence[Value], tail: Value | None = None
     ) -> Scope:
         """A nested scope in which a variable is vectorized, a lane scope per start."""
-        (outer,) = self.lane_scopes
+        (outer,) = self.vectors
         return Scope(
             tuple(
                 LaneScope(outer.context, lanes, outer, {variable: start}, variable, tail)

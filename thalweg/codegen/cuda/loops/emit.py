@@ -53,7 +53,7 @@ class GridExpressionEmitter(ExpressionEmitter):
         return slots
 
     def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
-        return [{} for _ in scope.lane_scopes]
+        return [{} for _ in scope.vectors]
 
 
 def _is_short(counts: Sequence[int | None], nest: ReductionNest, scope: Scope) -> bool:

@@ -74,7 +74,7 @@ class Rows:
     def keep(self, scope: Scope) -> None:
         """Have vectors of rows at hand here, and put them into shared memory."""
         raws: list[tuple[LaneScope, Load, Value]] = []
-        for copy in scope.lane_scopes:
+        for copy in scope.vectors:
             for load in kept_rows(self.mapping):
                 place = copy.locate(load.buffer, load.offset, None)
                 kind = storage_type(load.buffer.dtype, copy.lanes)
@@ -86,7 +86,7 @@ class Rows:
 
     def recall(self, scope: Scope) -> None:
         """Have vectors of rows at hand that were kept."""
-        for copy in scope.lane_scopes:
+        for copy in scope.vectors:
             for load in kept_rows(self.mapping):
                 kind = storage_type(load.buffer.dtype, copy.lanes)
                 raw = self.b.load(kind, self._cell(copy, load), None, copy.lanes)

@@ -76,7 +76,7 @@ class ScanEmitter(GridEmitter):
         """Scan the elements of a block; what is carried on. `row` is that of the warps' totals."""
         b, accumulator = self._b, accumulator_of(scan)
         self._expressions.hoist(scope, [scan.body])
-        (copy,) = scope.lane_scopes
+        (copy,) = scope.vectors
         (nothing,) = accumulator.initial(1)
         mine = self._in_thread(accumulator, copy.value_as(scan.body, accumulator.dtype))
         element = b.select(inside, mine[-1], nothing)

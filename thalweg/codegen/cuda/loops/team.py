@@ -189,7 +189,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
             return
         for most in [expr for expr in group if expr in self._powers]:
             self._reduce_online(scope, most, self._powers[most])
-        group = [expr for expr in group if not scope.lane_scopes[0].has_value(expr)]
+        group = [expr for expr in group if not scope.vectors[0].has_value(expr)]
         if not group:
             return
         phase = self._emitter.phase
@@ -197,13 +197,13 @@ class TeamExpressionEmitter(GridExpressionEmitter):
             self.hoist(scope, bodies_of(group))
             slots = self._taken_by_team(scope, group)
         else:
-            slots = [self._parts(phase, group, copy.lanes) for copy in scope.lane_scopes]
+            slots = [self._parts(phase, group, copy.lanes) for copy in scope.vectors]
         combination = self._emitter.combination
         combine = combination.row if self._map.kind == "row" else combination.columns
         slots = [combine(group, slot) for slot in slots]
         if phase is not None and phase.is_first:
             self._keep(phase, group, slots)
-        for copy, slot in zip(scope.lane_scopes, slots, strict=True):
+        for copy, slot in zip(scope.vectors, slots, strict=True):
             for expr, state in split_states(group, slot):
                 copy.define(expr, accumulator_of(expr).result(self._b, state))
 
@@ -220,9 +220,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
             inner = scope.vectorize(lane, width, starts)
             rows.keep(inner)
             self.hoist(inner, [most.body])
-            elements = [
-                copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.lane_scopes
-            ]
+            elements = [copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.vectors]
             return online.taken(b, state, elements)
 
         first = b.binary("mul", self._emitter.member, width)
@@ -238,7 +236,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         (largest,) = self._emitter.combination.row([most], loop.results[:1])
         powers = online.finished(b, loop.results, largest)
         (summed,) = self._emitter.combination.row([total], [powers])
-        for copy in scope.lane_scopes:
+        for copy in scope.vectors:
             copy.define(most, largest)
             copy.define(total, summed)
 
@@ -297,7 +295,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
 
     def _columns(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
         emitter, variables = self._emitter, group[0].variables
-        start = [initial_states(group, copy.lanes) for copy in scope.lane_scopes]
+        start = [initial_states(group, copy.lanes) for copy in scope.vectors]
 
         def take(index: Value, carried: Slots) -> Slots:
             inner = scope.bind(emitter.digits(index, variables))

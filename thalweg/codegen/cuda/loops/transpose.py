@@ -101,7 +101,7 @@ class TransposeEmitter(GridEmitter):
                 along: self._plus(corner[along], there),
             }
             with self._inside(places):
-                (copy,) = self._in_lanes(scope, across, places).lane_scopes
+                (copy,) = self._in_lanes(scope, across, places).vectors
                 for number, load in enumerate(self.mapping.transposed):
                     self._stage(copy, number, load, there, column)
 
@@ -140,7 +140,7 @@ class TransposeEmitter(GridEmitter):
 
     def _remember(self, scope: Scope, number: int, load: Load, row: Value, column: Value) -> None:
         """Have neighbours of a column at hand as a load's value."""
-        b, (copy,) = self._b, scope.lane_scopes
+        b, (copy,) = self._b, scope.vectors
         kind = storage_type(load.buffer.dtype, copy.lanes)
         made = Value(kind, "poison")
         for lane in range(copy.lanes):
